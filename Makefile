@@ -36,7 +36,11 @@ serve: $(USABLE)         ## take your own fleet's records on loopback, and show 
 kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets everything at Ctrl-C (needs Java and Maven)
 	$(BIN)/python tests/kafka_server.py --port 9092
 
-test: $(INSTALLED)       ## run the tests
+# Bytecode is kept, whatever the environment says: else four workers and hundreds of processes compile everything anew. Where there
+# is none of the tests yet, one process makes it before four do so at the same time.
+test soak: export PYTHONDONTWRITEBYTECODE :=
+test: $(INSTALLED)       ## run the tests: every law, each fault a few times; make soak has the full counts
+	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
 	$(BIN)/pytest -n 4 --dist worksteal
 
 check: lint test         ## everything CI checks: format, lint, types, layers, generated files, tests
@@ -68,7 +72,9 @@ bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other
 chaos: $(INSTALLED)      ## break a whole installation at random points and check what must hold: make chaos ROUNDS=50 SEED=1
 	PYTHONPATH=tests:. $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED) --report docs/reliability.md
 
-soak: $(INSTALLED)       ## play 400 runs and a week of a small fleet through the real OpenClaw, and say what is found: an hour
+# A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/soak.py).
+soak: $(INSTALLED)       ## run the tests with the full counts of kills, rounds and versions, then 400 runs and a week of the real OpenClaw: hours
+	DRIFTLINE_TESTS=soak HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 --dist worksteal
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; export PYTHONPATH=tests:.; \
 	$(BIN)/python -m openclaw.verdicts "$$fresh/runs" --healthy 200 --planted 200; \
 	$(BIN)/python -m openclaw.week "$$fresh/week"

@@ -9,14 +9,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, engine_of
+from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, app_over, engine_of
 from fastapi import FastAPI
+from service.http.settings import ApiSettings
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from service.access.access import AccessStore
-from service.http.app import create_app
-from service.http.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 
@@ -58,7 +57,7 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
 @pytest.fixture
 def app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """The application."""
-    return create_app(engine, access, settings)
+    return app_over(engine, access, settings)
 
 
 @pytest.fixture

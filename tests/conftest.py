@@ -1,8 +1,16 @@
-"""One hypothesis profile for every test: no deadlines, because machines are shared, and the same examples on every CI run."""
+"""What holds for every test."""
 
-import os
+from collections.abc import Iterator
 
-from hypothesis import settings
+import pytest
+from trials import load_profile
 
-settings.register_profile("driftline", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("driftline")
+load_profile()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _new_files() -> Iterator[None]:
+    from new_files import copied  # most of what collecting tests takes is imports
+
+    with copied():
+        yield

@@ -65,6 +65,6 @@ class Terminal:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 self._code = run(words[1:])
             return out.getvalue() + err.getvalue()
-        done = subprocess.run(words, check=False, cwd=self._folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(words, check=False, cwd=self._folder, capture_output=True, text=True, timeout=600)
         self._code = done.returncode
         return done.stdout + done.stderr

@@ -1,11 +1,15 @@
 """A process that has loaded the command line and forks: `driftline` in a shell, without loading it anew for every command.
 
-Who wants a command run connects to a socket, says arguments, folder and variables, and passes input, output and error output along;
-the answer is the command's process id, and its exit code when it has ended.
+Who wants a command run connects to a socket, says module, arguments, folder and variables, and passes its open files along, input,
+output and error output first;
+the answer is the command's process id, and its exit code when it has ended. One such process serves a whole worker of a test run.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
 import os
 import select
@@ -13,22 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from servers import PATIENCE, ROOT
+from servers import PATIENCE, PRELOADED, ROOT
 
+COMMAND = "service.cli.main"
 _SERVER = """
-    import importlib, json, os, pkgutil, select, signal, socket, sys
-
-    import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli.main, service.cli.commands, service.supervisor.serving, streams.judges.live
-
-    for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
-        importlib.import_module(found.name)
+    import json, os, select, signal, socket, sys
 
     def command(wanted, files):
         for number, file in enumerate(files):
@@ -38,10 +37,10 @@ _SERVER = """
         os.environ.update(wanted["variables"])
         os.cpu_count = lambda: 1  # a replay in as many processes as there are cores would have each load everything anew
         sys.argv = ["driftline", *wanted["arguments"]]
-        service.cli.main.main()
+        sys.exit(importlib.import_module(wanted["module"]).main())
 
     def keep(caller):
-        message, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+        message, files, _, _ = socket.recv_fds(caller, 1 << 20, 4)
         while not message.endswith(b"\\n"):
             message += caller.recv(1 << 20)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -71,7 +70,7 @@ _CLIENT = """\
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as caller:
     caller.connect({address!r})
-    wanted = {{"arguments": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ)}}
+    wanted = {{"module": {module!r}, "arguments": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ)}}
     socket.send_fds(caller, [json.dumps(wanted).encode() + b"\\n"], [0, 1, 2])
     with caller.makefile() as answers:
         answers.readline()
@@ -80,14 +79,16 @@ with socket.socket(socket.AF_UNIX) as caller:
 
 
 class Forked:
-    """A command that runs beside."""
+    """A command that runs beside, with these open files as its first."""
 
-    def __init__(self, address: str, arguments: Sequence[str], folder: Path, variables: Mapping[str, str], log: Path) -> None:
-        wanted = {"arguments": arguments, "folder": str(folder), "variables": variables}
-        with socket.socket(socket.AF_UNIX) as caller, log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, variables: Mapping[str, str], files: Sequence[int], module: str = COMMAND
+    ) -> None:
+        address, _ = forking()
+        wanted = {"module": module, "arguments": arguments, "folder": str(folder), "variables": variables}
+        with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(PATIENCE)
             caller.connect(address)
-            files = [nothing.fileno(), out.fileno(), out.fileno()]
             socket.send_fds(caller, [json.dumps(wanted).encode() + b"\n"], files)
             self._answers = caller.makefile()
         self.pid = int(self._answers.readline())
@@ -100,25 +101,40 @@ class Forked:
 
     def send(self, number: signal.Signals) -> int:
         """Send it a signal, and answer its exit code once it has ended."""
+        self.signal(number)
+        return self.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal unless it has ended."""
         if not self.has_ended:
             signal.pidfd_send_signal(self._process, number)
+
+    def wait(self) -> int:
+        """Its exit code, negative for a signal, once it has ended."""
         return int(self._answers.readline())
 
     def close(self) -> None:
         """End it whatever it does."""
         if not self._answers.closed:
-            if not self.has_ended:
-                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             os.close(self._process)
             self._answers.close()
 
 
-@contextmanager
-def forking(folder: Path) -> Iterator[tuple[str, str]]:
+@functools.cache
+def forking() -> tuple[str, str]:
     """The address of such a process, and the text of the command `driftline` that has it run what is typed."""
-    address = str(folder / "commands")
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    # A socket's address has to be short, and a test's folder is not.
+    address = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftline-forking-"))) / "commands")
+    return stack.enter_context(_served(address))
+
+
+@contextlib.contextmanager
+def _served(address: str) -> Iterator[tuple[str, str]]:
     server: Any = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SERVER), address],
+        [sys.executable, "-c", textwrap.dedent(PRELOADED) + textwrap.dedent(_SERVER), address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -127,6 +143,6 @@ def forking(folder: Path) -> Iterator[tuple[str, str]]:
     )
     with server:
         assert "listening" == server.stdout.readline().strip()
-        yield address, _CLIENT.format(python=sys.executable, address=address)
+        yield address, _CLIENT.format(python=sys.executable, address=address, module=COMMAND)
         server.stdin.close()
-        assert 0 == server.wait(PATIENCE)
+        server.wait(PATIENCE)

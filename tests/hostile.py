@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from builders import incident
 from engines import NOW
 from evaluated import PROFILE, Made, evaluated, plan
 from watched import put
+from yaml_files import read_yaml
 
 from analytics.store.store import Store
 from audit.cost.prices import Usage
@@ -77,7 +77,7 @@ class Bundle:
 
 def corpus() -> list[Text]:
     """All of them."""
-    found = yaml.safe_load(_CORPUS.read_text("utf-8"))
+    found = read_yaml(_CORPUS)
     return [Text(one["name"], one["text"] * one.get("times", 1), one["seen"]) for one in found]
 
 

@@ -31,7 +31,7 @@ from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 
 PARTITIONS = 2
-PATIENCE = 20.0
+PATIENCE = 300.0
 
 
 async def came(condition: Callable[[], bool], what: str) -> None:

@@ -29,8 +29,8 @@ from typing import Protocol
 
 POM = Path(__file__).parent / "kafka" / "server" / "pom.xml"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
+START_SECONDS = 300.0
+STOP_SECONDS = 120.0
 DOWNLOAD_SECONDS = 600.0
 # Below the ports that the kernel hands out to clients: one of those could sit on a stopped broker's port, or connect to itself.
 PORTS = range(20_000, 30_000)

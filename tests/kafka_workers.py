@@ -30,7 +30,7 @@ from streams.kafka.worker.watchdog import Pulse
 from streams.kafka.worker.worker import GROUP, Worker
 from streams.topology import Stage, stage_named
 
-PATIENCE = 40.0
+PATIENCE = 300.0
 FAST = {"broker_commit_interval": 0.1, "broker_session_timeout": 6.0, "broker_heartbeat_interval": 0.3}
 """Settings under which a rebalance takes little time."""
 EVENTS, EXCHANGES = stage_named("diagnosis"), stage_named("intake")

@@ -45,7 +45,7 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
             await engine.drained()
 
     with Store(path) as store:
-        asyncio.run(asyncio.wait_for(live(store), 120))
+        asyncio.run(asyncio.wait_for(live(store), 600))
     return path
 
 

@@ -1,12 +1,15 @@
 """Servers for tests: real `driftline serve` processes over a file of their own, to be killed, frozen and stopped.
 
-Loading what a server imports takes seconds. A nursery is a process that has loaded it already and forks: each child then runs the
-command line from its beginning, as a process of its own that opens the file, migrates, recovers and listens.
+Loading what a server imports takes seconds. A process that has loaded it already forks: each child then runs the command line from
+its beginning, as a process of its own that opens the file, migrates, recovers and listens. All nurseries of a test run's worker share
+one such process.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import select
@@ -14,6 +17,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -29,11 +33,18 @@ LONG = 600.0
 """Seconds that nothing takes, however busy the machine: for what is many times slower beside others."""
 ROOT = Path(__file__).parents[1]
 _CLEAN = ("ANTHROPIC_", "DRIFTLINE_")
-_NURSERY = """
-    import json, os, resource, sys
+PRELOADED = """
+    import importlib, pkgutil
 
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli.main, service.supervisor.serving, streams.judges.live
+    import service.cli.main, service.cli.commands, service.queries.building, service.queries.child, service.supervisor.serving, streams.judges.live
+
+    for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
+        importlib.import_module(found.name)
+"""
+"""What a process that forks commands loads before."""
+_FORKING = """
+    import json, os, resource, sys
 
     def become(wanted):
         for name, mode, number in (("/dev/null", os.O_RDONLY, 0), (wanted["out"], os.O_WRONLY, 1), (wanted["log"], os.O_WRONLY, 2)):
@@ -42,6 +53,7 @@ _NURSERY = """
             os.close(file)
         if wanted["file_size"]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (wanted["file_size"], resource.RLIM_INFINITY))
+        os.chdir(wanted["folder"])
         os.environ.clear()
         os.environ.update(wanted["environment"])
         exec(wanted["before"], {})
@@ -118,7 +130,7 @@ class Child:
     @property
     def ended(self) -> bool:
         """Whether it runs no more."""
-        return self._code is not None or bool(select.select([self._pidfd], [], [], 0)[0])
+        return self.ends_within(0)
 
     @property
     def listens(self) -> bool:
@@ -141,22 +153,24 @@ class Child:
             self.send(signal.SIGKILL)
         return self.wait()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for so long, or until it has ended; whether it has."""
+        return self._code is not None or bool(select.select([self._pidfd], [], [], seconds)[0])
+
     def wait(self, patience: float = PATIENCE) -> int:
         """Its exit code, negative for a signal; fails when it does not end in time."""
         if self._code is None:
-            assert select.select([self._pidfd], [], [], patience)[0], (
-                f"still running after {patience:g} s: {self.logged[-4000:]}"
-            )
+            assert self.ends_within(patience), f"still running after {patience:g} s: {self.logged[-4000:]}"
             self._code = self._reap(self.pid)
             os.close(self._pidfd)
         return self._code
 
 
-class Nursery:
-    """Starts commands; see the module."""
+class _Forking:
+    """The process that forks commands, for as long as this one runs."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-c", textwrap.dedent(_NURSERY)]
+        command = [sys.executable, "-c", textwrap.dedent(PRELOADED) + textwrap.dedent(_FORKING)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -165,18 +179,53 @@ class Nursery:
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             text=True,
         )
+        self._asking = threading.Lock()
+        atexit.register(self.close)
+
+    def ask(self, wanted: Mapping[str, Any]) -> int:
+        """Have a command started, and answer its process id; or have one reaped that has ended, and answer its exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._asking:
+            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        with closing(self._process.stdout), closing(self._process.stdin):  # type: ignore[type-var]
+            self._process.stdin.close()  # type: ignore[union-attr]
+            self._process.wait(PATIENCE)
+
+
+_forking = functools.cache(_Forking)
+
+
+class Nursery:
+    """Starts commands; see the module."""
+
+    def __init__(self) -> None:
+        self._forking = _forking()
         self._children: list[Child] = []
 
     def start(
-        self, home: Home, *arguments: str, file_size: int = 0, environment: Mapping[str, str] | None = None, before: str = ""
+        self,
+        home: Home,
+        *arguments: str,
+        file_size: int = 0,
+        environment: Mapping[str, str] | None = None,
+        before: str = "",
+        folder: Path = ROOT,
     ) -> Child:
-        """Run a command; `file_size` bounds the files it may write, in bytes (0: as they are), `before` is Python to run first."""
+        """Run a command in a folder.
+
+        `file_size` bounds the files it may write, in bytes (0: as they are), `before` is Python to run first.
+        """
         out = home.log.with_name(f"out-{len(self._children)}")
         given = home.environment | dict(environment or {})
         wanted = {"arguments": arguments, "environment": given, "file_size": file_size, "before": before}
-        child = Child(
-            self._ask(wanted | {"out": str(out), "log": str(home.log)}), home.log, out, lambda pid: self._ask({"wait": pid})
-        )
+        wanted |= {"out": str(out), "log": str(home.log), "folder": str(folder)}
+        child = Child(self._forking.ask(wanted), home.log, out, lambda pid: self._forking.ask({"wait": pid}))
         self._children.append(child)
         return child
 
@@ -193,16 +242,6 @@ class Nursery:
         """End everything that was started."""
         for child in self._children:
             child.kill()
-        with closing(self._process.stdout), closing(self._process.stdin):  # type: ignore[type-var]
-            self._process.stdin.close()  # type: ignore[union-attr]
-            assert 0 == self._process.wait(PATIENCE)
-
-    def _ask(self, wanted: Mapping[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(wanted) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from forking import Forked
+from forking import Forked, forking
 from kafka_server import free_port
 from servers import PATIENCE, ROOT, until
 
@@ -33,10 +33,11 @@ def blocks_in(guide: Path) -> list[str]:
 class Beside:
     """What was started in a terminal of its own."""
 
-    def __init__(self, address: str, words: list[str], folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, words: list[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.name = words[1]
         self._log = folder / f"{self.name}-{len([*folder.glob('*.log')])}.log"
-        self._command = Forked(address, words[1:], folder, variables, self._log)
+        with self._log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+            self._command = Forked(words[1:], folder, variables, [nothing.fileno(), out.fileno(), out.fileno()])
 
     @property
     def pid(self) -> int:
@@ -66,9 +67,9 @@ class Beside:
 class Shell:
     """A shell in a folder, with the variables that were exported so far."""
 
-    def __init__(self, folder: Path, commands: tuple[str, str], stack: ExitStack, **environment: str) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, **environment: str) -> None:
         self.folder = folder
-        self._address, text = commands
+        _, text = forking()
         self._stack = stack
         entry = folder / "bin" / "driftline"
         entry.parent.mkdir(parents=True)
@@ -119,7 +120,7 @@ class Shell:
         words = shlex.split(line, comments=True)
         if words[1] == "simulate-judge":
             words += ["--port", str(self.judge)]
-        started = Beside(self._address, words, self.folder, self.variables)
+        started = Beside(words, self.folder, self.variables)
         self._stack.callback(started.close)
         self.beside.append(started)
         started.wait_until_it_serves()
@@ -132,7 +133,7 @@ class Shell:
 
 
 @contextmanager
-def shell(folder: Path, commands: tuple[str, str], **environment: str) -> Iterator[Shell]:
+def shell(folder: Path, **environment: str) -> Iterator[Shell]:
     """A shell that has `driftline` from a process that forks; what it started has ended when the context has."""
     with ExitStack() as stack:
-        yield Shell(folder, commands, stack, **environment)
+        yield Shell(folder, stack, **environment)

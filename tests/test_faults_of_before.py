@@ -54,7 +54,7 @@ class Service:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end, within a time that no sound run needs."""
-        return self.runner.run(asyncio.wait_for(work, 60))
+        return self.runner.run(asyncio.wait_for(work, 300))
 
     def call(self, method: str, path: str, token: str | None = None, body: Any = None) -> httpx2.Response:
         """One call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import duckdb
 import httpx2
 import pytest
 from consoles import files_in
-from forking import forking
+from missing import without
 from receivers import receiving
 from servers import ROOT, until
 from shells import Shell, blocks_in, shell
@@ -72,7 +71,7 @@ def guide(name: str) -> Path:
 def asked(url: str, operator: str) -> dict[str, Any]:
     """What a server says of the project."""
     headers = {"Authorization": f"Bearer {operator}"}
-    with httpx2.Client(base_url=f"{url}/api/audit", headers=headers, timeout=30) as client:
+    with httpx2.Client(base_url=f"{url}/api/audit", headers=headers, timeout=300) as client:
         return {name: client.get(f"shop/{name}").raise_for_status().json() for name in READ}
 
 
@@ -83,19 +82,12 @@ def is_judged(url: str, operator: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def commands() -> Iterator[tuple[str, str]]:
-    """What runs the commands that are typed; its socket's address has to be short."""
-    with tempfile.TemporaryDirectory(prefix="driftline-guides-") as folder, forking(Path(folder)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, commands: tuple[str, str]) -> Shop:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     """The guide to HTTP, and the examples of SQL's way over HTTP, in a real shell with a real server and a simulated judge."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "policy.yaml").write_text(POLICY)
     add, token, *calls = blocks_in(guide("http"))
-    with shell(folder, commands) as here:
+    with shell(folder) as here:
         here.run("driftline simulate-judge")
         here.run("export ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated DRIFTLINE_POLICY=policy.yaml")
         operator = here.run("driftline operators add me").split()[0]
@@ -116,11 +108,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory, commands: tuple[str, str]) ->
 
 
 @pytest.fixture
-def copied(shop: Shop, tmp_path: Path, commands: tuple[str, str]) -> Iterator[Shell]:
+def copied(shop: Shop, tmp_path: Path) -> Iterator[Shell]:
     """A shell in a copy of the shop's folder, without a server."""
     folder = tmp_path / "here"
     shutil.copytree(shop.folder, folder, ignore=shutil.ignore_patterns("bin", "*.log"))
-    with shell(folder, commands, DRIFTLINE_POLICY="policy.yaml") as here:
+    with shell(folder, DRIFTLINE_POLICY="policy.yaml") as here:
         yield here
 
 
@@ -165,9 +157,9 @@ def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:
     assert {} != {path.name: path for path in (copied.folder / "results").iterdir()}
 
 
-def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path, commands: tuple[str, str]) -> None:
+def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path) -> None:
     """What was imported and what the plugin sends must be one connection's."""
-    with shell(tmp_path, commands) as here:
+    with shell(tmp_path) as here:
         shutil.copytree(ROOT / "examples" / "evaluation", tmp_path / ".openclaw")
         (block,) = blocks_in(guide("openclaw"))
 
@@ -175,9 +167,9 @@ def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path, commands: tuple
         assert "gateway" in here.run('driftline sql "SELECT DISTINCT connection, project FROM exchanges" --csv')
 
 
-def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path, commands: tuple[str, str]) -> None:
+def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:
     """Its scopes are those that were named."""
-    with shell(tmp_path, commands) as here:
+    with shell(tmp_path) as here:
         (block,) = blocks_in(guide("api"))
         here.run(block)
 
@@ -200,7 +192,7 @@ def test_a_channel_of_the_guide_is_told(copied: Shell) -> None:
 def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, shop: Shop) -> None:
     """It is looked at for the first time on the day when nothing else is left."""
     if shutil.which("sqlite3") is None:
-        pytest.skip("the guide copies the tokens with sqlite3: install it")
+        without("the guide copies the tokens with sqlite3: install it")
     held, tokens, restored, tried = blocks_in(guide("back-up"))
     copied.run("driftline serve")
     (server,) = copied.beside

@@ -21,9 +21,9 @@ from analytics.identity.duplicate_matching import Met
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.positions import next_stored, stored_ends
-from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, migration_statements, quote
+from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
 from analytics.store.transaction import Appended, Transaction
-from schemas.registry import schema_of, topics
+from schemas.registry import current_schemas, schema_of, topics
 
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
 
@@ -39,7 +39,7 @@ class Store:
         self._lock = threading.RLock()
         self._ends: dict[str, int] = {}
         self.met = Met()
-        """Recently matched duplicates."""
+        """Twins that were met, for who asks what a record is before it comes here."""
         with contextlib.ExitStack() as opening:
             if path is not None:
                 opening.enter_context(FileLock(path))
@@ -113,12 +113,7 @@ class Store:
         return end if found is None else min(found, end)
 
     def _migrate(self) -> None:
-        rows = self._connection.execute(
-            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [LOG]
-        ).fetchall()
-        existing: dict[str, dict[str, str]] = {}
-        for table, column, kind in rows:
-            existing.setdefault(table, {})[column] = kind
+        existing = _existing(self._connection)
         made = None
         with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
             ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
@@ -133,6 +128,25 @@ class Store:
             # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
             self.checkpoint()
         self._ends = stored_ends(self._connection)
+
+
+def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    """Each table of the log that there is, with its columns and their types."""
+    try:
+        rows = connection.execute(
+            " UNION ALL ".join(
+                f"SELECT {literal(schema.table)}, name, type FROM pragma_table_info({literal(full_name(schema))})"
+                for schema in current_schemas().values()
+            )
+        ).fetchall()
+    except duckdb.CatalogException:  # one is not there; to ask for what is there has DuckDB make all views of its own
+        rows = connection.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [LOG]
+        ).fetchall()
+    existing: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        existing.setdefault(table, {})[column] = kind
+    return existing
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int) -> dict[str, pl.DataFrame]:

@@ -172,7 +172,9 @@ def one(task: tuple[Line, int, int]) -> float | None:
     if line.kind in SPREADS:
         return _spread(line, cells)
     if line.kind in {"quiet", "false confirmed"}:
-        return float(sum(line.kind == "quiet" or sure is not None for _, sure in alarms(cells, history.days)))
+        raised = alarms(cells, history.days)
+        # A confirmed incident stays open until somebody decides: what is confirmed again is no other one.
+        return float(len(raised) if line.kind == "quiet" else any(sure is not None for _, sure in raised))
     found = alarms(cells, history.days, math.floor(history.change))
     if line.kind == "share":
         return float(bool(found))

@@ -10,12 +10,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from soak import times
 
 from analytics.store.store import Store
 from analytics.store.tables import full_name
 from schemas.registry import schema_of
 
-ROUNDS = 20
+ROUNDS = times(8, soak=50)
+"""Each mark once; in a soak run many more at random."""
 PER_BATCH = 200
 WRITER = """
     import sys

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from missing import without
 from playwright.sync_api import Browser, BrowserContext
 from sites import Site, site
 from windows import Window, browser, cookie_of, windows
@@ -26,7 +27,7 @@ def opened() -> Iterator[Browser]:
         try:
             found = stack.enter_context(browser())
         except FileNotFoundError as error:
-            pytest.skip(str(error))
+            without(error)
         yield found
 
 

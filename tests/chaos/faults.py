@@ -15,7 +15,7 @@ SHORT, LONG = (0.3, 3.0), (17.0, 20.0)
 """Seconds that a process stands still: unnoticed by its group, and until the group has given it up."""
 BRIEF_OUTAGE = (3.0, 6.0)
 """Seconds that the judge fails every call, in a round among others."""
-ORPHANED = 60.0
+ORPHANED = 300.0
 """Seconds within which a worker ends that nobody looks after any more."""
 OUTAGES = {
     "rate limited": "rate_limited:1*1000000",

@@ -93,7 +93,7 @@ class Traffic:
             await asyncio.sleep(PAUSE)
 
     async def _run(self, run: Run) -> None:
-        async with httpx2.AsyncClient(timeout=60) as client:
+        async with httpx2.AsyncClient(timeout=300) as client:
             while run.told <= run.events:
                 path, body = run.next()
                 try:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, Cause, Detector
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
@@ -113,7 +114,7 @@ def test_a_detector_is_silent_on_the_other_failures(detector: Detector) -> None:
 
 
 @EACH
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(raw_events=st.lists(EVENTS, max_size=30), limit=st.sampled_from([None, 0, 3]))
 def test_causes_are_well_formed_and_the_evidence_is_left_alone(
     detector: Detector, raw_events: list[dict[str, Any]], limit: int | None
@@ -138,7 +139,7 @@ def test_causes_are_well_formed_and_the_evidence_is_left_alone(
 
 
 @EACH
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(raw_events=st.lists(EVENTS, max_size=20), more=EVENTS)
 def test_another_event_never_lowers_a_penalty(
     detector: Detector, raw_events: list[dict[str, Any]], more: dict[str, Any]

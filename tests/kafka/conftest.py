@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from brokers import Found, broker
@@ -12,6 +11,8 @@ from kafka import KafkaAdminClient
 from kafka_cluster import Cluster
 from kafka_cluster import running as running_cluster
 from kafka_server import Broker, UnavailableError, quick
+from missing import without
+from servers import until
 
 from streams.kafka.connection import KafkaConnection
 
@@ -25,7 +26,7 @@ def any_broker() -> Iterator[Found]:
         with broker() as found:
             yield found
     except UnavailableError as error:
-        pytest.skip(str(error))
+        without(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,7 @@ def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminCl
     A test that a Kafka-compatible broker is enough for is marked `any_broker`; the others need Apache Kafka.
     """
     if not any_broker.is_apache and not request.node.get_closest_marker("any_broker"):
-        pytest.skip("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
+        without("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
     connection = KafkaConnection(any_broker.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
     yield connection
     if left := [name for name in admin.list_topics() if name.startswith(connection.prefix)]:
@@ -61,15 +62,29 @@ def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
     return make
 
 
-@pytest.fixture
-def own_broker(any_broker: Found, tmp_path: Path) -> Iterator[Broker]:
-    """A broker that the test may stop, start, kill and freeze; it has started."""
+@pytest.fixture(scope="session")
+def spare_broker(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A second broker, for all tests of this process that take theirs away."""
     if any_broker.kind != "java":
-        pytest.skip("a broker to be killed is started with Java and Maven: install them")
-    started = Broker(tmp_path / "kafka", options=quick())
+        without("a broker to be killed is started with Java and Maven: install them")
+    started = Broker(tmp_path_factory.mktemp("spare") / "kafka", options=quick())
     started.start()
     yield started
     started.kill()
+
+
+@pytest.fixture
+def own_broker(spare_broker: Broker) -> Broker:
+    """A broker without topics that the test may stop, start, kill and freeze; it has started."""
+    if spare_broker.runs:
+        spare_broker.thaw()
+    else:
+        spare_broker.start()
+    with KafkaAdminClient(bootstrap_servers=spare_broker.bootstrap) as client:
+        if left := [name for name in client.list_topics() if not name.startswith("__")]:
+            client.delete_topics(left)
+            until(lambda: not {*left} & {*client.list_topics()}, "the topics of the last test to go")
+    return spare_broker
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +94,7 @@ def three_brokers() -> Iterator[Cluster]:
         with running_cluster() as started:
             yield started
     except UnavailableError as error:
-        pytest.skip(f"three brokers are started with Java and Maven: {error}")
+        without(f"three brokers are started with Java and Maven: {error}")
 
 
 @pytest.fixture

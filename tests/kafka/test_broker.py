@@ -91,7 +91,7 @@ async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
         partition = TopicPartition(connection.topic(RECORDS), 0)
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 300)).value for _ in range(count)]
     finally:
         await consumer.stop()
 

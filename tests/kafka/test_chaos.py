@@ -1,4 +1,4 @@
-"""A few rounds of what `make chaos` does for longer: a whole installation on Kafka, broken at random points."""
+"""A few rounds of what `make chaos` does for longer, and `make soak` too: a whole installation on Kafka, broken at random points."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from brokers import Found
 from chaos.run import run
+from missing import without
+from soak import times
 
 pytestmark = pytest.mark.slow
-ROUNDS = 4
+ROUNDS = times(2, soak=40)
 
 
 def test_nothing_is_lost_or_doubled_while_everything_around_it_fails(any_broker: Found, tmp_path: Path) -> None:
     """Kills, outages and restarts fall together in ways that nobody thinks of, and tests of one fault each miss those."""
     if any_broker.kind != "java":
-        pytest.skip("a broker to be killed is started with Java and Maven: install them")
+        without("a broker to be killed is started with Java and Maven: install them")
     outcome = run(tmp_path, ROUNDS, seed=11)
     assert ROUNDS == sum(count for fault, count in outcome.happened.items() if "by itself" not in fault)
     assert outcome.happened["kill -9 of a worker"] > 0

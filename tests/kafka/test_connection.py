@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from brokers import Found
 from kafka_server import Broker, free_port, quick
+from missing import without
 
 from schemas.errors import SettingsError
 from service.kafka import connection_of
@@ -44,13 +45,13 @@ def settings(**given: object) -> KafkaConnection:
 def secure(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
     """The connection to a broker that wants TLS, and a name with a password."""
     if any_broker.kind != "java":
-        pytest.skip("a broker with TLS is started with Java and Maven: install them")
+        without("a broker with TLS is started with Java and Maven: install them")
     folder = tmp_path_factory.mktemp("secure")
     store, ca_file, port = folder / "broker.p12", folder / "ca.pem", free_port()
     about = ["-alias", "broker", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", "changeit"]
     key = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1", "-ext", "bc:critical=ca:true"]
     for task in (key, ["-exportcert", "-rfc", "-file", str(ca_file)]):
-        subprocess.run([shutil.which("keytool") or "keytool", *task, *about], check=True, capture_output=True, timeout=60)
+        subprocess.run([shutil.which("keytool") or "keytool", *task, *about], check=True, capture_output=True, timeout=300)
     more = SECURE.format(secure=port, password=PASSWORD, store=store)
     broker = Broker(folder / "kafka", options=quick(), properties=more)
     broker.start()

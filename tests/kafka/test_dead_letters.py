@@ -64,7 +64,7 @@ def on_topic(connection: KafkaConnection, topic: str) -> list[Value]:
             places = list(consumer.assignment())
             ends = await consumer.end_offsets(places)
             found: list[Value] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 while len(found) < sum(ends.values()):
                     batches = await consumer.getmany(timeout_ms=200)
                     found += [(record.key, record.value) for records in batches.values() for record in records]

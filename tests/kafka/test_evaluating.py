@@ -20,6 +20,7 @@ from engines import MoodyJudge, engine_over, runner_over
 from invariants import encoded
 from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
 from servers import PATIENCE, Home, Nursery, nursery, until
+from soak import times
 
 from analytics.store.store import Store
 from audit.cost.prices import nano_of
@@ -66,7 +67,7 @@ def topics(make_topics: Any) -> None:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, within a time that no sound run needs."""
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 2 * PATIENCE))
 
 
 def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
@@ -220,7 +221,7 @@ def by_id(one: dict[str, Any]) -> str:
 
 
 @pytest.mark.usefixtures("topics")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(times(1, soak=10)))
 def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaConnection, seed: int) -> None:
     """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
 

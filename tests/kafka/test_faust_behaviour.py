@@ -123,7 +123,7 @@ def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: Make
     async def run() -> BaseException:
         async with working(kafka, {EVENTS: Collecting()}) as worker:
             await worker.consumer.crash(RuntimeError("the broker refused the commit"))
-            return await asyncio.wait_for(worker.failed(), 10)
+            return await asyncio.wait_for(worker.failed(), 120)
 
     assert "the broker refused the commit" == str(asyncio.run(run()))
 

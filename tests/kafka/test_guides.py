@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import httpx2
 import pytest
 from consoles import files_in
-from forking import forking
 from servers import ROOT, until
 from shells import Shell, blocks_in, shell
 
@@ -43,11 +41,7 @@ def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides
     broker = {"127.0.0.1:9092": kafka.bootstrap}
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "schemas").symlink_to(ROOT / "schemas")
-    with (
-        tempfile.TemporaryDirectory(prefix="driftline-guides-") as folder,
-        forking(Path(folder)) as commands,
-        shell(tmp_path, commands, DRIFTLINE_KAFKA_PREFIX=kafka.prefix) as here,
-    ):
+    with shell(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix) as here:
         here.run(alone, broker)
         operator = here.run("driftline operators add me").split()[0]
         here.run(

@@ -15,9 +15,10 @@ import builders as build
 import msgspec
 import pytest
 from engines import MoodyJudge, live_judge, policy_of
-from kafka_judging import PARTITIONS, Mortal, came
+from kafka_judging import PARTITIONS, PATIENCE, Mortal, came
 from kafka_judging import SoundJudge as Sound
 from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
+from soak import times
 
 from audit.cost.prices import nano_of
 from audit.exchanges.questions import Question
@@ -54,7 +55,7 @@ def simulator() -> Iterator[RunningJudge]:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, within a time that no sound run needs."""
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 2 * PATIENCE))
 
 
 class SoundJudge(Sound):
@@ -91,7 +92,7 @@ def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(k
     run(work())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(times(1, soak=10)))
 def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(kafka: KafkaConnection, seed: int) -> None:
     """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
 
@@ -460,7 +461,7 @@ def test_what_is_finished_while_its_partition_goes_is_scored_from_what_was_recor
 
             def held(*arguments: Any) -> Any:
                 begun.set()
-                assert release.wait(30)
+                assert release.wait(PATIENCE)
                 return compute(*arguments)
 
             monkeypatch.setattr(second.processor._unjudged, "_work", held)

@@ -148,7 +148,7 @@ def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
             assert [*range(1, TURNS + 1)] == in_order(judge.asked, f"s{number}")
         assert backlog.most_waiting <= WINDOW + CHUNK - 1
 
-    asyncio.run(asyncio.wait_for(work(), 300))
+    asyncio.run(asyncio.wait_for(work(), 900))
 
 
 def test_only_what_waits_for_a_judge_comes_in_small_chunks() -> None:

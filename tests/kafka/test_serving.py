@@ -19,12 +19,13 @@ from kafka import KafkaAdminClient
 from kafka_server import Broker
 from servers import Child, Home, Nursery, nursery, until
 from sinks import MakeTopics, tables
+from soak import times
 
 from analytics.store.store import Store
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 
-ROUNDS = 12
+ROUNDS = times(3, soak=20)
 EVENT = {"event": "memory_event", "action": "miss", "timestamp": "2026-10-01T09:00:00Z"}
 PROJECTS = {"north": "ops", "south": "web"}
 
@@ -126,7 +127,7 @@ def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Pat
         answer = await asyncio.to_thread(httpx2.get, f"{url}/readyz")
         assert (503, "not_ready") == (answer.status_code, answer.json()["code"])
         await asyncio.to_thread(own_broker.start)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             while not all(one.ended for one in load.sessions):
                 await load.run(url)
                 await asyncio.sleep(0.2)

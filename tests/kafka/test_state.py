@@ -198,7 +198,7 @@ def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
             await topic.save(0, {"local/s": state(1)})
             monkeypatch.setattr("streams.kafka.state.state_topic.AIOKafkaConsumer", Freezing)
             monkeypatch.setattr("streams.kafka.state.state_topic.READ_SECONDS", 1.0)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker said nothing for 1 s"):
                     await topic.load(0)
             own_broker.thaw()

@@ -290,7 +290,7 @@ def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
         os.kill(pid, signal.SIGKILL)
     asyncio.run(produce(kafka, EVENTS.source, keyed(records[len(records) // 2 :])))
     asyncio.run(produce(kafka, EVENTS.source, keyed([build.closing(f"s{session}", 1) for session in range(sessions)])))
-    asyncio.run(until_committed(kafka, EVENTS.source, PARTITIONS, patience=90))
+    asyncio.run(until_committed(kafka, EVENTS.source, PARTITIONS))
     supervisor.send(signal.SIGTERM)
     assert 0 == supervisor.wait()
     found = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}

@@ -1,4 +1,4 @@
-"""Versions of OpenClaw that tests run, one of each form in which it has kept transcripts."""
+"""Versions of OpenClaw that tests run, one of each form in which it has kept transcripts: all in a soak run, else the newest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from npm import node, package
+from soak import SOAK
 
 
 class Version(NamedTuple):
@@ -24,6 +25,8 @@ VERSIONS = (
 )
 """At least one version of each form; the last is the newest that was tried."""
 NEWEST = VERSIONS[-1]
+PLAYED = VERSIONS if SOAK else (NEWEST,)
+"""Those that this run plays: the older ones do not change any more, and each takes a minute of processor."""
 
 
 class Installed(NamedTuple):

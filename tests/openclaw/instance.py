@@ -167,7 +167,7 @@ class Gateway:
 
     def _answers(self) -> bool:
         try:
-            answer = httpx.get(f"{self.url}/v1/models", headers=self._headers(), timeout=5)
+            answer = httpx.get(f"{self.url}/v1/models", headers=self._headers(), timeout=30)
         except httpx.HTTPError:
             return False
         return bool(answer.status_code == 200)

@@ -26,7 +26,7 @@ from openclaw.instance import PROVIDER, Gateway, Instance
 from openclaw.provider import MODEL, Provider, Step, stand_in
 from openclaw.scenarios import Scenario
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 DATABASE = "agents/main/agent/openclaw-agent.sqlite"
 Json = dict[str, Any]
 

@@ -1,4 +1,7 @@
-"""What real versions of OpenClaw played is imported whole: what is expected follows from the scripts alone."""
+"""What real versions of OpenClaw played is imported whole: what is expected follows from the scripts alone.
+
+The newest version is played in every run, the older ones in soak runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
-from openclaw.install import JSONL, NEWEST, VERSIONS, Version
+from openclaw.install import JSONL, NEWEST, PLAYED, Version
 from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played
 from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TASK_ANSWER, TIMED, Scenario, Turn
 from schemas.records import AgentEvent, Exchange
@@ -73,9 +76,9 @@ def read(played: Callable[[Version], Played]) -> Read:
     return reader
 
 
-every_version = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+every_version = pytest.mark.parametrize("version", PLAYED, ids=lambda version: version.name)
 full_versions = pytest.mark.parametrize(
-    "version", [one for one in VERSIONS if one.form == JSONL or one == NEWEST], ids=lambda version: version.name
+    "version", [one for one in PLAYED if one.form == JSONL or one == NEWEST], ids=lambda version: version.name
 )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from soak import times
 
 from openclaw.install import NEWEST, Installed, Version
 from openclaw.instance import Instance
@@ -29,7 +30,7 @@ from schemas.registry import current_schemas
 from service.imports.importing import stamp_of
 
 ROOT = Path(__file__).parents[2]
-KILLS = 3
+KILLS = times(2, soak=10)
 TABLES = [schema.table for schema in current_schemas().values() if schema.topics]
 Json = dict[str, Any]
 
@@ -55,7 +56,7 @@ def follower(state: Path, database: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     # A follower that says nothing would keep the test waiting for ever.
-    watchdog = threading.Timer(300, process.kill)
+    watchdog = threading.Timer(900, process.kill)
     watchdog.start()
     try:
         yield process
@@ -118,7 +119,7 @@ def test_a_gateway_goes_on_while_its_file_is_read_and_what_it_writes_is_followed
                 gateway.turn("live", says[4])
                 taken(process, 1)
                 process.send_signal(signal.SIGINT)
-                _, errors = process.communicate(timeout=60)
+                _, errors = process.communicate(timeout=300)
                 assert 0 == process.returncode, errors
         assert says[:4] == asked(database)
 
@@ -155,7 +156,7 @@ def fingerprints(state: Path) -> dict[str, str]:
 def test_an_import_that_is_killed_ends_as_one_that_was_not_and_leaves_the_files_alone(
     played: Callable[[Version], Played], tmp_path: Path
 ) -> None:
-    """Nothing depends on where an import stopped, and taking everything again changes nothing."""
+    """Nothing depends on where an import stopped, and taking everything again changes nothing. Two kills; ten in a soak run."""
     state = played(NEWEST).state
     before = fingerprints(state)
     later = (datetime.now(UTC) + timedelta(hours=2)).isoformat()

@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from consoles import Terminal, is_shown, typed_in
+from servers import Child, Home, nursery, until
 
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
@@ -254,16 +255,15 @@ def test_the_commands_it_suggests_work(shown: Shown) -> None:
     assert shown.out.rstrip().endswith(serve)
 
 
-def test_the_server_it_suggests_serves_and_stops(shown: Shown) -> None:
+def test_the_server_it_suggests_serves_and_stops(shown: Shown, tmp_path: Path) -> None:
     """With the policy and the tokens of the demo."""
     (step,) = (line for line in shown.part("See it in a browser") if " serve " in line)
-    arguments = ["serve", *shlex.split(step.partition(" serve ")[2]), "--port", "0", "--judge", "none"]
-    server = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert "Driftline listens at http://127.0.0.1:" in server.stdout.readline()
-    server.terminate()
-    server.communicate(timeout=PATIENCE)
-    assert 0 == server.returncode
+    with nursery() as children:
+        arguments = shlex.split(step.partition(" serve ")[2])
+        server = children.start(Home(tmp_path), "serve", *arguments, "--port", "0", "--judge", "none")
+        assert server.serving().startswith("http://127.0.0.1:")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
 
 
 def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
@@ -294,41 +294,31 @@ def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pyte
     assert ["thesis.txt"] == [path.name for path in tmp_path.iterdir()]
 
 
+SMALL_FLEET = """
+    import functools, service.cli.commands.demo as demo
+
+    demo.write_fleet = functools.partial(demo.write_fleet, agents=1, weeks=1)
+"""
+"""Has a demo import few transcripts before it starts its server."""
+
+
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def started(tmp_path: Path) -> Iterator[Child]:
     """A demo that is under way."""
-    demo = subprocess.Popen(
-        [*COMMAND, "demo", "--dir", str(tmp_path / "demo-data")],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    yield demo
-    if demo.poll() is None:
-        os.killpg(demo.pid, signal.SIGKILL)
-    demo.communicate()
+    with nursery() as children:
+        home = Home(tmp_path, ANTHROPIC_BASE_URL="http://127.0.0.1:1")
+        yield children.start(home, "demo", "--dir", str(tmp_path / "demo-data"), before=textwrap.dedent(SMALL_FLEET))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_runs_on_when_it_is_interrupted(started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals) -> None:
+def test_nothing_runs_on_when_it_is_interrupted(started: Child, tmp_path: Path, number: signal.Signals) -> None:
     """Its server and its judge belong to it."""
     log = tmp_path / "demo-data" / "server.log"
-    until(lambda: log.exists() and '"POST"' in log.read_text(), started)
+    until(lambda: started.ended or (log.exists() and '"POST"' in log.read_text()), "the demo's server to take records")
+    assert not started.ended, started.logged
     children = [int(pid) for pid in Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()]
     assert 2 == len(children)
-    started.send_signal(number)
-    _, error = started.communicate(timeout=PATIENCE)
-    assert "Traceback" not in error
-    assert 0 < started.returncode
+    started.send(number)
+    assert 0 < started.wait()
+    assert "Traceback" not in started.logged
     assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
-
-
-def until(condition: object, process: subprocess.Popen[str]) -> None:
-    """Return when the condition holds; fails when the process ends before."""
-    assert callable(condition)
-    while not condition():
-        assert process.poll() is None
-        time.sleep(0.05)

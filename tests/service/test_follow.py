@@ -81,7 +81,7 @@ def follower(tmp_path: Path, transcript: Transcript) -> Iterator[subprocess.Pope
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     # A follower that says nothing would keep the test waiting for ever.
-    watchdog = threading.Timer(120, process.kill)
+    watchdog = threading.Timer(600, process.kill)
     watchdog.start()
     yield process
     watchdog.cancel()
@@ -109,6 +109,6 @@ def test_an_exchange_is_taken_when_it_is_over_and_a_torn_line_when_it_is_whole(
     transcript.write(transcript.entry("q3", "user", "Why?"))
     assert 1 == next_summary(follower)["exchanges"]
     follower.send_signal(signal.SIGINT)
-    _, errors = follower.communicate(timeout=30)
+    _, errors = follower.communicate(timeout=300)
     assert 0 == follower.returncode, errors
     assert "Traceback" not in errors

@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi import checks
 from servers import LONG, PATIENCE, Home, Nursery, nursery, until
+from soak import times
 
-EXAMPLES = 6
+EXAMPLES = times(2, soak=20)
 """Requests of each endpoint and mode; they are the same each time, however fast the machine."""
 DESTRUCTIVE = ("retention", "erasure", "revoke")
 """What ends the things that others name comes last."""

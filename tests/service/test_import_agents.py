@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,15 +17,23 @@ from typing import Any
 import duckdb
 import pytest
 from agents import claude_code_lines, codex_lines
+from servers import LONG, ROOT, Child, Home, Nursery, nursery
+from soak import times
 
-ROOT = Path(__file__).parents[2]
 AS_OF = "2026-11-05T00:00:00Z"
-KILLS = 3
+KILLS = times(2, soak=10)
 PLACES: Mapping[str, str] = {
     "claude-code": "projects/-srv/{name}.jsonl",
     "codex": "sessions/2026/11/03/rollout-2026-11-03T09-00-00-{name}.jsonl",
 }
 Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Starts imports as processes of their own."""
+    with nursery() as opened:
+        yield opened
 
 
 def _lines(source: str, name: str) -> list[Json]:
@@ -54,18 +62,16 @@ def _environment(database: str, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DRIFTLINE_DATABASE": database, **more}
 
 
-def _imported(folder: Path, source: str, database: str = "d.duckdb", **more: str) -> tuple[int, Json, str]:
-    """Import everything; the exit code, the summary, what was said of errors."""
-    done = subprocess.run(
-        _command(source, "--as-of", AS_OF),
-        cwd=folder,
-        env=_environment(database, **more),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+def _started(children: Nursery, folder: Path, source: str, database: str, **more: str) -> Child:
+    """An import of everything."""
+    words = ("import", source, "agent", "--as-of", AS_OF, "--json")
+    return children.start(Home(folder), *words, environment={"DRIFTLINE_DATABASE": database, **more}, folder=folder)
+
+
+def _imported(children: Nursery, folder: Path, source: str, database: str = "d.duckdb", **more: str) -> tuple[int, Json]:
+    """Import everything; the exit code and the summary."""
+    done = _started(children, folder, source, database, **more)
+    return done.wait(LONG), json.loads(done.printed or "{}")
 
 
 def _contents(path: Path) -> list[list[tuple[object, ...]]]:
@@ -77,27 +83,27 @@ def _contents(path: Path) -> list[list[tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_importing_twice_changes_nothing(tmp_path: Path, source: str) -> None:
+def test_importing_twice_changes_nothing(children: Nursery, tmp_path: Path, source: str) -> None:
     """Neither the same file nor a copy of it in another place; the second time no file is read at all."""
     _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
-    code, first, _ = _imported(tmp_path, source)
+    code, first = _imported(children, tmp_path, source)
     assert (0, 1, 5, 0) == (code, first["sessions"], first["exchanges"], first["faults"])
     before = _contents(tmp_path / "d.duckdb")
-    code, second, _ = _imported(tmp_path, source)
+    code, second = _imported(children, tmp_path, source)
     assert (0, 1, 0) == (code, second["unchanged"], second["exchanges"])
     path = _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
     os.utime(path, (1, 1))
-    code, third, _ = _imported(tmp_path, source)
+    code, third = _imported(children, tmp_path, source)
     assert (0, 0, first["exchanges"] + first["events"]) == (code, third["exchanges"] + third["events"], third["known"])
     assert before == _contents(tmp_path / "d.duckdb")
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_damaged_line_is_set_aside_with_file_and_line(tmp_path: Path, source: str) -> None:
+def test_a_damaged_line_is_set_aside_with_file_and_line(children: Nursery, tmp_path: Path, source: str) -> None:
     """The rest is taken, and the exit code says that something was not."""
     lines = _lines(source, "s1")
     path = _write(tmp_path / "agent", source, "s1", [*lines[:4], "{", *lines[4:]])
-    code, summary, _ = _imported(tmp_path, source)
+    code, summary = _imported(children, tmp_path, source)
     assert (1, 1, 5) == (code, summary["faults"], summary["exchanges"])
     with duckdb.connect(str(tmp_path / "d.duckdb"), read_only=True) as connection:
         letters = connection.execute("SELECT source, position, reason FROM log.dead_letters").fetchall()
@@ -105,63 +111,62 @@ def test_a_damaged_line_is_set_aside_with_file_and_line(tmp_path: Path, source: 
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_torn_last_line_is_taken_the_next_time(tmp_path: Path, source: str) -> None:
+def test_a_torn_last_line_is_taken_the_next_time(children: Nursery, tmp_path: Path, source: str) -> None:
     """The program was writing it."""
     lines = _lines(source, "s1")
     text = "\n".join(map(json.dumps, lines))
     _write(tmp_path / "agent", source, "s1", [text[:-20]], end="")
-    code, first, _ = _imported(tmp_path, source)
+    code, first = _imported(children, tmp_path, source)
     assert (0, 0) == (code, first["faults"])
     _write(tmp_path / "agent", source, "s1", lines)
-    code, _, _ = _imported(tmp_path, source)
+    code, _ = _imported(children, tmp_path, source)
     assert 0 == code
-    _imported(tmp_path, source, "whole.duckdb")
+    _imported(children, tmp_path, source, "whole.duckdb")
     torn, whole = _contents(tmp_path / "d.duckdb"), _contents(tmp_path / "whole.duckdb")
     assert torn[:2] == whole[:2]
     assert [] == torn[-1]
 
 
 @pytest.mark.parametrize(("source", "other"), [("claude-code", "codex"), ("codex", "claude-code")])
-def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(tmp_path: Path, source: str, other: str) -> None:
+def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(
+    children: Nursery, tmp_path: Path, source: str, other: str
+) -> None:
     """Line by line it would be a thousand faults."""
     path = _write(tmp_path, other, "s1", _lines(other, "s1"))
-    command = [sys.executable, "-m", "service.cli.main", "import", source, str(path)]
-    done = subprocess.run(command, cwd=tmp_path, env=_environment("d.duckdb"), capture_output=True, text=True, check=False)
-    assert 2 == done.returncode
-    assert f"driftline import {other}" in done.stderr
+    environment = {"DRIFTLINE_DATABASE": "d.duckdb"}
+    done = children.start(Home(tmp_path), "import", source, str(path), environment=environment, folder=tmp_path)
+    assert 2 == done.wait(LONG)
+    assert f"driftline import {other}" in done.logged
     assert not (tmp_path / "d.duckdb").exists()
 
 
 @pytest.mark.parametrize("source", PLACES)
-def test_a_folder_without_transcripts_says_where_they_would_be(tmp_path: Path, source: str) -> None:
+def test_a_folder_without_transcripts_says_where_they_would_be(children: Nursery, tmp_path: Path, source: str) -> None:
     """The folder one level too deep is an easy mistake."""
     (tmp_path / "agent").mkdir()
-    code, _, errors = _imported(tmp_path, source)
+    done = _started(children, tmp_path, source, "d.duckdb")
+    code, errors = done.wait(LONG), done.logged
     assert 2 == code
     assert "no transcript under agent" in errors
     assert PLACES[source].split("/")[0] in errors
 
 
 @pytest.mark.slow
-def test_an_import_that_is_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    """It is taken up where the last batch was committed, whatever the source."""
-    source = "claude-code"
+def test_an_import_that_is_killed_ends_as_one_that_was_not(children: Nursery, tmp_path: Path) -> None:
+    """It is taken up where the last batch was committed, whatever the source. Two kills; ten in a soak run."""
+    source, batches = "claude-code", "50"
     for number in range(40):
         _write(tmp_path / "agent", source, f"s{number}", _lines(source, f"s{number}"))
     start = perf_counter()
-    code, _, _ = _imported(tmp_path, source, "whole.duckdb", DRIFTLINE_BATCH_RECORDS="50")
+    code, _ = _imported(children, tmp_path, source, "whole.duckdb", DRIFTLINE_BATCH_RECORDS=batches)
     duration = perf_counter() - start
     assert 0 == code
     chance = random.Random(5)
     for _ in range(KILLS):
-        environment = _environment("killed.duckdb", DRIFTLINE_BATCH_RECORDS="50")
-        process = subprocess.Popen(_command(source, "--as-of", AS_OF), cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
-        try:
-            process.communicate(timeout=chance.uniform(0.4, 0.9) * duration)
-        except subprocess.TimeoutExpired:
+        process = _started(children, tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS=batches)
+        if not process.ends_within(chance.uniform(0.2, 0.9) * duration):
             process.kill()
-            process.communicate()
-    assert 0 == _imported(tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS="50")[0]
+    assert 0 == _imported(children, tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS=batches)[0]
     assert _contents(tmp_path / "whole.duckdb") == _contents(tmp_path / "killed.duckdb")
 
 
@@ -175,7 +180,7 @@ def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: st
     process = subprocess.Popen(
         command, cwd=tmp_path, env=_environment("d.duckdb"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    watchdog = threading.Timer(120, process.kill)
+    watchdog = threading.Timer(600, process.kill)
     watchdog.start()
     try:
         assert process.stdout is not None
@@ -186,7 +191,7 @@ def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: st
         _write(tmp_path / "agent", source, "s2", _lines(source, "s2"))
         assert 4 == json.loads(process.stdout.readline())["exchanges"]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert 0 == process.returncode, errors
     finally:
         watchdog.cancel()

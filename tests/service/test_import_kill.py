@@ -5,32 +5,39 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
 import duckdb
 import pytest
+from servers import LONG, ROOT, Child, Home, Nursery, nursery
+from soak import times
 
 from schemas.registry import current_schemas
 from service.demo.fleet import write_fleet
 
-KILLS = 30
-AS_OF = "2026-11-02T00:00:00Z"
-IMPORT = [sys.executable, "-m", "service.cli.main", "import", "openclaw", "openclaw/agents", "--as-of", AS_OF]
+KILLS = times(6, soak=100)
+IMPORT = ("import", "openclaw", "openclaw/agents", "--as-of", "2026-11-02T00:00:00Z")
 TABLES = [schema.table for schema in current_schemas().values() if schema.topics]
 
 
-def start_import(folder: Path, database: str, batch_records: int, hash_seed: int = 0) -> subprocess.Popen[bytes]:
+@pytest.fixture
+def children() -> Iterator[Nursery]:
+    """Starts imports as processes of their own."""
+    with nursery() as opened:
+        yield opened
+
+
+def start_import(children: Nursery, folder: Path, database: str) -> Child:
     """An import in a process of its own."""
-    environment = {"PATH": "/usr/bin:/bin", "DRIFTLINE_DATABASE": database, "DRIFTLINE_BATCH_RECORDS": str(batch_records)}
-    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": str(hash_seed)}
-    return subprocess.Popen(IMPORT, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    environment = {"DRIFTLINE_DATABASE": database, "DRIFTLINE_BATCH_RECORDS": "200"}
+    return children.start(Home(folder), *IMPORT, environment=environment, folder=folder)
 
 
-def finished(process: subprocess.Popen[bytes]) -> None:
+def finished(process: Child) -> None:
     """Wait for an import that nobody kills."""
-    _, errors = process.communicate(timeout=120)
-    assert 0 == process.returncode, errors.decode()
+    assert 0 == process.wait(LONG), process.logged
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -43,40 +50,45 @@ def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.mark.slow
-def test_an_import_that_is_killed_thirty_times_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    """Kills fall anywhere: while reading, while committing, between two stages, while the file is opened."""
+def test_an_import_that_is_killed_again_and_again_ends_as_one_that_was_not(children: Nursery, tmp_path: Path) -> None:
+    """Kills fall anywhere: while reading, while committing, between two stages, while the file is opened.
+
+    Six kills; a hundred in a soak run.
+    """
     write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
-    finished(start_import(tmp_path, "undisturbed.duckdb", batch_records=200))
     start = perf_counter()
-    finished(start_import(tmp_path, "timing.duckdb", batch_records=200))
+    finished(start_import(children, tmp_path, "undisturbed.duckdb"))
     duration = perf_counter() - start
 
     chance, killed, files = random.Random(11), 0, 1
     while killed < KILLS:
-        process = start_import(tmp_path, f"killed_{files}.duckdb", batch_records=200)
-        try:
-            process.communicate(timeout=chance.uniform(0.3, 1.0) * duration)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            killed += 1
-        else:
-            assert 0 == process.returncode
+        process = start_import(children, tmp_path, f"killed_{files}.duckdb")
+        if process.ends_within(chance.uniform(0.1, 1.0) * duration):
+            finished(process)
             check_equal(tmp_path, f"killed_{files}.duckdb")
             # What is complete leaves nothing to kill, so the next round begins with a new file.
             files += 1
-    finished(start_import(tmp_path, f"killed_{files}.duckdb", batch_records=200))
+        else:
+            process.kill()
+            killed += 1
+    finished(start_import(children, tmp_path, f"killed_{files}.duckdb"))
     check_equal(tmp_path, f"killed_{files}.duckdb")
 
 
 def test_the_same_input_gives_the_same_records_under_any_hash_seed_and_batch_size(tmp_path: Path) -> None:
     """Sets and dicts must not leak their order, nor batches their edges, into what is derived."""
     write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
-    for seed, batch_records in ((1, 20_000), (2, 20_000), (3, 97)):
-        finished(start_import(tmp_path, f"seed_{seed}.duckdb", batch_records, seed))
-    first, *others = (contents(tmp_path / f"seed_{seed}.duckdb") for seed in (1, 2, 3))
-    assert first["scores"]
-    assert [first, first] == others
+    found = []
+    for seed, batch_records in (("1", "20000"), ("2", "97")):
+        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        environment |= {"DRIFTLINE_DATABASE": f"seed_{seed}.duckdb", "DRIFTLINE_BATCH_RECORDS": batch_records}
+        # The seed is read when an interpreter starts, so that none that was forked will do.
+        command = [sys.executable, "-m", "service.cli.main", *IMPORT]
+        done = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, timeout=LONG)
+        assert 0 == done.returncode, done.stderr.decode()
+        found.append(contents(tmp_path / f"seed_{seed}.duckdb"))
+    assert found[0]["scores"]
+    assert found[0] == found[1]
 
 
 def check_equal(folder: Path, database: str) -> None:

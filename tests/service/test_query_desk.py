@@ -1,4 +1,7 @@
-"""Statements of analysts: what they may not do, how long they may take, and what the snapshot they read is."""
+"""Statements of analysts: what they may not do, how long they may take, and what the snapshot they read is.
+
+Limits are tried on processes that a server would start; what a statement is answered, on such that were forked, but in a soak run.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ import msgspec
 import pytest
 from api_server import PATIENT
 from builders import exchange
+from forked_queries import forked
 from servers import LONG
+from service.queries.questions import MAX_ROWS, QueryLimits, Question
 
 from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
-from service.queries import snapshot_cache
+from service.queries import snapshot_cache as keeping
 from service.queries.query_pool import Answer, QueryPool
-from service.queries.requests import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)
@@ -165,6 +169,13 @@ def hasty(store: Store, loop: asyncio.Runner) -> Iterator[QueryPool]:
         yield opened
 
 
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """Processes are forked instead of started, but in a soak run."""
+    with forked():
+        yield
+
+
 @contextlib.contextmanager
 def prepared_desk(store: Store, loop: asyncio.Runner, limits: QueryLimits) -> Iterator[QueryPool]:
     """A query pool that has its snapshot."""
@@ -197,6 +208,7 @@ def contents(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("statement", REACHING)
+@pytest.mark.usefixtures("quick")
 def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
@@ -212,6 +224,7 @@ def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("statement", TELLING)
+@pytest.mark.usefixtures("quick")
 def test_what_tells_of_the_database_tells_nothing_of_the_machine(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
@@ -265,6 +278,7 @@ def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool,
         (f"SELECT {'(' * 5000}1{')' * 5000}", "depth"),
     ],
 )
+@pytest.mark.usefixtures("quick")
 def test_a_mistake_is_told_in_the_words_of_the_database(
     statement: str, said: str, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
@@ -292,6 +306,7 @@ def test_a_mistake_is_told_in_the_words_of_the_database(
         ("PIVOT (SELECT project, session_id FROM exchanges) ON project USING count(*)", {}, [{"session_id": "s1", "ops": 3}]),
     ],
 )
+@pytest.mark.usefixtures("quick")
 def test_whatever_reads_is_answered(
     statement: str, parameters: dict[str, Any], expected: Any, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
@@ -302,6 +317,7 @@ def test_whatever_reads_is_answered(
     assert answer
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
     """Whoever opens the editor writes for a while; the first statement need not wait for what can be made meanwhile."""
     impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
@@ -317,6 +333,7 @@ def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: a
     loop.run(impatient.close())
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """What people wrote is not needed to see drift; work that is on its way tells nothing."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
@@ -337,6 +354,7 @@ def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, 
     ]
 
 
+@pytest.mark.usefixtures("quick")
 def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """An analyst who was shown nothing else finds the way."""
     statement = (
@@ -381,30 +399,34 @@ def children() -> list[str]:
     for process in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = process.read_text().rpartition(")")[2].split()[1]
-            if parent == str(os.getpid()) and b"querying.child" in (process.parent / "cmdline").read_bytes():
+            if parent == str(os.getpid()) and b"service.queries.child" in (process.parent / "cmdline").read_bytes().split(
+                b"\0"
+            ):
                 found.append(process.parent.name)
     return found
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, loop: asyncio.Runner) -> None:
     """Copying a file that is as it was would only wear the disk."""
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
         query_pool = QueryPool(store, now, LIMITS)
-        keeping_rest, snapshot_cache.REST = snapshot_cache.REST, 0
+        keeping_rest, keeping.REST = keeping.REST, 0
         try:
             counted = Question("SELECT count(*) AS n FROM exchanges")
             first, same = loop.run(query_pool.answer(counted)), loop.run(query_pool.answer(counted))
             put(store, 2)
             later = loop.run(query_pool.answer(counted))
         finally:
-            snapshot_cache.REST = keeping_rest
+            keeping.REST = keeping_rest
             loop.run(query_pool.close())
 
     assert (first.at, [{"n": 1}]) == (same.at, rows(same))
     assert (True, [{"n": 2}]) == (later.at > first.at, rows(later))
 
 
+@pytest.mark.usefixtures("quick")
 def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.Runner) -> None:
     """It has no name once it is open; what a crash left is removed with the next one."""
     leftovers = tmp_path / "fleet.duckdb.analysts"
@@ -432,6 +454,7 @@ def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, m
     assert [{"n": 2}] == rows(told)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
     """It holds room on the disk, and what has been erased since."""
 
@@ -442,7 +465,7 @@ def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Ru
                 await asyncio.sleep(0.01)
 
     with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot_cache, "REST", 0)
+        patch.setattr(keeping, "REST", 0)
         query_pool = QueryPool(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
         loop.run(left_alone(query_pool))
         assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
@@ -459,7 +482,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ingest needs the room more than analysts do."""
-    monkeypatch.setattr(snapshot_cache.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
         query_pool = QueryPool(store, now, LIMITS)
         with pytest.raises(StoreError, match="no snapshot"):

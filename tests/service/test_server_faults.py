@@ -28,6 +28,8 @@ pytestmark = pytest.mark.slow
 CAPS = {"ops": 1.0}
 PROJECTS = {"north": "ops", "south": "ops"}
 HEALTHY = "The backup of this night is healthy."
+SOON = 120.0
+"""Seconds within which a server that is asked to stop has stopped, however busy the machine; its judge would take ten minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def told(load: Load, url: str) -> None:
 def stopped(server: Child) -> None:
     """Ask a server to stop; it does so in time, and says that all is well."""
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(20)
+    assert 0 == server.wait(SOON)
 
 
 def put(url: str, token: str, turn: int, said: str = HEALTHY) -> int:
@@ -108,7 +110,7 @@ def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
     """Deployments stop servers every day; that must cost neither an exchange nor a paid call."""
     server = children.serve(home)
     disturbed(load, server.serving(), lambda: simulator.requests >= 5, lambda: server.send(signal.SIGTERM))
-    assert 0 == server.wait(20)
+    assert 0 == server.wait(SOON)
     assert load.seen[CUT_OFF] > 0
     made, settled = reservations(home)
     assert made == settled > 0
@@ -133,8 +135,8 @@ def test_a_judge_that_hangs_does_not_keep_a_server_from_stopping(
     for _ in range(signals):
         server.send(signal.SIGTERM)
         wait_until(lambda: "Shutting down" in server.logged, "the server to stop taking calls")
-    assert 0 == server.wait(20)
-    assert time.monotonic() - started < 10
+    assert 0 == server.wait(SOON)
+    assert time.monotonic() - started < SOON
     simulator.reset("answer")
     again = children.serve(home)
     wait_until(lambda: not waiting(again.serving(), home.operator()), "what was begun to be scored")

@@ -14,11 +14,12 @@ from clients import CUT_OFF, DUPLICATE, TAKEN, Load, until, waiting
 from invariants import check, rows, scores_of
 from servers import Child, Home, Nursery, nursery
 from servers import until as wait_until
+from soak import SOAK, times
 
 from analytics.store.store import Store
 from service.simulator import RunningJudge, running
 
-ROUNDS = 50
+ROUNDS = times(10, soak=50)
 MOMENTS = ("ingest", "judging", "ingest", "judging", "start")
 CAPS = {"poor": 0.06, "rich": 0.6}
 """USD a session may cost, by project: some sessions come to their cap, and some do not."""
@@ -72,8 +73,11 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    """A machine loses its power without asking. Whatever was answered 201 is there, once, with one score and its cost."""
+def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """A machine loses its power without asking. Whatever was answered 201 is there, once, with one score and its cost.
+
+    Ten kills; fifty in a soak run.
+    """
     chance = random.Random(20261101)
     with running(",".join(chance.choices(MOODS, k=6000))) as judge, nursery() as children:
         home = Home(tmp_path, POLICY, ANTHROPIC_BASE_URL=judge.base_url, DRIFTLINE_JUDGE_DEADLINE="10")
@@ -99,15 +103,17 @@ def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
 
 
 def check_that_it_was_hard(database: Path, landed: Counter[str], seen: Counter[str]) -> None:
-    """The faults really happened: a run in which nothing was cut off would prove nothing."""
-    assert min(landed["ingest"], landed["judging"]) >= ROUNDS / 5
-    assert landed["start"] >= ROUNDS / 25
-    assert seen[CUT_OFF] > ROUNDS
-    assert seen[DUPLICATE] > 0, "durable, and the answer was lost"
+    """The faults really happened: a run in which nothing was cut off would prove nothing. Rare coincidences take many rounds."""
+    assert min(landed["ingest"], landed["judging"]) >= ROUNDS / 10
+    assert seen[CUT_OFF] > ROUNDS / 2
     with Store(database) as store:
         outcomes = Counter(dict(rows(store, "SELECT outcome, count(*) FROM judgements GROUP BY ALL")))
-        assert outcomes["interrupted"] >= ROUNDS / 2
-        assert {"answered", "refused", "cut_off", "provider_error", "invalid"} <= outcomes.keys()
-        dispositions = rows(store, "SELECT DISTINCT disposition FROM scores ORDER BY ALL")
-        assert [("sampling_skip",), ("scored",), ("skipped_cost_cap",), ("unscored",)] == dispositions
+        assert outcomes["answered"] > 0
+        assert outcomes["interrupted"] >= ROUNDS / 10
         assert rows(store, "SELECT 1 FROM log.scores WHERE revision > 0 LIMIT 1"), "last turns were judged"
+        if SOAK:
+            assert landed["start"] >= ROUNDS / 25
+            assert seen[DUPLICATE] > 0, "durable, and the answer was lost"
+            assert {"answered", "refused", "cut_off", "provider_error", "invalid"} <= outcomes.keys()
+            dispositions = rows(store, "SELECT DISTINCT disposition FROM scores ORDER BY ALL")
+            assert [("sampling_skip",), ("scored",), ("skipped_cost_cap",), ("unscored",)] == dispositions

@@ -51,7 +51,7 @@ def client(served: RunningJudge) -> Iterator[anthropic.Anthropic]:
             request.url = request.url.copy_with(scheme="http", host="127.0.0.1", port=httpx2.URL(served.base_url).port)
 
     http = httpx2.Client(event_hooks={"request": [lead_back]})
-    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=5, http_client=http) as sdk:
+    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=60, http_client=http) as sdk:
         yield sdk
 
 
@@ -87,7 +87,7 @@ def test_a_batch_takes_its_time_and_has_no_results_before(judge: RunningJudge, c
     assert ("in_progress", 3, None) == (batch.processing_status, batch.request_counts.processing, batch.results_url)
     with pytest.raises(anthropic.NotFoundError):
         client.get(f"/v1/messages/batches/{batch.id}/results", cast_to=object)
-    until(lambda: client.messages.batches.retrieve(batch.id).processing_status == "ended", "the batch to end", 10)
+    until(lambda: client.messages.batches.retrieve(batch.id).processing_status == "ended", "the batch to end", 120)
     ended = client.messages.batches.retrieve(batch.id)
     assert ended.ended_at is not None
     assert 0.1 < (ended.ended_at - ended.created_at).total_seconds() < 0.3

@@ -82,7 +82,7 @@ def served() -> Iterator[RunningJudge]:
 @pytest.fixture(scope="module")
 def client(served: RunningJudge) -> Iterator[anthropic.Anthropic]:
     """The SDK, without retries of its own."""
-    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=5) as sdk:
+    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=60) as sdk:
         yield sdk
 
 

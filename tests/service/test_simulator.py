@@ -73,7 +73,7 @@ def judge(served: RunningJudge) -> RunningJudge:
 @pytest.fixture(scope="module")
 def client(served: RunningJudge) -> Iterator[anthropic.Anthropic]:
     """The SDK, without retries of its own."""
-    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=5) as sdk:
+    with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=60) as sdk:
         yield sdk
 
 
@@ -99,7 +99,7 @@ def _text(message: anthropic.types.Message) -> str:
 def _post(judge: RunningJudge, body: bytes, *, path: str = "/v1/messages", **headers: str) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of a request as it is, without the SDK."""
     place = urlsplit(judge.base_url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=5)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     try:
         known = {"x-api-key": "any", "anthropic-version": "2023-06-01"} | {k.replace("_", "-"): v for k, v in headers.items()}
         connection.request("POST", path, body, {name: value for name, value in known.items() if value})
@@ -497,7 +497,7 @@ def test_a_huge_answer_has_the_size_it_is_said_to_have(judge: RunningJudge) -> N
     """A bound on the size of a body is tested with it."""
     judge.reset("huge:3")
     place = urlsplit(judge.base_url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=5)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
     connection.request("POST", "/v1/messages", json.dumps(_request(_question())), headers)
     size = len(connection.getresponse().read())
@@ -617,7 +617,7 @@ def test_the_command_says_where_it_listens_and_ends_quietly(ending: signal.Signa
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(ending)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=60)
     assert line.startswith("simulated judge at http://127.0.0.1:")
     assert line.endswith("(simulated: it rates by simple rules, not by understanding)\n")
     assert (0, "", "") == (process.returncode, rest, errors)

@@ -16,16 +16,28 @@ import pytest
 from clients import bearer, waiting
 from invariants import rows
 from servers import Home, nursery, until
+from soak import times
 from watched import fallen, history, put
 
 from analytics.store.store import Store
 from benchmarks.callers import BUSY, Call, Crew, called
 from service.workspace import utc_now
 
-SECONDS = 8.0
-ROUNDS = 60
-"""How often all begin again while no second copy has been made: on a busy machine one takes as long as a round."""
+SECONDS = times(3, soak=60)
+"""How long all call at once; while no second copy has been made, or one has hardly called, they do so again, and for longer."""
+ROUNDS = 20
 CLIENTS, ANALYSTS = 6, 2
+KINDS = {
+    "POST ingest",
+    "POST query",
+    "GET summary",
+    "GET scores",
+    "GET trends",
+    "POST check",
+    "POST recompute",
+    "GET incidents",
+}
+"""What is called."""
 REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
@@ -64,8 +76,8 @@ def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path
         crews = [Crew("ingest", connection, CLIENTS), Crew("query", operator, ANALYSTS), Crew("check", operator, 1)]
         calls: list[Call] = []
         for number in range(ROUNDS):
-            calls += called(url, crews, seconds=SECONDS, salt=f"round-{number}")
-            if len({call.answer["asOf"] for call in snapshots_of(calls)}) > 1:
+            calls += called(url, crews, seconds=SECONDS * (number + 1), salt=f"round-{number}")
+            if is_enough(calls):
                 break
         until(lambda: waiting(url, operator) == 0, "everything to be scored")
         told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False).json()
@@ -78,26 +90,32 @@ def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path
     check_incidents(home.database)
 
 
+def is_enough(calls: Sequence[Call]) -> bool:
+    """Whether there were two copies, and everybody called while exchanges came in."""
+    copies = {call.answer["asOf"] for call in snapshots_of(calls)}
+    return len(copies) > 1 and len(accepted_of(calls)) >= 10 * CLIENTS and all(len(meanwhile(calls, one)) >= 2 for one in KINDS)
+
+
+def accepted_of(calls: Sequence[Call]) -> list[Call]:
+    """The exchanges that were taken."""
+    return [call for call in calls if call.what == "POST ingest" and call.status != BUSY]
+
+
+def meanwhile(calls: Sequence[Call], what: str) -> list[Call]:
+    """The calls of a sort between the first and the last exchange that was taken."""
+    first, *_, last = accepted_of(calls)
+    return [call for call in calls if call.what == what and first.sent_at < call.sent_at < last.sent_at]
+
+
 def check_answers(calls: Sequence[Call]) -> set[str]:
     """Everybody was answered, at the same time, and nobody with a fault; the ids of the exchanges that were accepted."""
     assert [] == [call for call in calls if call.status not in {200, 201, BUSY}]
     assert set() == {call.answer["code"] for call in calls if call.status == BUSY} - REFUSALS
     answered = Counter(call.what for call in calls if call.status != BUSY)
-    kinds = {
-        "POST ingest",
-        "POST query",
-        "GET summary",
-        "GET scores",
-        "GET trends",
-        "POST check",
-        "POST recompute",
-        "GET incidents",
-    }
-    assert kinds == answered.keys()
-    accepted = [call for call in calls if call.what == "POST ingest" and call.status != BUSY]
-    for kind in kinds:
-        between = [c for c in calls if c.what == kind and accepted[0].sent_at < c.sent_at < accepted[-1].sent_at]
-        assert len(between) >= 2, f"{kind} was not asked meanwhile"
+    assert KINDS == answered.keys()
+    for kind in KINDS:
+        assert len(meanwhile(calls, kind)) >= 2, f"{kind} was not asked meanwhile"
+    accepted = accepted_of(calls)
     ids = {call.subject for call in accepted}
     assert len(ids) == len(accepted) >= 10 * CLIENTS
     return ids
@@ -125,7 +143,7 @@ def check_snapshots(calls: Sequence[Call]) -> None:
     """An analyst's answer is of the one moment it says: all that was answered before it is in it, and of no session a hole."""
     seen = snapshots_of(calls)
     assert len({call.answer["asOf"] for call in seen}) > 1, "no second copy was made"
-    posts = [one for one in calls if one.what == "POST ingest" and one.status != BUSY]
+    posts = accepted_of(calls)
     for call in seen:
         (row,) = call.answer["rows"]
         at = datetime.fromisoformat(call.answer["asOf"]).timestamp()

@@ -8,20 +8,25 @@ type under `record`, its `topic` where it has several, and fields; everything el
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import pytest
-import yaml
+from yaml_files import read_yaml
 
+from analytics.identity.duplicate_matching import Met
 from analytics.store.replacing import replace
 from analytics.store.store import Store
+from analytics.store.transaction import Transaction
 from schemas.codec.single_object import encode
 from schemas.records import RECORD_TYPES, Record
-from schemas.registry import Json, current_schemas, schema_of
+from schemas.registry import Json, schema_of, topics
 
 CASES = Path(__file__).parent / "cases"
 START = datetime(2026, 10, 1, tzinfo=UTC)
@@ -29,12 +34,13 @@ NEUTRAL = {"string": "", "bytes": b"", "boolean": False, "int": 0, "long": 0, "d
 
 Case = dict[str, Any]
 Cases = dict[str, list[Case]]
-Fill = Callable[[Sequence[Case]], Store]
+Fill = Callable[[Sequence[Case]], duckdb.DuckDBPyConnection]
 
 
+@functools.cache
 def cases_by_query() -> Cases:
     """Every case by the name of its query."""
-    return {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in sorted(CASES.glob("*.yaml"))}
+    return {file.stem: read_yaml(file) for file in sorted(CASES.glob("*.yaml"))}
 
 
 def named_in(definition: Json) -> dict[str, Json]:
@@ -83,12 +89,15 @@ def records_of(given: Case) -> Iterator[tuple[str, Record]]:
     fields = {name: value for name, value in given.items() if name not in ("record", "topic", "times")}
     schema = schema_of(given["record"])
     topic = given.get("topic") or "".join(schema.topics[:1])
+    kind = RECORD_TYPES[given["record"]]
+    numbered = {name: value for name, value in fields.items() if "times" in given and isinstance(value, str) and "{" in value}
+    types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.name in numbered}
+    first = {name: value.format(n=0) for name, value in numbered.items()}
+    record = msgspec.convert(filled(schema.definition, fields | first), kind)
     for number in range(given.get("times", 1)):
-        said = {
-            name: value.format(n=number) if "times" in given and isinstance(value, str) else value
-            for name, value in fields.items()
-        }
-        yield topic, msgspec.convert(filled(schema.definition, said), RECORD_TYPES[given["record"]])
+        # Some cases are about hundreds of thousands of records: what they have alike is made once.
+        said = {name: msgspec.convert(value.format(n=number), types[name]) for name, value in numbered.items()}
+        yield topic, msgspec.structs.replace(record, **said)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -112,18 +121,24 @@ def shared_store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def fill(shared_store: Store) -> Fill:
-    """Makes the store hold the given records and nothing else."""
+def fill(shared_store: Store) -> Iterator[Fill]:
+    """Makes a database hold the given records and nothing else, until others are given; answers a connection that sees them.
 
-    def filled_store(given: Sequence[Case]) -> Store:
-        with shared_store.transaction() as transaction:
-            transaction.forget([schema.table for schema in current_schemas().values()])
+    Nothing is committed: undoing what is given takes less than deleting it does.
+    """
+    with contextlib.closing(shared_store.cursor()) as cursor:
+
+        def filled_database(given: Sequence[Case]) -> duckdb.DuckDBPyConnection:
+            with contextlib.suppress(duckdb.TransactionException):  # the first time there is nothing to undo
+                cursor.rollback()
+            cursor.begin()
+            transaction = Transaction(cursor, dict.fromkeys(topics(), 0), Met())
             for entry in given:
                 records = list(records_of(entry))
                 if records[0][0]:
                     transaction.append(records[0][0], [encode(record) for _, record in records])
                 else:  # what only the store keeps travels on no topic
-                    replace(transaction.connection, [record for _, record in records])
-        return shared_store
+                    replace(cursor, [record for _, record in records])
+            return cursor
 
-    return filled_store
+        yield filled_database

@@ -12,10 +12,9 @@ import duckdb
 import pytest
 
 from analytics.queries import queries, query_rows, run_query
-from analytics.store.store import Store
 
 Case = dict[str, Any]
-Fill = Callable[[Sequence[Case]], Store]
+Fill = Callable[[Sequence[Case]], duckdb.DuckDBPyConnection]
 SQL = {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (resources.files("analytics") / "sql").iterdir()}
 CLOCK_WORDS = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "sample", "tablesample")
 HOSTILE = {
@@ -42,7 +41,7 @@ def unpredictable(text: str) -> list[str]:
 
 def test_query_answers_its_case(query: str, case: Case, fill: Fill) -> None:
     """The case is the specification: which rows, in which order, with which values and types."""
-    rows = query_rows(fill(case["given"]).cursor(), query, case.get("parameters"))
+    rows = query_rows(fill(case["given"]), query, case.get("parameters"))
     expected = case["expect"]
     shown = [{name: row[name] for name in expected[0]} for row in rows[case.get("skip", 0) :]] if expected else rows
 
@@ -67,7 +66,7 @@ def test_the_order_of_arrival_changes_no_bit_of_a_mean_or_an_interval(query: str
     ]
     values = dict.fromkeys(queries()[query].parameters)
     orders = [given, given[::-1], given[1::2] + given[::2], given[5:] + given[:5]]
-    answers = [query_rows(fill(order).cursor(), query, values) for order in orders]
+    answers = [query_rows(fill(order), query, values) for order in orders]
 
     assert answers[0]
     assert 1 == len(set(map(repr, answers)))
@@ -88,7 +87,7 @@ def test_every_query_is_asked_of_an_empty_database(query: str, all_cases: dict[s
 def test_every_column_is_expected_somewhere(query: str, all_cases: dict[str, list[Case]], fill: Fill) -> None:
     """A column no case looks at may hold anything."""
     seen = {name for case in all_cases[query] for row in case["expect"] for name in row}
-    columns = run_query(fill([]).cursor(), query, dict.fromkeys(queries()[query].parameters)).columns
+    columns = run_query(fill([]), query, dict.fromkeys(queries()[query].parameters)).columns
 
     assert set(columns) == seen
 
@@ -145,7 +144,7 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
             ("Diagnosis", {"failure_causes": [{"type": "t"}], "readiness_level": "review_recommended"}),
         )
     ]
-    cursor = fill(given).cursor()
+    cursor = fill(given)
     by_session = {"session": text, "connection": "connection"}
     asked = {
         "runs": {"project": text},

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from analytics.store.store import Store
 from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
@@ -232,7 +233,7 @@ def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> N
         assert [(2.0,)] == store.cursor().execute("SELECT log.mean_of(1, 2_000_000_000)").fetchall()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(TEXTS, TEXTS)
 def test_names_and_texts_are_quoted(name: str, text: str) -> None:
     """A name or a doc with a quote in it must not end the statement."""

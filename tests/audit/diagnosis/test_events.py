@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.diagnosis.events import (
     MAX_TOKENS,
@@ -274,7 +275,7 @@ def test_what_json_cannot_carry_is_mended() -> None:
     assert event.payload["x"] is None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(raw=HOSTILE)
 @example(raw={"event": "tool_call", "args": nested(40)})
 @example(raw={"event": "token_usage", "usage": {"total": 10**400}})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import views
-import yaml
+from yaml_files import read_yaml
 
 from audit.evaluation.view.view import View
 
@@ -28,7 +28,7 @@ PLACES = {*views.PLACES}
 
 def cases(name: str) -> list[Any]:
     """The cases of a file of the corpus, each named."""
-    loaded = yaml.safe_load((CORPUS / f"{name}.yaml").read_text(encoding="utf-8"))
+    loaded = read_yaml(CORPUS / f"{name}.yaml")
     return [pytest.param(case, id=f"{case['place']}: {case['name']}") for case in loaded]
 
 

@@ -14,6 +14,7 @@ import pytest
 from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.cost.prices import ModelPrice, worst_case
 from audit.cost.session_ledger import Ledger
@@ -529,7 +530,7 @@ class Careless(Judge):
         return super().__call__(question)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(script=scripts, situation=situations)
 def test_no_reply_brings_a_tier_into_two_states_or_a_number_out_of_range(
     script: dict[str, Answer], situation: dict[str, Any]
@@ -551,7 +552,7 @@ def test_no_reply_brings_a_tier_into_two_states_or_a_number_out_of_range(
     assert encode(score)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(script=scripts, situation=situations)
 def test_a_judge_can_add_to_what_the_rules_found_and_never_take_away(
     script: dict[str, Answer], situation: dict[str, Any]

@@ -152,6 +152,6 @@ def test_the_score_is_the_share_of_checks_that_did_not_fire(house: Methodology, 
 def test_five_megabytes_of_hostile_text_take_linear_time(house: Methodology, piece: str) -> None:
     """A text made to trip a backtracking matcher would stop the audit of everybody else; that would take hours, not seconds."""
     text = piece * (5_000_000 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     check_structure(text, text, house)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

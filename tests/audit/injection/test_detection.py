@@ -9,9 +9,9 @@ from typing import Any
 
 import builders
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from yaml_files import read_yaml
 
 from audit.exchanges.questions import Invalid
 from audit.injection.detection import tamper_reasons
@@ -34,7 +34,7 @@ KINDS = {
 
 def cases(name: str) -> list[Any]:
     """The cases of a file of the corpus, each named."""
-    loaded = yaml.safe_load((CORPUS / f"{name}.yaml").read_text(encoding="utf-8"))
+    loaded = read_yaml(CORPUS / f"{name}.yaml")
     return [pytest.param(case, id=case["name"]) for case in loaded]
 
 
@@ -205,7 +205,7 @@ def test_any_text_is_taken_and_no_reason_repeats_it(text: str) -> None:
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """Half a megabyte of starts that lead nowhere: less than a second if linear, hours if not."""
     exchange = exchange_of("response", piece * (512 * 1024 // len(piece)))
-    started = time.perf_counter()
+    started = time.process_time()
     tamper_reasons(exchange)
     tier2_question(exchange, POLICY)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

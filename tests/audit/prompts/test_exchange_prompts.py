@@ -14,12 +14,12 @@ import builders
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.exchanges.questions import Question
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts import exchange_prompts
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import exchange_prompts, thinking_question, tier2_question, tier3_question
 from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible
 from schemas.records import Exchange
 
@@ -109,7 +109,7 @@ def test_a_text_that_is_not_cut_comes_back_whole(text: str) -> None:
         assert joined(text) == json.loads(shown)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(MAX_SHOWN - 5, 3 * MAX_SHOWN),
     st.sampled_from(["a", "<", "\n", "漢", "\U000e0041"]),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.policy.policy import RedactionSettings, SecretPattern
 from audit.redaction.redactor import MAX_DEPTH, Redactor
@@ -219,7 +220,7 @@ def test_most_random_tokens_of_32_characters_are_found() -> None:
     assert found >= 450
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(texts)
 def test_redacting_twice_is_redacting_once_and_the_counts_are_right(text: str) -> None:
     """Texts pass redaction at several doors; a marker that changes at the second would break every digest."""

@@ -18,8 +18,7 @@ def loop_of_reads(desk: Desk) -> list[Turn]:
     settings = desk.config()
     path = desk.config_file(settings)
     again = [
-        asks(read(path), text=desk.pick("", "Let me look again.", "Checking once more."))
-        for _ in range(desk.number(4, 8))
+        asks(read(path), text=desk.pick("", "Let me look again.", "Checking once more.")) for _ in range(desk.number(4, 8))
     ]
     return [desk.turn(f"Which port does {path} name?", *again, Step(f"It listens on {settings['listen']}."))]
 
@@ -28,14 +27,9 @@ def loop_of_failures(desk: Desk) -> list[Turn]:
     """A command that cannot succeed is tried over and over."""
     script = desk.path("deploy.sh")
     again = [
-        asks(command(f"sh {script}"), text=desk.pick("", "Trying again.", "One more try."))
-        for _ in range(desk.number(4, 9))
+        asks(command(f"sh {script}"), text=desk.pick("", "Trying again.", "One more try.")) for _ in range(desk.number(4, 9))
     ]
-    return [
-        desk.turn(
-            f"Deploy {desk.service} with {script}.", *again, Step(f"I could not run {script}: it does not exist.")
-        )
-    ]
+    return [desk.turn(f"Deploy {desk.service} with {script}.", *again, Step(f"I could not run {script}: it does not exist."))]
 
 
 def loop_of_checks(desk: Desk) -> list[Turn]:
@@ -47,15 +41,9 @@ def loop_of_checks(desk: Desk) -> list[Turn]:
 
 def loop_of_wrapped(desk: Desk) -> list[Turn]:
     """The same tool of the catalogue is called with the same arguments."""
-    desk.files[f"memory/{desk.ref}.md"] = (
-        f"# {desk.ref}\nThe rota of {desk.service} begins with {desk.person}.\n"
-    )
+    desk.files[f"memory/{desk.ref}.md"] = f"# {desk.ref}\nThe rota of {desk.service} begins with {desk.person}.\n"
     again = [asks(wrapped("memory_get", path=f"memory/{desk.ref}.md")) for _ in range(desk.number(4, 7))]
-    return [
-        desk.turn(
-            f"Who begins the rota? See memory/{desk.ref}.md", *again, Step(f"{desk.person} begins the rota.")
-        )
-    ]
+    return [desk.turn(f"Who begins the rota? See memory/{desk.ref}.md", *again, Step(f"{desk.person} begins the rota."))]
 
 
 def made_up_value(desk: Desk) -> list[Turn]:
@@ -66,9 +54,7 @@ def made_up_value(desk: Desk) -> list[Turn]:
         desk.turn(
             f"Which port does {desk.service} use? See {path}.",
             asks(read(path)),
-            Step(
-                desk.pick("It uses port 8080.", "The service listens on port 8080, the default.", "Port 8080, as usual.")
-            ),
+            Step(desk.pick("It uses port 8080.", "The service listens on port 8080, the default.", "Port 8080, as usual.")),
         )
     ]
 
@@ -98,9 +84,7 @@ def overlooked_errors(desk: Desk) -> list[Turn]:
 
 def made_up_figures(desk: Desk) -> list[Turn]:
     """A report is asked for and computed, and the answer has figures of its own."""
-    path = desk.put(
-        "sales.csv", "month,total\n" + "".join(f"2026-{m:02d},{desk.number(3000, 9000)}\n" for m in range(1, 11))
-    )
+    path = desk.put("sales.csv", "month,total\n" + "".join(f"2026-{m:02d},{desk.number(3000, 9000)}\n" for m in range(1, 11)))
     return [
         desk.turn(
             f"Total and best month of {path}?",
@@ -177,9 +161,7 @@ def full_context(desk: Desk) -> list[Turn]:
     for part in range(5):
         path = desk.put(f"manual-{part}.txt", long_text(desk.rng, 28, "Quota of"))
         first = desk.files[path].split("code ")[1].split(",")[0]
-        turns.append(
-            desk.turn(f"What is the first code of {path}?", asks(read(path)), Step(f"The first code is {first}."))
-        )
+        turns.append(desk.turn(f"What is the first code of {path}?", asks(read(path)), Step(f"The first code is {first}.")))
     return turns
 
 
@@ -192,9 +174,7 @@ def flood(desk: Desk) -> list[Turn]:
         codes.append(desk.files[path].split("code ")[1].split(",")[0])
         steps.append(asks(read(path)))
     return [
-        desk.turn(
-            f"What is the first code of each dump in {desk.ref}?", *steps, Step(f"The codes are {', '.join(codes)}.")
-        )
+        desk.turn(f"What is the first code of each dump in {desk.ref}?", *steps, Step(f"The codes are {', '.join(codes)}."))
     ]
 
 

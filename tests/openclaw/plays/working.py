@@ -77,11 +77,7 @@ def machine(desk: Desk) -> list[Turn]:
         desk.turn(
             f"Quick health check of {desk.host}, please.",
             asks(command("df -h / | tail -1"), command("uptime"), command("free -m | head -2")),
-            Step(
-                desk.pick(
-                    "All healthy: disk, load and memory are within limits.", "Everything looks good on that machine."
-                )
-            ),
+            Step(desk.pick("All healthy: disk, load and memory are within limits.", "Everything looks good on that machine.")),
         )
     ]
 
@@ -247,11 +243,7 @@ def research(desk: Desk) -> list[Turn]:
         path = desk.put(f"chapter-{part}.txt", long_text(desk.rng, desk.number(12, 36), "Quota of"))
         codes.append(desk.files[path].split("code ")[1].split(",")[0])
         steps.append(asks(read(path)))
-    return [
-        desk.turn(
-            f"Give me the first code of each chapter in {desk.ref}.", *steps, Step(f"They are {', '.join(codes)}.")
-        )
-    ]
+    return [desk.turn(f"Give me the first code of each chapter in {desk.ref}.", *steps, Step(f"They are {', '.join(codes)}."))]
 
 
 def weekday(desk: Desk) -> list[Turn]:

@@ -17,6 +17,7 @@ import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
@@ -57,7 +58,7 @@ def crc64_avro(data: bytes) -> int:
     return crc
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_every_record_comes_back_as_it_was(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
@@ -67,7 +68,7 @@ def test_every_record_comes_back_as_it_was(
     assert record == decode(encode(record))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_the_bytes_are_what_any_avro_library_writes_and_reads(
     record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
@@ -183,7 +184,7 @@ def test_whatever_is_taken_is_written_back_byte_for_byte(
     assert False in taken
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.binary(max_size=200))
 def test_any_bytes_behind_any_fingerprint_end_in_a_record_or_a_refusal(record_name: str, body: bytes) -> None:
     """A topic takes bytes from everybody."""

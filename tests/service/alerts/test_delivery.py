@@ -112,9 +112,7 @@ def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver
     assert 1 == len({post.headers["driftline-delivery"] for post in receiver.posts})
 
 
-def test_what_is_refused_is_given_up_with_its_reason(
-    desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """Asking again would not help; the log and the list say why."""
     desk.channels = (slack(receiver),)
     receiver.answers = [Answer(404, body=b"no_service")]
@@ -159,9 +157,7 @@ def test_a_receiver_that_never_answers_costs_one_deadline(
 
 
 @pytest.mark.parametrize("answer", [Answer(500), Answer(404, body=b"http://127.0.0.1/hush-hush"), Answer(200), None])
-def test_an_address_is_nowhere(
-    desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture, answer: Answer | None
-) -> None:
+def test_an_address_is_nowhere(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture, answer: Answer | None) -> None:
     """Whoever knows Slack's address can post there: it is in no table and in no line of the log."""
     caplog.set_level(logging.INFO)
     desk.channels = (webhook(receiver, "a secret of the receiver"), slack(receiver))

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from evaluated import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
-from matplotlib.legend import Legend
-from matplotlib.text import Text
 
 from audit.evaluation.results.report import Report, report_of
 from schemas.errors import SettingsError
@@ -25,6 +23,8 @@ def report() -> Report:
 
 def texts(report: Report) -> list[str]:
     """Every text of the chart, but for the numbers at its axes."""
+    from matplotlib.text import Text  # takes a second, in every process that collects tests
+
     found = [one.get_text() for one in drawn(report).findobj(Text)]
     return [text.strip() for text in found if text.strip(".0123456789\u2212").strip()]
 
@@ -69,6 +69,8 @@ def test_labels_hide_neither_each_other_nor_points() -> None:
 @pytest.mark.parametrize("many", [2, LABELLED, LISTED - 2])
 def test_cases_without_room_beside_their_points_are_numbered_and_listed(many: int) -> None:
     """Labels on top of each other say nothing; numbers do, and all of it is in the picture."""
+    from matplotlib.legend import Legend  # late, as above
+
     names = [f"case-{place:02}-with-a-name-that-takes-room" for place in range(many)]
     made = [Made(model, REFUND | {"case_id": name}, "s", (8.0, 8.0, 8.0)) for name in names for model in (MINIMAX, "other" * 6)]
     figure = drawn(report_of([evaluated(one) for one in made]))

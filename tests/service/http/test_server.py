@@ -64,7 +64,7 @@ def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines
         started = time.monotonic()
         status, headers, body = answer(connection)
         assert (408, "close", "too_slow") == (status, headers["connection"], json.loads(body)["code"])
-        assert 0.3 < time.monotonic() - started < 5
+        assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: loc"])
@@ -74,7 +74,7 @@ def test_a_head_that_does_not_come_ends_the_connection(server: LiveServer, start
         connection.sendall(start)
         started = time.monotonic()
         assert b"" == until_the_end(connection)
-        assert 0.3 < time.monotonic() - started < 5
+        assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
 def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer) -> None:
@@ -85,7 +85,7 @@ def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer
         connection.sendall(b"GET /heal")
         started = time.monotonic()
         received += until_the_end(connection)
-        assert 0.3 < time.monotonic() - started < 5
+        assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
         assert received.startswith(b"HTTP/1.1 200")
         assert 1 == received.count(b"HTTP/1.1")
 

@@ -13,7 +13,7 @@ from streams.judging.call_budget import StoppedError
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, within a time that no sound run needs."""
-    asyncio.run(asyncio.wait_for(work, 20))
+    asyncio.run(asyncio.wait_for(work, 120))
 
 
 async def came(condition: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
-"""Two hundred questions against each fault of a provider, through the real client and over real connections.
+"""Many questions at once against each fault of a provider, through the real client and over real connections.
 
 Whatever the provider does, no exception escapes, the deadline holds, no more is spent than was set aside, and every question ends in
-one verdict.
+one verdict. Each fault meets 200 questions in a soak run, and a fifth of them otherwise.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import builders as build
 import pytest
+from soak import times
 
 from audit.cost.prices import price_of
 from audit.exchanges.questions import Invalid, Question
@@ -26,12 +27,12 @@ from service.simulator.api.script import KINDS
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
 
-QUESTIONS = 200
+QUESTIONS = times(40, soak=200)
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 
 
 class Fault(NamedTuple):
-    """What 200 questions come to, and what the run is given."""
+    """What all questions come to, and what the run is given."""
 
     outcomes: set[str]
     deadline: float = 20.0
@@ -118,7 +119,7 @@ def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> N
 def test_a_fault_of_the_provider_is_an_outcome(
     kind: str, simulator: RunningJudge, purse_for: Callable[..., Any], clock: Any
 ) -> None:
-    """Every kind the simulated judge knows, 200 times: a new kind without an entry here fails."""
+    """Every kind the simulated judge knows, many times: a new kind without an entry here fails."""
     fault = FAULTS[kind]
     simulator.reset(fault.script or kind)
     judge = open_live_judge(

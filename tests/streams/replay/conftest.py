@@ -1,26 +1,46 @@
-"""A past that is made once, and the command line in an empty folder."""
+"""A past that is made once, the command line in an empty folder, and processes for parts that need not load everything anew."""
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_once import made_once
 from replayed import Command, clean_environment, scored_live
+from soak import SOAK
 
 from service.cli.main import run
+from streams.replay import processes
+
+NAME = "driftline.duckdb"
+PARTS = ["service.replays.jobs", "streams.replay.parts"]
+"""What the process of a part loads."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_parts() -> Iterator[None]:
+    """Processes for parts come from one that has loaded their code and nothing else has happened in; in a soak run as for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not SOAK:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(PARTS)
+            patch.setattr(processes, "_SPAWN", context)
+        yield
 
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a past; nobody changes it."""
-    return scored_live(tmp_path_factory.mktemp("live") / "driftline.duckdb")
+    """A database with a past, made once per test run; nobody opens it, for it is to be copied."""
+    return made_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
 
 
 @pytest.fixture
 def database(live: Path, tmp_path: Path) -> Path:
     """A copy of it in the test's folder."""
-    return Path(shutil.copy(live, tmp_path / "driftline.duckdb"))
+    return Path(shutil.copy(live, tmp_path / NAME))
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from schemas.records import Score
 BORDER = "2026-10-01T09:10:00Z"
 
 
-def test_the_past_is_worth_replaying(live: Path) -> None:
+def test_the_past_is_worth_replaying(database: Path) -> None:
     """A past without failures, later revisions, several tiers and money would prove nothing."""
-    with_all = contents(live)
+    with_all = contents(database)
     assert all(with_all[table] for table in with_all), {table: len(rows) for table, rows in with_all.items()}
 
 

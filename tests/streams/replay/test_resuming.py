@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 from replayed import Command, merged_scores_in, replay, result, scores_in
 from servers import Child, Home, Nursery, nursery, until
+from soak import SOAK
 
 from service.simulator import running
 
 POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
+LOADED_ONCE = """
+import multiprocessing
+import streams.replay.processes as processes
+processes._SPAWN = multiprocessing.get_context("forkserver")
+processes._SPAWN.set_forkserver_preload(["service.replays.jobs", "streams.replay.parts"])
+"""
+"""Has the processes of a replay's parts load their code once, and not each for itself; not run in a soak run."""
+BEFORE = "" if SOAK else LOADED_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +52,16 @@ def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, dat
         fleet = home(database, ANTHROPIC_BASE_URL=judge.base_url)
         arguments = ("replay", "--judge", "live", "--yes", "--label", "killed", "--workers", "2", "--project", "shop", "--json")
         for calls in (10, 30):
-            child = children.start(fleet, *arguments)
+            child = children.start(fleet, *arguments, before=BEFORE)
             kill_once(child, lambda calls=calls: judge.requests >= calls, "so many calls")
             assert not result(database, "killed").exists()
-        code, printed = children.run(fleet, *arguments)
+        code, printed = children.run(fleet, *arguments, before=BEFORE)
         assert 0 == code, fleet.log.read_text()
         document = json.loads(printed)
         calls = document["calls"]
         assert 0 < calls["interrupted"] <= 2 * 2 * 16
         assert judge.requests - calls["interrupted"] <= calls["answered"] <= judge.requests
-        again = children.run(fleet, *arguments)
+        again = children.run(fleet, *arguments, before=BEFORE)
         assert document == json.loads(again[1])
         assert (0, judge.requests) == (again[0], judge.requests)
 
@@ -63,8 +72,8 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, da
     fleet = home(database)
     arguments = ("replay", "--label", "killed", "--workers", "2", "--json", "--policy", str(fleet.policy))
     fleet.policy.write_text("version: 1\n")
-    kill_once(children.start(fleet, *arguments), part.exists, "a part to be begun")
-    code, printed = children.run(fleet, *arguments)
+    kill_once(children.start(fleet, *arguments, before=BEFORE), part.exists, "a part to be begun")
+    code, printed = children.run(fleet, *arguments, before=BEFORE)
     assert 0 == code, fleet.log.read_text()
     assert json.loads(printed)["equal"]
     assert scores_in(database) == merged_scores_in(result(database, "killed"))

@@ -14,6 +14,7 @@ import pytest
 from agents import claude_code_lines, codex_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
@@ -30,7 +31,7 @@ EVERYTHING: Mapping[str, tuple[Callable[[], list[dict[str, Any]]], Callable[[], 
     "codex": (codex_lines.everything, CodexDialect),
 }
 WRONG: list[Any] = [None, True, 5, -1.5, 1e308, "", "x", "\ud83d", "a" * 5000, [], [5], [[]], {}, {"type": 5}, 2**70]
-laws = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+laws = settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _body(lines: list[Any]) -> bytes:

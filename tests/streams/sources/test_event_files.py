@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.diagnosis.causal_graph import FAILURE_NODES
 from audit.diagnosis.events import normalise_session
@@ -142,7 +143,7 @@ def test_what_cannot_be_taken_is_a_fault_that_names_line_and_field(
 IDS = st.one_of(st.none(), st.sampled_from(["a", "a#2", "a#3", "event_1", 5, *sorted(FAILURE_NODES)[:1]]))
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(st.sampled_from(["s", "t"]), IDS), max_size=12), batch=st.integers(1, 4))
 def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]], batch: int, context: ReadingContext) -> None:
     """A second event under one id is an event, not a repetition, and has the same name however the file is looked at."""

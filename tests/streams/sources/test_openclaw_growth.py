@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
@@ -33,7 +34,7 @@ ROLES = [
 OUTPUT = "listen=0.0.0.0:7443 workers=24 retention_days=198"
 GARBAGE = ["{", "null", "[]", '{"type":"message"}', '{"type":5,"id":"x"}', "\x00\x00", '{"a":NaN}', '"text"', "}" * 40]
 
-laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+laws = settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _entry(number: int, role: str, parent: str | None, at: datetime) -> dict[str, Any]:

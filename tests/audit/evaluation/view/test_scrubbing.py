@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.evaluation.view.scrubbing import Scrubber, json_text
 
@@ -151,7 +152,7 @@ FRAGMENTS = [
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=14).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(TEXTS)
 def test_cleaning_a_clean_text_changes_nothing(text: str) -> None:
     """Texts are cleaned alone and inside JSON; twice must be like once."""
@@ -167,7 +168,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(json_values)
 def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
     """Arguments are whatever a tool takes."""
@@ -186,9 +187,9 @@ def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """Half a megabyte of starts that lead nowhere: seconds if linear, hours if not."""
     text = piece * (512 * 1024 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     Scrubber(KNOWN).text(text)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_thousands_of_known_ids_are_found() -> None:

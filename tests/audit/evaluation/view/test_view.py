@@ -14,6 +14,7 @@ import pytest
 import views
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trials import examples
 
 from audit.diagnosis.events import normalise_session
 from audit.evaluation.cases.case import Case, Criterion, Message, Rubric, ScaleAnchor
@@ -290,7 +291,7 @@ def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case
     return views.CASE.model_copy(update={"input": said, "expectations": expectations, "rubric": rubric})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     case=st.builds(case_of, st.lists(words, min_size=1, max_size=4), st.lists(words, max_size=4), st.none() | rubrics),
     run=runs,
@@ -384,6 +385,6 @@ def test_five_megabytes_take_a_moment() -> None:
         for number in range(25)
         for step in (ToolCall("bash", {"cmd": text, "n": number}), ToolResult("bash", text + str(number), failed=False))
     )
-    started = time.perf_counter()
+    started = time.process_time()
     views.view(views.run(steps=steps))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from api_server import PATIENT, BodyBuilder, Call, LiveServer, Tokens
 from fastapi import FastAPI
+from forked_queries import forked
 from servers import LONG, until
 
 from service.access.access import AccessStore, Holder
@@ -27,6 +28,13 @@ ONE_AT_ONCE = msgspec.structs.replace(PATIENT, at_once=1)
 HASTY = msgspec.structs.replace(ONE_AT_ONCE, seconds=2.0)
 SLOW = "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"
 Ask = Callable[..., httpx2.Response]
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Processes are forked instead of started, but in a soak run."""
+    with forked():
+        yield
 
 
 @pytest.fixture
