@@ -11,11 +11,11 @@ import httpx2
 import pytest
 from api_server import NOW, PATIENT, BodyBuilder, Call, LiveServer, Tokens, app_over, engine_of
 from fastapi import FastAPI
-from service.http.settings import ApiSettings
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from service.access.access import AccessStore
+from service.http.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 from servers import LONG
-from service.http.settings import ApiSettings
-from service.queries.questions import QueryLimits
 from starlette.routing import BaseRoute
 
 from analytics.store.store import Store
@@ -21,7 +19,9 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from service.access.access import AccessStore, Holder
 from service.http.app import ROUTERS, create_app
+from service.http.bounds import ApiSettings
 from service.http.serving import server_of
+from service.queries.requests import QueryLimits
 from service.supervisor.serving import listen
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake

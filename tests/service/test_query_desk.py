@@ -23,7 +23,6 @@ from api_server import PATIENT
 from builders import exchange
 from forked_queries import forked
 from servers import LONG
-from service.queries.questions import MAX_ROWS, QueryLimits, Question
 
 from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store.store import Store
@@ -31,6 +30,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.queries import snapshot_cache as keeping
 from service.queries.query_pool import Answer, QueryPool
+from service.queries.requests import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)

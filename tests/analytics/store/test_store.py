@@ -18,9 +18,9 @@ import msgspec
 import polars as pl
 import pytest
 
+from analytics.store import store as store_module
 from analytics.store.connection import IN_USE
 from analytics.store.store import Appended, Store, fetch
-from analytics.store.store import store as store_module
 from analytics.store.transaction import BATCH
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode

@@ -19,7 +19,8 @@ from trials import examples
 from audit.exchanges.questions import Question
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts.exchange_prompts import exchange_prompts, thinking_question, tier2_question, tier3_question
+from audit.prompts import exchange_prompts
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible
 from schemas.records import Exchange
 

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.codec import arrow
 from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
-from schemas.codec.single_object import PREFIX_BYTES, arrow, decode, decode_fields, encode
+from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import RECORD_TYPES, DimensionScore, Record
 from schemas.registry import MARKER, build_schema, schema_of
@@ -294,8 +295,8 @@ HOSTILE = """
     from schemas.codec.single_object import encode
     from schemas.errors import RecordError
     from schemas.registry import current_schemas
-    from schemas.codec.single_object import arrow
-    from schemas.codec.single_object import single_object
+    from schemas.codec import arrow
+    from schemas.codec import single_object
 
     decode_batch([])
     for name in current_schemas():

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Heartbeat, Record
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts
-from service.supervisor.silence_watchdog import Telemetry
+from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -44,7 +44,7 @@ class Yard:
         redactor = Redactor(self._policy.redaction)
         self.engine = Engine(self._store, self._policy, redactor, lambda: self.now)
         self.alerts = Alerts(self._store, self.channels, redactor, lambda: self.now)
-        self.watchdog = Telemetry(self.engine, self.alerts)
+        self.watchdog = SilenceWatchdog(self.engine, self.alerts)
         self._loop.run(self.engine.start())
         assert [] == self.look()
 
@@ -206,7 +206,7 @@ def test_intervals_that_no_session_can_miss_are_named_at_the_start(
     monkeypatch.setitem(POLICY, "sessionGapMinutes", 60)
     assert yard.engine is not None
     yard.engine.policy = Policy.model_validate(POLICY)
-    Telemetry(yard.engine, yard.alerts)
+    SilenceWatchdog(yard.engine, yard.alerts)
     assert "before they miss 3 of heartbeatInterval: slow" in caplog.text
 
 
