@@ -171,8 +171,11 @@ def one(task: tuple[Line, int, int]) -> float | None:
     cells = drawn(history, np.random.default_rng([seed, run, zlib.crc32(repr(history).encode())]))
     if line.kind in SPREADS:
         return _spread(line, cells)
-    if line.kind in {"quiet", "false confirmed"}:
-        return float(sum(line.kind == "quiet" or sure is not None for _, sure in alarms(cells, history.days)))
+    if line.kind == "quiet":
+        return float(len(alarms(cells, history.days)))
+    if line.kind == "false confirmed":
+        # Its incident stays open until somebody decides: what comes again is no other one.
+        return float(any(sure is not None for _, sure in alarms(cells, history.days)))
     found = alarms(cells, history.days, math.floor(history.change))
     if line.kind == "share":
         return float(bool(found))
