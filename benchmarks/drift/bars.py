@@ -171,11 +171,10 @@ def one(task: tuple[Line, int, int]) -> float | None:
     cells = drawn(history, np.random.default_rng([seed, run, zlib.crc32(repr(history).encode())]))
     if line.kind in SPREADS:
         return _spread(line, cells)
-    if line.kind == "quiet":
-        return float(len(alarms(cells, history.days)))
-    if line.kind == "false confirmed":
-        # Its incident stays open until somebody decides: what comes again is no other one.
-        return float(any(sure is not None for _, sure in alarms(cells, history.days)))
+    if line.kind in {"quiet", "false confirmed"}:
+        raised = alarms(cells, history.days)
+        # A confirmed incident stays open until somebody decides: what is confirmed again is no other one.
+        return float(len(raised) if line.kind == "quiet" else any(sure is not None for _, sure in raised))
     found = alarms(cells, history.days, math.floor(history.change))
     if line.kind == "share":
         return float(bool(found))
