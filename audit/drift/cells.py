@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+_EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,16 @@ class Cells(NamedTuple):
     def days(self) -> Ints:
         """UTC days since 1970."""
         return self.last.astype("datetime64[D]").astype(np.int64)
+
+
+def day_number(day: date) -> int:
+    """A day as `Cells.days` counts it: UTC days since 1970."""
+    return (day - _EPOCH).days
+
+
+def date_of(number: float) -> date:
+    """The day of a number of `Cells.days`."""
+    return _EPOCH + timedelta(days=int(number))
 
 
 def cells_of(units: Iterable[Unit]) -> Cells:

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
-from audit.drift.cells import Flags, Ints
+import numpy as np
+
+from audit.drift.cells import Flags, Ints, day_number
 
 Span = tuple[date, date]
 """A span of days, the first and the last one included."""
@@ -31,9 +33,9 @@ class Reference:
 
     def mask(self, days: Ints) -> Flags:
         """Which of some days, counted from 1970, are to be looked at."""
-        kept = days >= (0 if self.since is None else _number(self.since))
+        kept = np.ones(len(days), dtype=bool) if self.since is None else days >= day_number(self.since)
         for first, last in self.cut:
-            kept &= (days < _number(first)) | (days > _number(last))
+            kept &= (days < day_number(first)) | (days > day_number(last))
         return kept
 
     def cuts(self, day: date) -> bool:
@@ -47,10 +49,6 @@ class Reference:
 
 NO_DECISION = Reference()
 """The reference of a series on which nothing was decided: all its days count."""
-
-
-def _number(day: date) -> int:
-    return (day - date(1970, 1, 1)).days
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:

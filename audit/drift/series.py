@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 
 import numpy as np
 
-from audit.drift.cells import Cells, Floats, Ints
+from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.reference import NO_DECISION, Reference
 
 BLOCK_HOURS = 6
@@ -19,7 +19,6 @@ BLOCKS, BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS = range(4)
 DAYS, DAY_SQUARES, DAY_MIXED, DAY_TOTALS = range(4, 8)
 PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
 """Columns of what days add up to: the same sums of the weights and totals of blocks and of days, and of pairs of days in a row."""
-_EPOCH = date(1970, 1, 1)
 
 
 class Series:
@@ -29,8 +28,8 @@ class Series:
         kept = _kept(cells, first, last, reference)
         self.cells = kept
         days = kept.days
-        self.first_number = int(days[0]) if days.size else (last - _EPOCH).days
-        self.first = _EPOCH + timedelta(days=self.first_number)
+        self.first_number = int(days[0]) if days.size else day_number(last)
+        self.first = date_of(self.first_number)
         self.length = (last - self.first).days + 1
         self.day = days - self.first_number
         self.origin = float(kept.total[0] / kept.weight[0]) if days.size else 0.0
@@ -148,6 +147,6 @@ def _running(rows: Floats, stratum: Ints) -> Floats:
 def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
     """The cells of the days that count."""
     days = cells.days
-    keep = (days >= (first - _EPOCH).days) & (days <= (last - _EPOCH).days) & reference.mask(days)
+    keep = (days >= day_number(first)) & (days <= day_number(last)) & reference.mask(days)
     times, *columns = cells
     return Cells(times[keep], *(column[keep] for column in columns))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import NamedTuple
 
 import numpy as np
 
-from audit.drift.cells import Cells, Floats, Ints
+from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
@@ -93,8 +93,8 @@ def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION
     if not places.size:
         return None
     evidence = _log_evidence(values, places)
-    place, is_late = int(places[np.argmax(evidence)]), values.first[places] > _number(as_of) - DAYS
-    if values.first[place] <= _number(as_of) - DAYS:
+    place, is_late = int(places[np.argmax(evidence)]), values.first[places] > day_number(as_of) - DAYS
+    if values.first[place] <= day_number(as_of) - DAYS:
         return None
     total = float(np.logaddexp.reduce(evidence[is_late]))
     likely = places[_likeliest(evidence)]
@@ -114,15 +114,15 @@ def _change(values: _Values, place: int, likely: tuple[int, int], total: float) 
     return SpreadChange(
         direction="up" if after > before else "down",
         severity="critical" if after >= CRITICAL_RATIO * before else "warning",
-        first_day=_date(values.first[place]),
-        earliest_day=_date(values.first[likely[0]]),
-        latest_day=_date(values.last[likely[1]]),
-        until=_date(values.last[-1]),
+        first_day=date_of(values.first[place]),
+        earliest_day=date_of(values.first[likely[0]]),
+        latest_day=date_of(values.last[likely[1]]),
+        until=date_of(values.last[-1]),
         before=before,
         after=after,
         sessions_before=round(float(values.units[:place].sum())),
         sessions_after=round(float(values.units[place:].sum())),
-        start=_date(values.first[0]),
+        start=date_of(values.first[0]),
         log_evidence=total,
         is_confirmed=total >= math.log(CONFIRMED),
     )
@@ -134,7 +134,7 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     if not starts.size:
         return _NOTHING
-    day, today = number[starts], _number(as_of)
+    day, today = number[starts], day_number(as_of)
     counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
     sums = np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
     units, weight, total, squares, mixed, totals = np.add.reduceat(sums, starts, axis=1)[:, counted]
@@ -182,11 +182,3 @@ def _log_evidence(values: _Values, places: Ints) -> Floats:
 
 def _mean(values: _Values, part: slice) -> float:
     return float(np.average(values.level[part], weights=values.freedom[part]))
-
-
-def _number(day: date) -> int:
-    return (day - date(1970, 1, 1)).days
-
-
-def _date(number: float) -> date:
-    return date(1970, 1, 1) + timedelta(days=int(number))

@@ -153,7 +153,7 @@ def _lengths(history: History, since: np.ndarray, rng: np.random.Generator) -> n
 def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, float | None]]:
     """When a look first sees more than chance, and when that is confirmed, in days; once for what goes on without a quiet week."""
     series = Series(cells, FIRST, FIRST + timedelta(days=days - 1))
-    looks = looks_of(series, range(max(0, since - (series.first - FIRST).days), series.length))
+    looks = looks_of(series, range(max(0, since - (series.first - FIRST).days), series.length), math.log(SUSPECTED))
     raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
     times = (series.cells.last[looks.cells[raised]] - START) / DAY
     found = []
@@ -262,7 +262,7 @@ LINES: tuple[Line, ...] = (
         for kind in ("day", "size")
     ),
     Line("-1 sigma, 10 a day: confirmed", _fall(1), "confirmed", 4, 100),
-    Line("1 000 projects of four tiers at 10 a day: false confirmed a month", _year(), "false confirmed", 1, 400),
+    Line("1 000 projects of four tiers at 10 a day: false confirmed a month", _year(), "false confirmed", 1, 2800),
 )  # fmt: skip
 
 
