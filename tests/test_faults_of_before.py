@@ -152,7 +152,7 @@ def test_a_cap_of_0_stays_0(service: Service) -> None:
     """It became 1.00, and who wanted to pay nothing paid."""
     answer = service.ingest(exchange(), "broke").json()
     assert ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0}) == (answer["reason"], answer["costCap"])
-    assert 0 == service.simulator.api.requests
+    assert 0 == service.simulator.requests
 
 
 def test_a_project_that_is_switched_off_is_refused_at_the_ingest(service: Service) -> None:
@@ -197,7 +197,7 @@ def test_every_endpoint_but_those_that_deliver_wants_an_operators_token(service:
     assert paths.keys() >= OF_CONNECTIONS | OPEN
     for number, (path, method) in enumerate((path, method) for path, methods in paths.items() for method in methods):
         address = re.sub(r"\{\w+\}", "s", path.replace("{project}", "ops"))
-        asked = [(method.upper(), address, token, {}) for token in (None, service.access.tokens["ops"])]
+        asked = [(method.upper(), address, token, {}) for token in (None, service.tokens["ops"])]
         statuses = [one.status_code for one in service.run(service.calls(asked, f"203.0.113.{number}"))]
         if path in OF_CONNECTIONS:
             assert statuses[0] == 401, path
@@ -228,7 +228,7 @@ def test_a_cap_holds_whatever_is_in_flight(service: Service) -> None:
     bodies = [exchange(turn) for turn in range(1, 33)]
     for body in bodies:
         body["exchange"]["agent_response"]["content"] += " I'm unable to say more."  # flagged, so every turn is judged
-    answers = service.run(service.calls([("POST", INGEST, service.access.tokens["poor"], body) for body in bodies]))
+    answers = service.run(service.calls([("POST", INGEST, service.tokens["poor"], body) for body in bodies]))
     service.run(service.engine.drained())
     assert {201} == {answer.status_code for answer in answers}
     check_money(service.store, CAPS)
@@ -242,7 +242,7 @@ def test_the_last_turns_are_sampled(service: Service) -> None:
     for turn in range(1, 9):
         service.ingest(exchange(turn))
     assert "sampling_skip" == service.score()["samplingReason"]
-    assert 200 == service.call("POST", "/api/audit/sessions/s/finalize", service.access.tokens["ops"], {}).status_code
+    assert 200 == service.call("POST", "/api/audit/sessions/s/finalize", service.tokens["ops"], {}).status_code
     service.run(service.engine.drained())
     last = rows(service.store, "SELECT turn_number, sampling_reason, disposition FROM scores WHERE turn_number > 6 ORDER BY 1")
     assert [(7, "last_turns", "scored"), (8, "last_turns", "scored")] == last

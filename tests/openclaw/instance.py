@@ -192,7 +192,8 @@ class Gateway:
 
     def call(self, method: str, params: Json | None = None) -> Json:
         """Call a method of the gateway, as its own command line does."""
-        done = self.instance.run("gateway", "call", method, "--json", "--params", json.dumps(params or {}), "--token", TOKEN)
+        options = {"params": json.dumps(params or {}), "token": TOKEN, "timeout": str(int(PATIENCE * 1000))}
+        done = self.instance.run("gateway", "call", method, "--json", *(f"--{name}={value}" for name, value in options.items()))
         assert done.returncode == 0, done.stderr[-2000:]
         answer: Json = json.loads(done.stdout)
         return answer

@@ -295,7 +295,7 @@ def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pyte
 
 
 SMALL_FLEET = """
-    import functools, service.cli.commands.demo as demo
+    import functools, service.cli.commands.server.demo as demo
 
     demo.write_fleet = functools.partial(demo.write_fleet, agents=1, weeks=1)
 """

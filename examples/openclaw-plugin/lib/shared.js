@@ -10,11 +10,15 @@
  * 4. With other settings, or another version of the plugin, a new pipeline follows the old one: it begins when the old one has let go
  *    of its lane, and goes on with what the old one knows of the sessions under way.
  */
+import { setTimeout as pause } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 
 import { Pipeline, VERSION } from "./pipeline.js";
 
 const KEY = Symbol.for("driftline.openclaw.process");
+/** How long a host is kept waiting when it stops: OpenClaw 2026.9 gives a plugin 5 s. */
+const PATIENCE_MS = 3000;
+const LATE = Symbol("late");
 /** Registrations that listen to transcripts; older ones are those of configurations that were replaced. */
 const MAX_LISTENERS = 8;
 
@@ -41,13 +45,29 @@ export function currentPipeline(settings, log) {
   return known.current ?? following(known, known.stopped, settings, log);
 }
 
-/** Stop the current pipeline; what comes later begins a new one. */
-export async function stopCurrent() {
+/**
+ * Stop the current pipeline; what comes later begins a new one.
+ *
+ * A host that waited longer than PATIENCE_MS would retire the plugin by force: what was recorded is on disk by then, and a slow disk or a
+ * starved process goes on letting go of the lane in the background.
+ */
+export async function stopCurrent(patience = PATIENCE_MS) {
   const known = shared();
   const { current } = known;
   known.current = null;
   known.stopped = current ?? known.stopped;
-  await current?.stop().catch((error) => current.fault(error));
+  const stopped = current?.stop().catch((error) => current.fault(error));
+  const timer = new AbortController();
+  const tired = pause(patience, LATE, { signal: timer.signal, ref: false }).catch(() => null);
+  try {
+    if ((await Promise.race([stopped, tired])) === LATE) {
+      current.keepNow();
+    }
+  } catch (error) {
+    current.fault(error);
+  } finally {
+    timer.abort();
+  }
 }
 
 /** Have a registration listen to transcripts: `subscribe` begins it and answers a function that ends it. */

@@ -7,6 +7,7 @@ import test from "node:test";
 import { pathToFileURL } from "node:url";
 
 import { hostOf } from "./host.js";
+import { stopCurrent } from "../lib/shared.js";
 import { folderOf, serverOf, until } from "./support.js";
 
 const ALLOWED = { hooks: { allowConversationAccess: true } };
@@ -73,6 +74,18 @@ test("a hook that comes after the gateway has stopped is recorded in a queue tha
   await globalThis[KEY].current.kept();
 
   assert.deepEqual((await recordsIn(queueDir)).map(({ b }) => b.event), ["tool_call", "tool_output"]);
+});
+
+test("a host that stops is not kept waiting, and what was recorded is on disk", async (t) => {
+  const { load, queueDir } = await copies(t, { url: "http://127.0.0.1:1" });
+  const { host, pipeline } = await load("full");
+  await pipeline.kept();
+  host.update(update("a1", calling("t1")));
+  pipeline.stop = () => new Promise(() => {}); // A disk that does not answer.
+  await stopCurrent(1);
+
+  assert.deepEqual((await recordsIn(queueDir)).map(({ b }) => b.event), ["tool_call"]);
+  delete pipeline.stop;
 });
 
 test("what is known of a turn outlives a change of the settings", async (t) => {
