@@ -41,9 +41,9 @@ __all__ = [
 
 SUSPECTED = 8 * 365.0
 """Days to a false alarm of one series, at least, on average: a project's four tiers have one in two years."""
-CONFIRMED = 100_000.0
+CONFIRMED = 200_000.0
 """Evidence from which on a change is confirmed; `STANDS_HOURS` later less will do."""
-STANDS = 20_000.0
+STANDS = 30_000.0
 """Evidence that confirms a change which was beyond doubt a day before."""
 STANDS_HOURS = 24
 CHECKED_DAYS = 7
