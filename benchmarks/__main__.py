@@ -17,6 +17,8 @@ if __name__ == "__main__":
     names = [one.replace("-", "_") for one in takewhile(lambda one: not one.startswith("-"), sys.argv[1:])]
     options = sys.argv[1 + len(names) :]
     unknown = set(names) - set(FOUND)
+    if not names and options:
+        sys.exit(f"{__doc__}\nThere are: {', '.join(FOUND)}")
     if unknown:
         sys.exit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(FOUND)}")
     for name in names or FOUND:
