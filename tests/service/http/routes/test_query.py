@@ -31,11 +31,8 @@ Ask = Callable[..., httpx2.Response]
 
 
 @pytest.fixture(autouse=True)
-def quick(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Processes are forked instead of started, but in a soak run, and where one is ended by its own limit in the middle of its work."""
-    if "hasty" in request.fixturenames:
-        yield
-        return
+def quick() -> Iterator[None]:
+    """Processes are forked instead of started, but in a soak run."""
     with forked():
         yield
 
