@@ -27,6 +27,8 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
 """How the file is opened: no network, no extensions, no Python variables, nothing written aside."""
 LOCKING = (
     "SET TimeZone = 'UTC'",
+    # An interpreter without a script counts as interactive, and has a bar drawn on standard output, where the answer goes.
+    "SET enable_progress_bar = false",
     # Without external access DuckDB still writes what lies beside the file, its write-ahead log above all.
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET lock_configuration = true",

@@ -44,6 +44,13 @@ from analytics.sandbox.adhoc import read_only_rows
 statement = "SELECT TIMESTAMPTZ '2026-10-01 11:00:00+02', occurred_at, occurred_at::TIMESTAMPTZ FROM agent_events WHERE seq = 0"
 print(*read_only_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
 """
+PROGRESS = """
+import sys
+from pathlib import Path
+from analytics.sandbox.adhoc import read_only_rows
+
+print(read_only_rows(Path(sys.argv[1]), "SELECT current_setting('enable_progress_bar')", 1)[1][0][0])
+"""
 READING = {
     "FROM dead_letters": 1,
     "SELECT * FROM agent_events": 3,
@@ -368,6 +375,12 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, databas
 
     assert refused.value.hint
     assert before == contents(database.parent)
+
+
+def test_no_progress_bar_is_drawn_among_answers(database: Path) -> None:
+    """In an interpreter without a script DuckDB draws one on standard output after two seconds, where answers go."""
+    shown = subprocess.run([sys.executable, "-c", PROGRESS, str(database)], capture_output=True, text=True, check=True).stdout
+    assert "False" == shown.strip()
 
 
 def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
