@@ -11,9 +11,9 @@ from service.settings import Settings
 from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.record_intake import RecordIntake
 from streams.upkeep.anchor_rounds import AnchorRounds
-from streams.upkeep.erasing import ErasureChore
+from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTask
-from streams.upkeep.retention import RetentionChore
+from streams.upkeep.retention import RetentionTask
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
@@ -26,8 +26,8 @@ def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) ->
         AnchorRounds(engine),
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),
-        ErasureChore(engine),
-        RetentionChore(engine),
+        ErasureTask(engine),
+        RetentionTask(engine),
         *_score_events(engine, settings),
     ]
 

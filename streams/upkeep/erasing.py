@@ -129,7 +129,7 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
     return len(wanted)
 
 
-class ErasureChore:
+class ErasureTask:
     """Erases what was asked for elsewhere, and at the start all that was ever asked for."""
 
     name = "erasures"

@@ -77,7 +77,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
     return purged
 
 
-class RetentionChore:
+class RetentionTask:
     """Runs retention at the start and whenever a day has begun, as soon as the engine takes records."""
 
     name = "retention"

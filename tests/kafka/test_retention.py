@@ -16,7 +16,7 @@ from schemas.records import Exchange
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.sink.rebuilding import rebuild
-from streams.upkeep.erasing import ErasureChore, erasure, erasures, request_erasure
+from streams.upkeep.erasing import ErasureTask, erasure, erasures, request_erasure
 from streams.upkeep.retention import purge
 
 POLICY = Policy()
@@ -73,7 +73,7 @@ def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics
             await until(lambda: len(ids(store, "exchanges")) == 6 and ids(store, "agent_events"), "the exchanges to land")
             await request_erasure(gateway, erasure("local", "gone", "root", None, gateway.now()))
             await until(lambda: erasures(store), "the request to land")
-            periodic_task = ErasureChore(gateway)
+            periodic_task = ErasureTask(gateway)
             await periodic_task.run()
             assert ["new"] * 3 == ids(store, "exchanges")
             assert [] == ids(store, "agent_events")

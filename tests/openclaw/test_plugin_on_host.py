@@ -148,8 +148,7 @@ def stage(newest_openclaw: Installed, children: Nursery, provider: Provider, tmp
     server = played.serve()
     with played.instance.gateway() as gateway:
         healthy(played, gateway)
-        server.kill()
-        away(played, gateway)
+        away(played, gateway, server)
         provider.released.set()
         server = back(played, gateway)
         server.send(signal.SIGTERM)
@@ -196,9 +195,10 @@ def healthy(stage: Stage, gateway: Gateway) -> None:
     stage.noted["healthy"] = {"said": said, "records": stage.queue.records()}
 
 
-def away(stage: Stage, gateway: Gateway) -> None:
+def away(stage: Stage, gateway: Gateway, server: Child) -> None:
     """No server for many turns, and for a command whose queue is small; then the gateway is killed in the middle of a turn."""
     said = len(gateway.said())
+    server.kill()
     with ThreadPoolExecutor(1) as pool:
         command = pool.submit(stage.beside[FULL].local_turn, FULL, BIG)
         for number in range(AWAY_TURNS):
@@ -257,16 +257,13 @@ def imported_first(stage: Stage, gateway: Gateway) -> None:
 
 
 def words_of_plugin(*logs: str) -> list[str]:
-    """What the plugin said, and what OpenClaw said of it, besides that it has it.
-
-    That OpenClaw's own calls took longer than its five seconds says how busy this machine is.
-    """
+    """What the plugin said, and what OpenClaw said of it, besides that it has it."""
     lines = [line for log in logs for line in log.splitlines() if _PLUGIN.search(line)]
-    return [line for line in lines if not any(words in line for words in _NOT_OF_THE_PLUGIN)]
+    return [line for line in lines if not any(words in line for words in _OF_THE_HOST)]
 
 
-_NOT_OF_THE_PLUGIN = ("http server listening", "forced retirement after 5000ms")
-
+_OF_THE_HOST = ("http server listening", "forced retirement after 5000ms")
+"""The plugin's hooks return at once: a copy of it that is still busy after five seconds waits for OpenClaw, on a machine that is."""
 
 _PLUGIN = re.compile(r"(?<![\w./-])driftline(?![\w./-])")
 """The plugin's name, and no part of a path."""

@@ -11,7 +11,7 @@ from api_server import NOW, BodyBuilder, Call, Tokens
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from streams.engine.engine import Engine
-from streams.upkeep.retention import RetentionChore
+from streams.upkeep.retention import RetentionTask
 
 RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api/audit/ingest"
 
@@ -172,7 +172,7 @@ def test_a_server_cleans_up_at_its_start_and_once_a_day(
     """In the background: the periodic task runs at the start, and again when another day has begun."""
     send(call, tokens, exchange_body, 1, timestamp=(NOW - timedelta(days=90, hours=11)).isoformat())
     drain(loop, engine)
-    periodic_task = RetentionChore(engine)
+    periodic_task = RetentionTask(engine)
 
     loop.run(periodic_task.run())
     assert ["s1:1"] == exchanges(engine.store)
