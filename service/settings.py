@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
-from schemas.bounds.messages import words_of
+from schemas.bounds.validation_messages import words_of
 from schemas.errors import SettingsError
 from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol

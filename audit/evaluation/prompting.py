@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.evaluation.cases.files import shipped_system_prompt
+from audit.evaluation.cases.case_files import shipped_system_prompt
 
 FORM = "# What you are given, and what you answer"
 """Heading of the last part of the shipped prompt: the form of the message, which texts are data, and the shape of the answer."""

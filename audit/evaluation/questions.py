@@ -17,7 +17,7 @@ from audit.evaluation.cases.profile import Plan
 from audit.exchanges.outcomes import UNSCORED, TierState
 from audit.exchanges.questions import Material, Question
 from audit.fingerprints import canonical_json, stable_id
-from schemas.bounds.messages import decoding_words, words_of
+from schemas.bounds.validation_messages import decoding_words, words_of
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol
 
-from schemas.bounds.names import labels_fault
+from schemas.bounds.name_rules import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label
 

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from audit.fingerprints import canonical_json, digest
 from audit.patterns import MAX_PATTERN_LENGTH, Pattern, compile_pattern, straighten
-from audit.policy.files import Document, Location
+from audit.policy.settings_files import Document, Location
 from schemas.errors import PolicyError
 
 SHIPPED = ("default", "prawduct", "tilt")

@@ -18,7 +18,7 @@ from service.access.access import AccessStore, Holder, access_file
 from service.demo.conversations import Session
 from service.http.bounds import API, EVENTS, INGEST
 from service.settings import Settings
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import Clock, utc_now
 
 AT_ONCE = 48

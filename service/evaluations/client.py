@@ -21,7 +21,7 @@ import msgspec
 from pydantic.alias_generators import to_camel
 
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile
+from audit.evaluation.cases.case_files import LoadedProfile
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError

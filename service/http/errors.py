@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from audit.surrogates import mended_text
-from schemas.bounds.messages import words_of
+from schemas.bounds.validation_messages import words_of
 from schemas.errors import RecordError
 
 MAX_PROBLEMS = 5

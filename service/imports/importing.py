@@ -21,9 +21,9 @@ from service.imports.file_reading import FileReader, FileRecords, parts_of, read
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.log.admission import Accepted
-from streams.sources.derived.rules import OUTPUT_USE
+from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
-from streams.sources.openclaw.files import trajectory_beside
+from streams.sources.openclaw.companion_files import trajectory_beside
 from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024

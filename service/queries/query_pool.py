@@ -9,8 +9,8 @@ from datetime import datetime
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.queries.processes import ask
-from service.queries.requests import Outcome, QueryLimits, Question
+from service.queries.query_processes import ask
+from service.queries.query_protocol import Outcome, QueryLimits, Question
 from service.queries.snapshot_cache import Snapshots
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
-from service.queries.processes import build
-from service.queries.requests import QueryLimits
+from service.queries.query_processes import build
+from service.queries.query_protocol import QueryLimits
 
 SUFFIX = ".analysts"
 """What the folder beside the database ends with in which snapshots are made."""

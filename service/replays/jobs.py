@@ -20,9 +20,9 @@ from service.workspace import policy_of, redactor_of, utc_now
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate
 from streams.replay.history.history import History
-from streams.replay.history.tables import PARQUET, TABLES, TableHistory, Tables
+from streams.replay.history.table_history import PARQUET, TABLES, TableHistory, Tables
+from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
-from streams.replay.processes import Heard
 
 
 class Aim(Enum):
@@ -53,7 +53,7 @@ class ReplayJob:
         if policy.digest != self.plan.policy_digest:
             raise SettingsError("--policy: the policy has changed since the replay began", hint="Begin another with --label.")
         # Late, because the client of the judge's API takes a second to load.
-        from streams.replay.parts import PartWork, estimate_part, replay_part  # noqa: PLC0415
+        from streams.replay.part_run import PartWork, estimate_part, replay_part  # noqa: PLC0415
 
         part = next(one for one in self.plan.parts if one.number == number)
         report = partial(_report, tell, number)
@@ -71,7 +71,7 @@ class ReplayJob:
         if self.plan.origin.kind in {TABLES, PARQUET}:
             history: History = TableHistory(self.plan.origin, part, self.plan.scope)
         else:
-            from streams.replay.history.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topic_history import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             framing = framing_of(self.settings)
             reframe = None if framing is None else framing.insist
@@ -108,7 +108,7 @@ class ReplayJob:
             with Tables(origin) as tables:
                 live = digests_of(tables.scores(self.plan.scope, part))
         else:
-            from streams.replay.history.topics import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             origin = await live_scores(connection_of(self.settings), part, files)
             with Tables(origin) as tables:

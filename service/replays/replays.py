@@ -25,9 +25,9 @@ from service.workspace import policy_of, require_database, stages_behind, utc_no
 from streams.replay.estimating import Estimate
 from streams.replay.history.exported import origin_of_parquet
 from streams.replay.history.merging import merge, outcome_in
-from streams.replay.history.tables import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
+from streams.replay.history.table_history import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
+from streams.replay.part_processes import Heard, in_processes
 from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
-from streams.replay.processes import Heard, in_processes
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
@@ -159,7 +159,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
         require_database(settings.database)
         return origin_of_tables(settings.database)
     if wanted.source == TOPICS:
-        from streams.replay.history.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.replay.history.topic_history import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         return origin_of_topics(connection_of(settings))
     return origin_of_parquet(Path(wanted.source))

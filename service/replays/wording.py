@@ -15,8 +15,8 @@ from service.cli.terminal import MISSING, counted, err, table
 from service.judge_setup import SIMULATED, OpenedJudge
 from service.replays.replays import Replay
 from streams.replay.estimating import Estimate
+from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
-from streams.replay.processes import Heard
 
 PLAIN_SECONDS = 5.0
 """How often progress is told where there is no terminal."""

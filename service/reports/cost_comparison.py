@@ -23,7 +23,7 @@ from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.simulator.api.caching import PrefixCache
-from service.simulator.api.requests import Asked, Problem, read_request
+from service.simulator.api.request_validation import Asked, Problem, read_request
 from service.simulator.scoring import simulated_answer, simulated_usage
 from streams.judges.requests import Format, Rung, parameters
 from streams.stage_batches import OFFSET, StageBatch, encoded_exchange

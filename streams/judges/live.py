@@ -28,10 +28,10 @@ from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
-from streams.judges.messages import Message, is_simulated, read_message
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import Limiter, Waiting, exhausted_for
 from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.response_parsing import Message, is_simulated, read_message
 
 _LOG = logging.getLogger(__name__)
 Traits = Callable[[str], tuple[int | None, bool]]

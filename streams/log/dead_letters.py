@@ -22,7 +22,7 @@ from audit.evaluation.requesting import asked_again
 from audit.fingerprints import stable_id
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
-from schemas.bounds.messages import decoding_words
+from schemas.bounds.validation_messages import decoding_words
 from schemas.codec.single_object import decode, encode, record_from, registry_schema_id
 from schemas.errors import RecordError
 from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask

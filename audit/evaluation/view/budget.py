@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from audit.evaluation.view.marks import LEAST, Text, left_out, size
+from audit.evaluation.view.untrusted_text import LEAST, Text, left_out, size
 
 _ENOUGH = 360
 """Characters of its texts that an item is to have before another one is taken in."""

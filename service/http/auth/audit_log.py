@@ -13,8 +13,8 @@ from service.access.audit_log import Line
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 

@@ -20,9 +20,9 @@ from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])

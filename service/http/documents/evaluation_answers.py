@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from service.http.documents.answers import Answer
+from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]

@@ -13,8 +13,8 @@ from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 

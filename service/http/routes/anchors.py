@@ -13,10 +13,10 @@ from service.documents.scores import iso_time
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 

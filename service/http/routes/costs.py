@@ -13,8 +13,8 @@ from schemas.bounds.limits import EARLIEST
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import QueryMoment
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
 from service.http.routes.scores import PROJECT, require_window

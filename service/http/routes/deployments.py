@@ -15,10 +15,10 @@ from service.documents.deployments import deployment_document
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, Moment, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment as AnsweredMoment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
 

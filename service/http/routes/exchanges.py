@@ -12,9 +12,9 @@ from analytics.queries import query_rows
 from service.documents.scores import Document, iso_time, score_by_id
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName, Id
 from service.http.documents.project_answers import Moment, ScoreAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.routes.scores import PROJECT
 

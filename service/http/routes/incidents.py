@@ -13,10 +13,10 @@ from service.documents.scores import Document
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, OperatorBody, Text
 from service.http.documents.project_answers import Moment, ProjectAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.routes.baselines import BaselineAnswer

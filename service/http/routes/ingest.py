@@ -21,9 +21,9 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import IngestBody
+from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken

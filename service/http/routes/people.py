@@ -14,10 +14,10 @@ from service.documents.scores import Document, score_by_id
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment, OneScoreAnswer, ScoreAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 

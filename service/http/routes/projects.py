@@ -17,8 +17,8 @@ from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, NextCursor, Place, page_of
 

@@ -10,16 +10,16 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from audit.policy.parts import Days
+from audit.policy.policy_fields import Days
 from schemas.bounds.limits import EARLIEST
 from schemas.errors import InputError
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody, Text
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure

@@ -12,8 +12,8 @@ from service.documents.runs import run_document, run_page
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.http.routes.scores import PROJECT

@@ -21,7 +21,7 @@ from audit.fingerprints import digest
 from service.simulator.api.behaviors import MEGABYTE, PAGE, altered, refusal_of
 from service.simulator.api.http_calls import json_bytes
 from service.simulator.api.plays import Plays
-from service.simulator.api.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
+from service.simulator.api.request_validation import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
 from service.simulator.api.script import Step
 
 MAX_BATCH_BODY = 256_000_000

@@ -17,8 +17,8 @@ from anthropic import AsyncAnthropic, AsyncStream
 from schemas.errors import DriftlineError
 from streams.judges.batch.results import Result, results_in
 from streams.judges.failures import Failure, failure_of, one_line
-from streams.judges.messages import is_simulated
 from streams.judges.rate_limits import Waiting
+from streams.judges.response_parsing import is_simulated
 
 _LOG = logging.getLogger(__name__)
 _PATH = "/v1/messages/batches"

@@ -42,10 +42,10 @@ from streams.judges.batch.results import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Traits
-from streams.judges.messages import Message
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import Waiting
 from streams.judges.requests import Rung
+from streams.judges.response_parsing import Message
 
 __all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
 CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0

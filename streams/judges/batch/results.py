@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, blames_format, one_line
-from streams.judges.messages import Message, read_message
+from streams.judges.response_parsing import Message, read_message
 
 _LOG = logging.getLogger(__name__)
 CANCELLED = "the batch was cancelled before the question was asked"

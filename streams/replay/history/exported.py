@@ -9,7 +9,7 @@ from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.errors import InputError
 from schemas.registry import schema_of
-from streams.replay.history.tables import PARQUET, RECORDS
+from streams.replay.history.table_history import PARQUET, RECORDS
 from streams.replay.plan import Origin
 
 

@@ -14,7 +14,7 @@ from schemas.errors import InputError, SettingsError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.replay.history.consuming import consumer_of
-from streams.replay.history.tables import EXCHANGES, JUDGEMENTS, SCORES
+from streams.replay.history.table_history import EXCHANGES, JUDGEMENTS, SCORES
 from streams.replay.plan import Part, Segment
 
 

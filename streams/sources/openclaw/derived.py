@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from streams.sources.derived.rules import ExchangeEvidence, SessionTexts
+from streams.sources.derived.derivations import ExchangeEvidence, SessionTexts
 from streams.sources.openclaw.answer import Answer, is_mirror
 from streams.sources.openclaw.entry import Entry
 from streams.sources.openclaw.text import text_of, unwrap

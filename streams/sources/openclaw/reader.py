@@ -25,9 +25,16 @@ from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_text
+from streams.sources.openclaw.companion_files import (
+    TRAJECTORY,
+    is_set_aside,
+    read_header,
+    read_trajectory,
+    read_window,
+    stem_of,
+)
 from streams.sources.openclaw.events import shortened
-from streams.sources.openclaw.files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
-from streams.sources.openclaw.runs import events_of_run, skills_event
+from streams.sources.openclaw.run_facts import events_of_run, skills_event
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.text import cut_bytes
 from streams.sources.openclaw.trajectory import Trajectory

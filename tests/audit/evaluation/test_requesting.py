@@ -14,7 +14,7 @@ from evaluations import answer, case, judgement, plan, run, said
 
 from audit.evaluation.answers import EvaluationAnswer, answer_schema, read_evaluation
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import shipped_system_prompt
+from audit.evaluation.cases.case_files import shipped_system_prompt
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of

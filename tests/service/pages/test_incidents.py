@@ -27,10 +27,10 @@ from service.access.access import AccessStore, Holder
 from service.cli.main import run
 from service.documents.incidents import incident_records
 from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
-from service.pages.incidents.queries import command
+from service.pages.incidents.reproduce import command
 from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
 from service.pages.links import Links
-from streams.watch.rules.rules import ALL_RULES
+from streams.watch.rules.drift_rules import ALL_RULES
 from streams.watch.rules.run_rules import RUNS
 
 LINKS = Links()

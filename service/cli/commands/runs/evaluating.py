@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile, load_profile
+from audit.evaluation.cases.case_files import LoadedProfile, load_profile
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.results.report import Evaluated, Report, report_of
@@ -24,7 +24,7 @@ from service.evaluations.chart import require_charts, write_chart
 from service.evaluations.client import EvaluationClient, Terms, token_of_environment
 from service.evaluations.evaluating import catch_up
 from service.evaluations.evaluating import evaluate as make_evaluations
-from service.evaluations.files import readable_json, write_files
+from service.evaluations.evaluation_files import readable_json, write_files
 from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
 from service.evaluations.output_tables import evaluation_view
 from service.evaluations.wording import estimate_document, estimate_in_words, telling

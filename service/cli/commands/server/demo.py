@@ -27,7 +27,7 @@ from service.reports.cost_report import cost_report
 from service.reports.exchange_report import delivered_line, exchange_report, worst_first
 from service.reports.fleet_report import fleet_report, heading, worst_run
 from service.settings import Settings, load_settings
-from service.supervisor.processes import unwound_by_signals
+from service.supervisor.child_processes import unwound_by_signals
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import OPENCLAW
 

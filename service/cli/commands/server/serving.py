@@ -41,7 +41,7 @@ def serve(
 
     With --kafka it produces them to the topics, for workers to score, and lands every topic in the database.
     """
-    from service.supervisor.serving import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
+    from service.supervisor.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
     settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))

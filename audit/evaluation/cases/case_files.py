@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.profile import Profile
-from audit.policy.files import Document
+from audit.policy.settings_files import Document
 from schemas.errors import PolicyError
 
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024

@@ -13,7 +13,7 @@ import msgspec
 from analytics.sandbox.subprocesses import command, environment
 from schemas.errors import QueryError, StoreError
 from service.queries.child import TOO_MUCH
-from service.queries.requests import Outcome, QueryLimits, Question, Task
+from service.queries.query_protocol import Outcome, QueryLimits, Question, Task
 
 START = 60.0
 """Seconds a process may take before it begins, which on a busy machine are many; from then on it watches its time itself."""

@@ -21,7 +21,7 @@ from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
 from service.http.app import create_app
 from service.http.bounds import LOOPBACK_NAMES, ApiSettings
-from service.http.serving import server_of
+from service.http.http_server import server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.settings import Settings

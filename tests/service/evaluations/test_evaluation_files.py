@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Evaluated, report_of, row_of
-from service.evaluations.files import readable_json, write_files
+from service.evaluations.evaluation_files import readable_json, write_files
 from service.evaluations.summary import summary_markdown
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "evaluation"

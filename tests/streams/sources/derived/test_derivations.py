@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.sources.derived import rules
+from streams.sources.derived import derivations
 from streams.sources.derived.claims import claimed_figures, is_computed, reassures, reports_trouble
-from streams.sources.derived.rules import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
+from streams.sources.derived.derivations import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
 from streams.sources.derived.skills import SKILL_USE, named_skills, skill_files
 from streams.sources.derived.terms import MAX_TEXT, occurs, terms_of
 
@@ -442,7 +442,7 @@ def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> Non
 
 def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever forgot half of it could call any figure made up."""
-    monkeypatch.setattr(rules, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(derivations, "MAX_REMEMBERED", 100)
     texts = SessionTexts()
     texts.add(" ".join(map(str, range(1000, 1200))))
     assert not texts.lacks("77")

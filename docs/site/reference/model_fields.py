@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 from audit.cost.prices import CacheTerms, ModelPrice, PriceStep
 from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
 from audit.policy.methodology import BehaviouralDimension, Dimension, MethodologyFile, PatternCheck, When, shipped_methodologies
-from audit.policy.parts import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from audit.policy.policy import Policy
+from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 
 ROOT = Path(__file__).parents[3]

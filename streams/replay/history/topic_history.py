@@ -22,7 +22,7 @@ from streams.kafka.state.deduplication import sift
 from streams.kafka.values.decoding import Reframe, decodable, decode_chunk, values_of
 from streams.replay.history.consuming import chunks_of
 from streams.replay.history.history import WINDOW_RECORDS, Window
-from streams.replay.history.tables import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
+from streams.replay.history.table_history import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
 from streams.replay.part_file import opened
 from streams.replay.plan import Origin, Part, ReplayFiles, Segment
 from streams.stage_batches import OFFSET, StageBatch

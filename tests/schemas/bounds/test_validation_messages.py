@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from pydantic_core._pydantic_core import list_all_errors
 
 from schemas.bounds.limits import NAME
-from schemas.bounds.messages import WORDS, decoding_words, words_of
+from schemas.bounds.validation_messages import WORDS, decoding_words, words_of
 
 ERRORS = {one["type"]: one for one in list_all_errors()}
 OWN = {"value_error", "assertion_error", "string_pattern_mismatch"}

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from schemas.errors import DriftlineError
-from service.supervisor.processes import ChildError, serving, unwound_by_signals
+from service.supervisor.child_processes import ChildError, serving, unwound_by_signals
 
 SIMULATOR = ["simulate-judge", "--port", "0"]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from audit.file_kinds import HEAD, binary_kind
 from schemas.bounds.limits import MAX_DEPTH
-from schemas.bounds.messages import words_of
+from schemas.bounds.validation_messages import words_of
 from schemas.errors import PolicyError
 
 MAX_FILE_BYTES = 1024 * 1024
