@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from streams.judging.call_budget import StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
 from streams.log.log_writer import LogWriter
+from streams.stop_signals import handled_in_loop
 
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""
@@ -108,7 +109,7 @@ class _Evaluating:
 
     async def run(self) -> list[Evaluated]:
         """Judge, and answer what came of it."""
-        with _told_to_stop(self._stopping):
+        with handled_in_loop(_asks_to_stop(self._stopping)):
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
             expected = self._prepared.estimate
             if opened.judge is None and (expected.calls or expected.left_over):
@@ -233,23 +234,12 @@ def _numbered(found: Evaluation, asked: EvaluationRequest) -> Evaluation:
     return msgspec.structs.replace(found, repetition=asked.repetition, warnings=(*found.warnings, *late))
 
 
-@contextlib.contextmanager
-def _told_to_stop(stopping: asyncio.Event) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM set the event while the context is open, where signals can be had; the second one ends it at once."""
-    loop = asyncio.get_running_loop()
+def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
+    """What a signal does: the first one sets the event, the second one ends the process at once."""
 
-    def told() -> None:
+    def ask(_: signal.Signals) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
 
-    heard = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, told)
-            heard.append(number)
-    try:
-        yield
-    finally:
-        for number in heard:
-            loop.remove_signal_handler(number)
+    return ask

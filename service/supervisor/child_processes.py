@@ -10,10 +10,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from schemas.errors import DriftlineError
+from streams.stop_signals import handled
 
 PATIENCE = 60.0
 """Seconds that a child may take to start, and to stop."""
@@ -49,19 +49,13 @@ def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path)
         raise _failed(arguments[0], f"ended with {child.returncode}", log)
 
 
-@contextlib.contextmanager
-def unwound_by_signals() -> Iterator[None]:
+def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
     """Have SIGTERM and SIGHUP end us as Ctrl-C does, through every context that is open, so that no child is left behind."""
 
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+    def leave(number: signal.Signals) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled(leave, [signal.SIGTERM, signal.SIGHUP])
 
 
 def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:

@@ -29,10 +29,10 @@ from service.supervisor.periodic_tasks import periodic_tasks_of
 from service.workspace import Workspace, open_workspace, policy_of
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
+from streams.stop_signals import handled_in_loop
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Announce = Callable[[str, str, Sequence[str]], None]
 """Told the address of a started server, who judges, and what keeps exchanges from being judged."""
 
@@ -67,7 +67,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         server = _Server(
             config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy, access))
         )
-        with server.stopped_by_signals():
+        with handled_in_loop(server.asked_to_stop):
             # Settings that are wrong are said before anything has begun.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
             await engine.start()
@@ -144,24 +144,13 @@ class _Server(uvicorn.Server):
         """Leave the signals alone."""
         yield
 
-    @contextlib.contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
-        """Stop at SIGINT and SIGTERM, and hurry at the next one; nothing is cut off in the middle, however often they come."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._asked_to_stop)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-
     async def stopped_by(self, event: asyncio.Event) -> None:
         """Stop when the event is set."""
         await event.wait()
         self.should_exit = True
 
-    def _asked_to_stop(self) -> None:
+    def asked_to_stop(self, _signal: signal.Signals) -> None:
+        """Stop, and hurry when asked again; nothing is cut off in the middle, however often that is."""
         if self.should_exit:
             self.force_exit = True
             self.hurry.set()

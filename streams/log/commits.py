@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import duckdb
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from schemas.errors import StoreError
 from streams.judging.call_budget import StoppedError
@@ -22,6 +22,8 @@ from streams.log.log_writer import Committed, Submission
 
 TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 """What keeps the log from taking records whatever they hold, such as a full disk."""
+PAUSES = wait_exponential(multiplier=0.5, max=10.0)
+"""Seconds between one try and the next: half a second, then twice as long, up to ten."""
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then somebody has to try again."""
 log = logging.getLogger(__name__)
@@ -61,20 +63,20 @@ class Commits:
 
     async def insist(self, submission: Submission) -> None:
         """Commit what the engine made, as soon as the log takes it. StoppedError when that is not to be waited for any longer."""
-        for pause in _pauses():
-            try:
-                await self.submit(submission, must=True)
-            except TROUBLE as error:
-                if self._broken.is_set():
-                    raise StoppedError from error
-                log.warning("the log took no record of the engine, trying again in %g s: %s", pause, _first_line(error))
-            else:
-                return
-            await self._wait(pause)
+        again = AsyncRetrying(
+            retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._wait, before_sleep=_warn, reraise=True
+        )
+        try:
+            await again(self.submit, submission, must=True)
+        except TROUBLE as error:
+            raise StoppedError from error
 
     def give_up(self) -> None:
         """What the log does not take now is made again by the next start."""
         self._given_up.set()
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, TROUBLE) and not self._broken.is_set()
 
     async def _wait(self, seconds: float) -> None:
         """Wait; StoppedError as soon as it was given up."""
@@ -86,10 +88,10 @@ class Commits:
         raise StoppedError
 
 
-def _pauses() -> Iterator[float]:
-    """Seconds between one try and the next: half a second, then longer, up to ten."""
-    return itertools.chain((0.5, 1.0, 2.0, 4.0, 8.0), itertools.repeat(10.0))
+def _warn(tried: RetryCallState) -> None:
+    error = tried.outcome.exception() if tried.outcome else None
+    log.warning("the log took no record of the engine, trying again in %g s: %s", tried.upcoming_sleep, _first_line(error))
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException | None) -> str:
     return str(error).partition("\n")[0]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,6 +25,7 @@ from streams.replay.part_file import PartFile, States
 from streams.replay.plan import Asking, Plan, ReplayFiles
 from streams.replay.question_rounds import Clerk, ask_all
 from streams.replay.rescoring import Report, Rescoring
+from streams.stop_signals import handled_in_loop
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ async def replay_part(work: PartWork, history: History, report: Report, asked: C
         kept.settle(work.now())
         known = _Known(_both(history.recorded, kept), kept)
         task_judge = TaskJudge(SCORING, work.policy, work.judge, known.publish, work.now)
-        with stopping_at_sigterm(task_judge.close):
+        with handled_in_loop(lambda _: task_judge.close(), [signal.SIGTERM]):
             await work.rescoring.run(history, kept, task_judge, known.recorded, report)
         return digests_of(kept.scores())
     finally:
@@ -103,7 +102,7 @@ async def _ask_in_rounds(
     work: PartWork, judge: BatchJudge, history: History, kept: PartFile, asked: Callable[[int], None]
 ) -> None:
     """Ask everything the part wants to know, pass by pass, until nothing is left."""
-    with stopping_at_sigterm(judge.cancel):
+    with handled_in_loop(lambda _: judge.cancel(), [signal.SIGTERM]):
         while True:
             clerk = Clerk(work.policy, kept, work.now)
             await work.rescoring.run(history, States(), clerk, _both(history.recorded, kept), lambda _position, _seen: None)
@@ -144,18 +143,3 @@ def _both(first: Recorded, kept: PartFile) -> Recorded:
         return found
 
     return recorded
-
-
-@contextlib.contextmanager
-def stopping_at_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM stop the work in order while the context is open, where signals can be had."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGTERM, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

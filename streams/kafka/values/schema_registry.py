@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import fastavro
 import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
@@ -37,7 +38,7 @@ MAX_BODY_BYTES = 1_000_000
 FORGET_SECONDS = 300.0
 """After so long a schema that could not be used is asked for again: it may have been registered since."""
 MAX_SCHEMAS = 10_000
-_FIRST_PAUSE, _LAST_PAUSE = 0.5, 8.0
+_PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_SUCH_SCHEMA = 40403
 
@@ -95,14 +96,8 @@ class RegistryFraming:
 
     async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
         """As `reframe`, but waits as long as it takes: for whoever holds the partition until then. A cancellation ends it."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await self.reframe(values)
-            except RegistryUnavailableError as error:
-                _LOG.warning("records wait for a schema: %s", error)
-            await self._sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE)
+        retry = retry_if_exception_type(RegistryUnavailableError)
+        return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
 
     async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
         """What these schemas mean; those that are not known are asked for. Which others are forgotten meanwhile changes nothing of it."""
@@ -153,6 +148,10 @@ class RegistryFraming:
         if answer.get("references"):
             return None, "it refers to other schemas; register it with its types spelled out"
         return answer["schema"], None
+
+
+def _warn(tried: RetryCallState) -> None:
+    _LOG.warning("records wait for a schema: %s", tried.outcome and tried.outcome.exception())
 
 
 def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:

@@ -11,6 +11,7 @@ import builders as build
 import duckdb
 import pytest
 from engines import engine_over
+from tenacity import wait_none
 
 from analytics.store.store import Store
 from schemas.errors import StoreError
@@ -50,7 +51,7 @@ def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for."""
-    monkeypatch.setattr("streams.log.commits._pauses", lambda: iter([0.0] * 5))
+    monkeypatch.setattr("streams.log.commits.PAUSES", wait_none())
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:
