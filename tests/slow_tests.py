@@ -17,7 +17,7 @@ from statistics import fmean
 import pytest
 
 LIST = Path(__file__).with_name("slow_tests.txt")
-PROCESSOR, WALL = 0.5, 2.0
+PROCESSOR, WALL = 0.35, 2.0
 """Seconds that a test takes on average over its parameters, on a quiet machine; one that takes more of either is slow."""
 MEASURES = "DRIFTLINE_TEST_MEASURES"
 """Environment variable with the folder that measurements go to; without it nothing is measured."""

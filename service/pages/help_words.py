@@ -29,7 +29,7 @@ class Chapter(NamedTuple):
 
 
 _SCORES = (
-    Word("exchange", "Exchange", "What somebody said to an agent and what it answered: one turn of a session."),
+    Word("exchange", "Exchange", "One turn of a session: a message to an agent and its answer."),
     Word("tier1", "Tier 1 · structure", "Checks without a judge, on every exchange: 1 less the share of the checks that found something. From 0 to 1."),
     Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates whether the answer fits what was asked, from 0 to 1. It is asked about every exchange that is sampled."),
     Word("tier2_5", "Tier 2.5 · thinking", "What the agent thought beside what it said, from 0 to 1: did it keep back a doubt, or give in against its own view? Only where there is thinking."),
@@ -43,10 +43,10 @@ _CHANGES = (
     Word("health", "Health", "Critical: a confirmed critical incident is open or acknowledged. Warning: another confirmed one is, or in the last seven days "
         f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but fewer than {ENOUGH} exchanges came in the last seven days and there are fewer than {ENOUGH} runs, "
         "or the project has not been checked for drift since its newest exchanges. Healthy: none of all this."),
-    Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days are one incident. It is open until somebody acknowledges it, which puts a name to it and changes nothing else, or resolves or dismisses it; once it has recovered, for two whole days, it resolves itself."),
-    Word("suspected", "Suspected and confirmed", "Evidence that has just passed the line is suspected: it is shown, counts for nothing and wakes nobody. It is confirmed when the evidence holds, and alerts go out then; otherwise it vanishes by itself."),
-    Word("new-normal", "New normal", "A decision on an incident: the change is wanted. What is compared from then on begins with the first day of the change. Resolved otherwise, or dismissed, the days of a change that is over are left out of what is compared with."),
-    Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made anew every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
+    Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days are one incident. It is open until a person acknowledges it, which names an owner and changes nothing else, or resolves or dismisses it; once it has recovered, for two whole days, it resolves itself."),
+    Word("suspected", "Suspected and confirmed", "Evidence that has just passed the line is suspected: it is shown, but counts for nothing and sends no alert. It is confirmed when the evidence holds, and alerts go out then; otherwise it vanishes by itself."),
+    Word("new-normal", "New normal", "A decision on an incident: the change is wanted. From then on, the comparison begins with the first day of the change. Resolved otherwise, or dismissed, the days of a change that is over are left out of what is compared with."),
+    Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made again every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
     Word("sigma", "Sigma", "The standard deviation: how far scores usually lie from their mean."),
     Word("drift", "Drift", "A tier's mean moved. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),

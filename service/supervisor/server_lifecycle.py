@@ -32,7 +32,7 @@ from streams.engine.record_intake import RecordIntake
 from streams.stop_signals import handled_in_loop
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
-_NOBODY = "nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
+_NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 Announce = Callable[[str, str, Sequence[str]], None]
 """Told the address of a started server, who judges, and what keeps exchanges from being judged."""
 

@@ -37,7 +37,7 @@ class Estimate:
     not_asked: int = 0
     """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs a price that nobody knows."""
     unpriced: int = 0
-    """Calls whose price nobody knows; they count in no sum."""
+    """Calls without a known price; they count in no sum."""
     expected_usd: float = 0.0
     at_most_usd: float = 0.0
     """With every answer as long as it may be, and no evaluation beyond its cap."""

@@ -128,7 +128,7 @@ class JudgedStage(Generic[Task]):
         if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
             raise RecordError(
                 f"{self.task_type.__name__}.earlier_judgements: {self.id_of(task)!r} carries what is no judgement of it",
-                hint="Ask for it again: whoever asks fills the field.",
+                hint="Ask for it again: the command fills the field.",
             )
         return carried
 

@@ -57,8 +57,8 @@ def policy() -> str:
     """The page on policies."""
     return page(
         "Policy",
-        "A policy says what agents are judged by, project by project. It is YAML or JSON; every field is optional but `version`, names "
-        "are camelCase, and a name that there is not is refused with its line: `driftline policy check FILE`. What a project leaves out "
+        "A policy says how each project is judged. It is YAML or JSON; every field is optional but `version`, names "
+        "are camelCase, and an unknown name is refused with its line: `driftline policy check FILE`. What a project leaves out "
         "comes from `defaults`. Every score carries the digest of the policy it was made by.",
         *_models(_POLICY),
         "## An example with every field",

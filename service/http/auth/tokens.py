@@ -102,7 +102,7 @@ class NewOperator(OperatorBody):
     name: ConnectionName = Field(examples=["wall"])
     project: ConnectionName | None = Field(None, description="Only this project; null: every project.")
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(SCOPES))] = Field(
-        ["read"], description="What the token may do.", examples=[["read", "review"]]
+        ["read"], description="Scopes of the token.", examples=[["read", "review"]]
     )
 
 
@@ -230,7 +230,7 @@ def _require(access: AccessStore, kind: Kind, name: str) -> Holder:
 
 def _require_scopes(caller: Holder, scopes: frozenset[str]) -> None:
     if not scopes <= caller.scopes:
-        raise ApiError(403, "scope_required", "scopes: nobody gives more than they have")
+        raise ApiError(403, "scope_required", "scopes: a token cannot grant more than it has")
 
 
 def _listed(scopes: frozenset[str]) -> list[Scope]:

@@ -58,7 +58,7 @@ class ScoreAnswer(ProjectAnswer):
     tier3_skipped: bool
     anomaly_flag: bool
     anomaly_reason: str | None
-    cost_usd: float | None = Field(description="What the judge's calls cost; null where a price is unknown.")
+    cost_usd: float | None = Field(description="Cost of the judge's calls; null if a price is unknown.")
     human_score: int | None
     human_comment: str | None
     human_scored_at: Moment | None
@@ -130,9 +130,7 @@ class ScoreFigures(ProjectAnswer):
     avg_tier2_semantic: float | None
     avg_tier2_5_alignment: float | None
     avg_tier3_behavioral: float | None
-    cost_usd: float | None = Field(
-        description="What is known of the cost; null where judges were asked and none of it is known."
-    )
+    cost_usd: float | None = Field(description="Known part of the cost; null if judges were asked and no price is known.")
     unknown_costs: int = Field(description="Judgements whose cost is not known.")
     simulated: int = Field(description="Scores that rest on a simulated judge.")
 

@@ -29,7 +29,7 @@ class AnchorsBody(OperatorBody):
     """Which exchanges become anchors: those that are named, or so many that spread over the range of what the judge says."""
 
     exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
-    connection: ConnectionName | None = Field(None, description="Whose exchanges they are, where two connections use one id.")
+    connection: ConnectionName | None = Field(None, description="Connection of the exchanges, if two connections use one id.")
     count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(None, description="How many; without it what the policy says.")
 
     @model_validator(mode="after")
@@ -46,7 +46,7 @@ class AnchorAnswer(Answer):
     connection: str
     exchange_id: str
     active: bool = Field(description="Whether it is judged in the next round.")
-    chosen_by: str = Field(description="Who chose it, or withdrew it.")
+    chosen_by: str = Field(description="Name of the person who chose or withdrew it.")
     chosen_at: Moment
 
 
@@ -66,7 +66,7 @@ class JudgeAnswer(Answer):
     changed: bool
     direction: Literal["up", "down"] | None
     since: Moment | None = Field(description="The round that shows the change first, at the likeliest.")
-    evidence: float = Field(description="What a fair bet against a judge that never changes has come to; 200 is the proof.")
+    evidence: float = Field(description="Value of a fair bet against an unchanged judge; 200 is the proof.")
     size: float | None
     low: float | None
     high: float | None

@@ -23,9 +23,12 @@ router = APIRouter(tags=["reading"])
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only what was judged at or after this time.")]
 To = Annotated[QueryMoment | None, Query(alias="to", description="Only what was judged before this time.")]
 ByAll = Annotated[
-    Literal["project", "day", "model", "session", "all"], Query(description="What is summed up; days are UTC, as on the bill.")
+    Literal["project", "day", "model", "session", "all"],
+    Query(description="Grouping of the sums; days are UTC, as on the bill."),
 ]
-By = Annotated[Literal["day", "model", "session", "all"], Query(description="What is summed up; days are UTC, as on the bill.")]
+By = Annotated[
+    Literal["day", "model", "session", "all"], Query(description="Grouping of the sums; days are UTC, as on the bill.")
+]
 
 
 class CostAnswer(Answer):
@@ -37,7 +40,7 @@ class CostAnswer(Answer):
     day: date | None
     model: str | None = Field(description="The model that was asked.")
     judgements: int
-    calls: int = Field(description="Attempts of all judgements; none for one that was not asked anew.")
+    calls: int = Field(description="Attempts of all judgements; none for one that was not asked again.")
     input_tokens: int
     output_tokens: int
     cache_write_tokens: int

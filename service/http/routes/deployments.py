@@ -35,7 +35,7 @@ class DeploymentBody(OperatorBody):
     at: Moment | None = Field(
         None, description="When; left out, it is now, unless this version is the newest of label and agent already."
     )
-    by: Id | None = Field(None, description="Who deployed it; left out, it is the name of the token.")
+    by: Id | None = Field(None, description="Name of the person who deployed it; by default the name of the token.")
     comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = None
     url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
 
@@ -72,7 +72,7 @@ class DeploymentsAnswer(Answer):
     PATH,
     status_code=201,
     responses={
-        200: {"model": OneDeploymentAnswer, "description": "It was told of before"},
+        200: {"model": OneDeploymentAnswer, "description": "It was recorded before"},
         **documented(400, 404, 408, 413, 415),
     },
 )

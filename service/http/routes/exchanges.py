@@ -24,7 +24,7 @@ ExchangeId = Annotated[
 ]
 OfConnection = Annotated[
     ConnectionName | None,
-    Query(description="Whose exchange is meant: ids are a connection's own. Needed where several have it."),
+    Query(description="Connection of the exchange: ids are unique within a connection. Required if several have the id."),
 ]
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ class ExchangeAnswer(Answer):
     output_tokens: int | None
     outcome: str = Field(examples=["answered", "no_response"])
     tags: list[str]
-    labels: dict[str, str] = Field(description="What its sender tells it apart by.", examples=[{"agent_version": "1.4.0"}])
+    labels: dict[str, str] = Field(description="The sender's id of it.", examples=[{"agent_version": "1.4.0"}])
 
 
 class JudgementAnswer(Answer):

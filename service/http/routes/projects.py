@@ -79,7 +79,7 @@ class ProjectHealthAnswer(ProjectAnswer):
     simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
     open_incidents: int = Field(description="Confirmed incidents that are open or acknowledged.")
     critical_incidents: int
-    acknowledged_incidents: int = Field(description="Those of the open ones that somebody has.")
+    acknowledged_incidents: int = Field(description="Open ones with an owner.")
     suspected_incidents: int = Field(description="Suspected ones, beside the open ones; they count for nothing.")
     runs: int
     last_exchange_at: Moment | None

@@ -42,7 +42,7 @@ class PurgedAnswer(Answer):
     exchanges_purged: int = Field(examples=[1200])
     scores_purged: int = Field(examples=[1200])
     cutoff_date: datetime | None = Field(
-        description="What happened before this moment is deleted, in projects that have no retention of their own; null: nothing is."
+        description="Records from before this moment are deleted, in projects without a retention of their own; null: none are."
     )
 
 
@@ -74,7 +74,7 @@ class ErasedAnswer(Answer):
     """An erasure, and what it does not reach."""
 
     erasure: ErasureAnswer
-    remains: list[str] = Field(description="What is not erased, and what to do about it.")
+    remains: list[str] = Field(description="Copies that are not erased, and what to do about them.")
 
 
 class ErasuresAnswer(Answer):

@@ -83,7 +83,7 @@ class SamplingAnswer(ProjectAnswer):
 
 
 class SamplingMixAnswer(ProjectAnswer):
-    """What was sampled and why, the most frequent first."""
+    """Sampled exchanges, and why, the most frequent first."""
 
     project: str
     mix: list[SamplingAnswer]

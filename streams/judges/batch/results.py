@@ -87,7 +87,7 @@ def _came(result: _Result) -> Message | Failure:
         return read_message(bytes(result.message))
     if result.type == "errored":
         return _errored(result.error)
-    return _UNASKED.get(result.type) or Failure(words=f"a result of a kind that nobody knows: {one_line(result.type)}")
+    return _UNASKED.get(result.type) or Failure(words=f"a result of an unknown kind: {one_line(result.type)}")
 
 
 def _errored(error: Any) -> Failure:

@@ -142,7 +142,7 @@ class StateTopic:
             raise BrokerError(
                 f"topic {self._connection.topic(self._source)}, partition {partition}, ends at offset {end}, and {self.name} has "
                 f"states up to {farthest}: it is not the topic that they were made from, or brokers have lost records",
-                hint="Begin anew under another prefix; or delete the state topics and create them again, and every session begins anew.",
+                hint="Start again under another prefix; or delete the state topics and create them again, and every session starts again.",
             )
 
     def _take_in(self, partition: int, records: Sequence[RawRecord], outlived: set[bytes]) -> None:

@@ -39,5 +39,5 @@ def _require_parquet(file: Path) -> None:
         kind = unlike_json(head)
         raise InputError(
             f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
-            hint="Write the folder anew with `driftline export`.",
+            hint="Export the folder again with `driftline export`.",
         )

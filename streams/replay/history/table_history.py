@@ -230,5 +230,5 @@ def _values(scope: Scope) -> dict[str, Any]:
 def _no_export(origin: Origin, schema: RecordSchema, what: str) -> InputError:
     return InputError(
         f"{origin.place}: table {schema.table}: {what}",
-        hint="Open the database once with this version (`driftline doctor`), or export it anew with `driftline export`.",
+        hint="Open the database once with this version (`driftline doctor`), or export it again with `driftline export`.",
     )

@@ -413,7 +413,7 @@ def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, sto
     query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
     metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
-    rows = asked_again(call, tokens.root, page, "What the rule of rates saw")
+    rows = asked_again(call, tokens.root, page, "Rates that the rule of rates saw")
     assert [("2026-09-29", 10, 10), ("2026-09-30", 10, 10), ("2026-10-01", 10, 10)] == [
         (row["day"], row["anomalies"], row["exchanges"]) for row in rows
     ]

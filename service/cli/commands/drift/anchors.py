@@ -49,7 +49,7 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
 def add_anchors(
     project: OfProject,
     exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
-    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Whose exchanges they are.")] = None,
+    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the exchanges.")] = None,
     count: Annotated[
         int | None, typer.Option(min=1, max=500, help="Without ids: so many, spread over what the judge says.")
     ] = None,

@@ -23,7 +23,7 @@ from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
-Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Who looks; without it the name of your account.")]
+Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
 _SHOWN = 4000
 
 
@@ -32,7 +32,9 @@ def review_next(
     project: OfProject,
     rater: Rater = None,
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Pass over this; may be repeated.")] = None,
-    blind: Annotated[bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it sways nobody.")] = False,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it cannot bias the score.")
+    ] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,

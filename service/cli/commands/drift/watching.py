@@ -53,12 +53,14 @@ from streams.watch.watching import Watch
 
 incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
 IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it the name of your account.")]
+Who = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Name of the person who decides; your account by default.")
+]
 Reason = Annotated[
     str | None,
     typer.Option("--reason", "--comment", metavar="TEXT", help="Why. Required; on a terminal it is asked for."),
 ]
-SAY_WHY = 'Say why, in a few words: --reason "new prompt". Shown to whoever sees this next.'
+SAY_WHY = 'Say why, in a few words: --reason "new prompt". It is shown with the incident.'
 
 
 def check_drift(

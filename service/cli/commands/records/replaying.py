@@ -44,7 +44,7 @@ def replay(
         ),
     ] = Asking.RECORDED,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="NAME", help="What it is called; by default policy, judge and source.")
+        str | None, typer.Option("--label", metavar="NAME", help="Name of the replay; by default policy, judge and source.")
     ] = None,
     from_offset: Annotated[
         str, typer.Option("--from-offset", metavar="WHERE", help="Of topics: an offset, PARTITION:OFFSET,…, or a time.")

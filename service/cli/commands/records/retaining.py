@@ -55,7 +55,7 @@ def retention_run(
 
 
 def erase(
-    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Whose records: of this connection.")],
+    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of it.")] = None,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before erasing.")] = False,

@@ -79,7 +79,7 @@ class Agreement:
         if prepared.estimate.calls and not self.yes:
             if not sys.stdin.isatty():
                 raise SettingsError(
-                    "nobody can be asked whether to pay: there is no terminal",
+                    "cannot ask whether to pay: there is no terminal",
                     hint="Say --yes, or --dry-run to see the cost only.",
                 )
             typer.confirm("Ask the judge?", abort=True, err=True)
@@ -100,7 +100,9 @@ class Work:
 
 def evaluate(
     case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
-    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Who judges, how often, and what counts.")],
+    profile: Annotated[
+        Path, typer.Option("--profile", metavar="FILE", help="Judge profile: who judges, how often, and what counts.")
+    ],
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,

@@ -19,7 +19,7 @@ from service.cli.commands.options import AsJson, Database, Row, print_json, sett
 from service.cli.terminal import MISSING, out, table
 from service.workspace import require_database, utc_now
 
-alerts_app = typer.Typer(no_args_is_help=True, help="Whether people can be told of incidents, and what they were told.")
+alerts_app = typer.Typer(no_args_is_help=True, help="Try the alert channels, and list alerts.")
 Status = Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"Only those: {', '.join(STATUSES)}.")]
 
 

@@ -18,8 +18,8 @@ from service.cli.commands.options import AsJson, Database, settings_of, show_row
 from service.cli.terminal import MISSING, counted, err, out, table
 from service.workspace import utc_now
 
-connections_app = typer.Typer(no_args_is_help=True, help="Who may deliver records, and their tokens.")
-operators_app = typer.Typer(no_args_is_help=True, help="Who may read and decide, and their tokens.")
+connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
+operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")
 
 SHOWN_LENGTH = 64
 """Characters of a name that are kept of what somebody typed."""
@@ -49,7 +49,7 @@ def add_operator(
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
     scopes: Annotated[
         str | None,
-        typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it all that there is."),
+        typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all of them by default."),
     ] = None,
     database: Database = None,
 ) -> None:
@@ -84,7 +84,7 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
     def revoke(
-        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Whose tokens, or which one.")],
+        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Names or prefixes of tokens.")],
         database: Database = None,
     ) -> None:
         # Somebody may paste a whole token: what is kept of it is what finds it.

@@ -54,7 +54,7 @@ defaults:
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; made anew each time.")
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; replaced each time.")
     ] = Path("demo-data"),
 ) -> None:
     """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""

@@ -22,9 +22,7 @@ def simulate_judge(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 is any free one.")] = PORT,
     script: Annotated[
         str,
-        typer.Option(
-            metavar="STEPS", help=f"What it does with each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."
-        ),
+        typer.Option(metavar="STEPS", help=f"Reaction to each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."),
     ] = "answer",
     script_for: Annotated[
         list[str] | None,
