@@ -22,8 +22,7 @@ from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError
-from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.call_budget import ErasedError, settle_interrupted
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JUDGED, JudgedStage
 from streams.judging.judging_worker import JudgingWorker

@@ -25,7 +25,7 @@ from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
