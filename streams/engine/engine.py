@@ -30,8 +30,7 @@ from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted, Admission, admissible
-from streams.log.commits import Commits
-from streams.log.group_commit import GroupCommit
+from streams.log.group_commit import Commits, GroupCommit
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
