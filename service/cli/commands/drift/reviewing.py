@@ -51,7 +51,7 @@ def review_next(
         err.print(f"nothing is left to look at in project {plain(project, 64)}", markup=False)
     else:
         for line in _lines(found):
-            out.print(line, markup=False, soft_wrap=True)
+            out.say(line)
 
 
 @review_app.command("score")
@@ -79,7 +79,7 @@ def review_score(
     if as_json:
         print_json(with_human_score(known, said))
     else:
-        out.print(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5", markup=False, soft_wrap=True)
+        out.say(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5")
 
 
 def agreement(
