@@ -128,11 +128,11 @@ class _Evaluating:
         """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
-        from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
+        from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
         from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
-        journal = FileJournal(journal_of(self._settings.database))
+        journal = BatchJournal(journal_of(self._settings.database))
         judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
         asking = ask_in_batches(
             workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
