@@ -169,8 +169,8 @@ class _Evaluating:
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
         """Wait for the work, telling how it gets on. When the process is to stop: have the work end, or StoppedError where it cannot."""
-        working, stopping = asyncio.create_task(work), asyncio.create_task(self._told_to_stop())
-        waits = {working, stopping}
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
             while not working.done():
                 await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -185,9 +185,6 @@ class _Evaluating:
             for one in (working, stopping):
                 one.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
-
-    async def _told_to_stop(self) -> None:
-        await self._stopping.wait()
 
     def _tell(self, engine: Engine | None) -> None:
         """Tell how it gets on, where that is news. JudgeOutOfReachError when there is no use in going on."""
