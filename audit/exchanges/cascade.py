@@ -204,17 +204,11 @@ def _found(case: _Case) -> dict[str, Any]:
 
 
 def _score(case: _Case) -> Score:
-    task = case.task
     return score_of(
+        case.task,
         case.exchange,
         case.policy,
-        revision=task.revision,
-        turn_number=task.turn_number,
-        sampling_reason=task.sampling_reason,
-        sampling_probability=task.sampling_probability,
-        tier1_score=task.tier1_score,
-        tier1_flags=task.tier1_flags,
-        tiers=JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
+        JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
         judgements=case.judgements,
         paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
     )

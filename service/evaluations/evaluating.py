@@ -128,11 +128,11 @@ class _Evaluating:
         """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
-        from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
+        from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
         from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
-        journal = FileJournal(journal_of(self._settings.database))
+        journal = BatchJournal(journal_of(self._settings.database))
         judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
         asking = ask_in_batches(
             workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
@@ -169,8 +169,8 @@ class _Evaluating:
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
         """Wait for the work, telling how it gets on. When the process is to stop: have the work end, or StoppedError where it cannot."""
-        working, stopping = asyncio.create_task(work), asyncio.create_task(self._told_to_stop())
-        waits = {working, stopping}
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
             while not working.done():
                 await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -185,9 +185,6 @@ class _Evaluating:
             for one in (working, stopping):
                 one.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
-
-    async def _told_to_stop(self) -> None:
-        await self._stopping.wait()
 
     def _tell(self, engine: Engine | None) -> None:
         """Tell how it gets on, where that is news. JudgeOutOfReachError when there is no use in going on."""

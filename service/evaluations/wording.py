@@ -90,7 +90,7 @@ class _Plainly:
         self._told_at = now
         done, total = progress.done, progress.total
         left = f", {(now - self._since) * (total - done) / done:,.0f} s left" if done else ""
-        err.print(f"evaluating: {done} of {total}, {_calls(progress)}{left}", markup=False, soft_wrap=True)
+        err.say(f"evaluating: {done} of {total}, {_calls(progress)}{left}")
 
 
 def _calls(progress: Progress) -> str:

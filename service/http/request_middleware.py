@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
@@ -80,16 +80,12 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(raw=_listed(message.get("headers", [])))
+            headers = MutableHeaders(raw=list(message.get("headers", [])))
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
             headers["X-Request-Id"] = self._request_id
             message = {**message, "headers": headers.raw}
         await self._send(message)
-
-
-def _listed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return list(headers)
 
 
 def _route(scope: Scope) -> str:

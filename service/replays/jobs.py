@@ -89,10 +89,10 @@ class ReplayJob:
             judges["judge"] = opened.judge
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.
-            from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
+            from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
             from streams.judges.http_transport import credentials  # noqa: PLC0415
 
-            journal = FileJournal(files.journal(number))
+            journal = BatchJournal(files.journal(number))
             judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)
         try:
             yield judges

@@ -195,4 +195,4 @@ class _Progress:
             self._told_at = now
             share = self.done / max(self._positions, 1)
             left = f", {(now - self._since) * (1 - share) / share:,.0f} s left" if share else ""
-            err.print(f"{what}: {share:.0%}, {self.told()}{left}", markup=False, soft_wrap=True)
+            err.say(f"{what}: {share:.0%}, {self.told()}{left}")

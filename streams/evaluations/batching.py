@@ -20,10 +20,8 @@ from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.estimating import is_batched, judging_task_of, settled_questions
 from streams.judges.batch.judge import Asked, BatchJudge
 from streams.judges.batch.plans import BatchJournal
-from streams.judging.call_budget import DurableBudget
-from streams.judging.crash_recovery import interrupted
-from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import JudgingTask
+from streams.judging.call_budget import DurableBudget, interrupted
+from streams.judging.judged_stages import EVALUATION, JudgingTask
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.group_commit import GroupCommit
 from streams.replay.question_rounds import ask_all

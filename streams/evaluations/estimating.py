@@ -14,8 +14,7 @@ from audit.evaluation.questions import Terms, questions_of
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import EvaluationRequest, Judgement
-from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import EVALUATION, JudgingTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
-from streams.judging.judging_task import STATE
+from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch, session_key

@@ -17,8 +17,7 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.stage_batches import encoded_exchange
 
 

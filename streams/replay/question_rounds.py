@@ -19,8 +19,7 @@ from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.judges.batch.judge import CANCELLED, Asked, BatchJudge
 from streams.judging.call_budget import DurableBudget, StoppedError
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.replay.part_file import PartFile
 
 _TIER3 = "tier3"

@@ -17,21 +17,22 @@ from typing import Any, Protocol
 import msgspec
 
 from audit.cost.session_ledger import Ledger
+from audit.exchanges.applicability import Circumstances, applies
 from audit.exchanges.judgements import charged
-from audit.policy.policy import Policy
+from audit.policy.policy import Policy, ProjectPolicy
+from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from schemas.records import Judgement, Record, Score, ScoringTask
+from schemas.records import Exchange, Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
-from streams.replay.relevance import of_these_questions
 from streams.stage_batches import encoded_exchange, session_key
 from streams.topology import stage_named
 
@@ -217,3 +218,24 @@ async def _all_of(sessions: Sequence[Awaitable[tuple[JudgedState, Accepted]]]) -
         if isinstance(one, BaseException):
             raise one
     return [one for one in done if not isinstance(one, BaseException)]
+
+
+def of_these_questions(exchange: Exchange, policy: ProjectPolicy, recorded: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements of questions that the policy asks, whatever the answers come to.
+
+    Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as what a score cost.
+    """
+    asked = {tier2_question(exchange, policy).fingerprint}
+    if exchange.agent_thinking:
+        asked.add(thinking_question(exchange, policy).fingerprint)
+    for flagged in (False, True):
+        circumstances = Circumstances(
+            user_message=exchange.user_message,
+            agent_response=exchange.agent_response,
+            flagged=flagged,
+            multi_user=exchange.multi_user,
+        )
+        dimensions = tuple(one for one in policy.methodology.tier3 if applies(one.when, circumstances))
+        if dimensions:
+            asked.add(tier3_question(exchange, policy, dimensions).fingerprint)
+    return [one for one in recorded if one.fingerprint in asked]

@@ -8,14 +8,16 @@ An event file holds, a line, an event with its `session_id`, either flat (`{"ses
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent
@@ -39,18 +41,6 @@ class Session:
     events: list[Json]
     line: int
     faults: tuple[LineFault, ...] = ()
-
-
-class _Unredacted:
-    """Stands where a reader asks for a redactor and its own user's terminal is all that sees the text."""
-
-    def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text as it is."""
-        return text, Counter()
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The value as it is."""
-        return value, Counter()
 
 
 def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
@@ -141,7 +131,9 @@ def _is_whole(value: Json | Document) -> bool:
 def _transcript(lines: Iterable[Line], name: str) -> Session:
     events: list[Json] = []
     # Without a clock: only an entry without any time before it is dated so, and no gap ends anything.
-    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, _Unredacted())
+    # Without a redactor: its own user's terminal is all that sees the text.
+    unredacted = Redactor(RedactionSettings(enabled=False))
+    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, unredacted)
     transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shortened(event)))
     transcript.read(lines)
     return Session(transcript.session_id, events, 1, tuple(transcript.faults))

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from audit.evaluation.cases.fields import FileModel, Identifier
-from audit.evaluation.cases.refusals import Problem, refuse, repetitions
+from audit.evaluation.cases.fields import FileModel, Identifier, Problem, refuse, repetitions
 from audit.evaluation.dimensions import Dimension
 
 Method = Literal["median", "mean"]

@@ -22,6 +22,7 @@ from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
+from service.http.documents.project_answers import Moment
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 
@@ -30,7 +31,6 @@ WRITES = (400, 408, 413, 415)
 PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
 Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
 InProject = Annotated[ConnectionName | None, Query(description="Only those of this project.")]
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class TokenAnswer(Answer):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from service.documents.scores import iso_time
 from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Moment = Annotated[
+    str,
+    BeforeValidator(lambda at: iso_time(at) if isinstance(at, datetime) else at),
+    Field(json_schema_extra={"format": "date-time"}),
+]
+"""A time as `iso_time` writes it; made of a datetime, too."""
 Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
 """Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
 

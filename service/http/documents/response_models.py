@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -12,6 +12,11 @@ class Answer(BaseModel):
     """What every answer has in common: names in camelCase."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, alias_generator=to_camel)
+
+
+Duplicate = Annotated[Literal[True] | None, Field(description="Set when the log had the exchange already.")]
+FiledUnder = Annotated[str | None, Field(description="Project that it is filed under; set when the body names another one.")]
+WhyThere = Annotated[str | None, Field(description="Why it is filed there; set with the project.")]
 
 
 class Tier1(Answer):
@@ -37,9 +42,9 @@ class ScoredAnswer(Answer):
     reason: str = Field(examples=["first_turns"])
     tier1: Tier1
     anomaly: bool
-    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
-    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
-    note: str | None = Field(None, description="Why it is filed there; set with the project.")
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
 
 
 class LeftOutAnswer(Answer):
@@ -50,9 +55,9 @@ class LeftOutAnswer(Answer):
     reason: str = Field(examples=["sampling_skip", "cost_cap_exceeded"])
     tier1: Tier1
     cost_cap: CostCap | None = Field(None, description="Set when the reason is cost_cap_exceeded.")
-    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
-    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
-    note: str | None = Field(None, description="Why it is filed there; set with the project.")
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
 
 
 class QueuedAnswer(Answer):
@@ -64,9 +69,9 @@ class QueuedAnswer(Answer):
     reason: Literal["queued"] = "queued"
     tier1: Tier1
     anomaly: bool
-    duplicate: Literal[True] | None = Field(None, description="Set when the log had the exchange already.")
-    project: str | None = Field(None, description="Project that it is filed under; set when the body names another one.")
-    note: str | None = Field(None, description="Why it is filed there; set with the project.")
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
 
 
 class RefusedEvent(Answer):

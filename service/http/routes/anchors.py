@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from schemas.errors import InputError
 from service.documents.anchors import anchor_document, anchors_document
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
@@ -147,7 +146,7 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
         raise ApiError(409, "not_audited", "the audit of this project is switched off")
     with durable_or_refused():
         begun = await run_round(engine, project)
-    return BegunAnswer.model_validate({"round": iso_time(begun.at), "anchors": begun.exchanges})
+    return BegunAnswer.model_validate({"round": begun.at, "anchors": begun.exchanges})
 
 
 async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:

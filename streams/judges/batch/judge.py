@@ -2,7 +2,7 @@
 
 How a caller drives it, round by round (each exchange's cascade asks its next question when it has the verdict on the one before):
 
-    judge = open_batch_judge(key, url, traits, FileJournal(path))
+    judge = open_batch_judge(key, url, traits, BatchJournal(path))
     async for asked, verdict in judge.ask_all([Asked(question, call budget, tag), ...]):
         await make_durable(verdict)          # before the next one is asked for
 
@@ -37,7 +37,7 @@ from streams.judges.batch.calls import Batch, BatchCalls, JudgeUnavailableError
 from streams.judges.batch.making import BatchMaker
 from streams.judges.batch.opening import BatchLimits, BatchOpener
 from streams.judges.batch.pending import OpenBatch, Pending
-from streams.judges.batch.plans import Asked, BatchJournal, FileJournal
+from streams.judges.batch.plans import Asked, BatchJournal
 from streams.judges.batch.results import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
@@ -47,7 +47,7 @@ from streams.judges.rate_limits import Waiting
 from streams.judges.requests import Rung
 from streams.judges.response_parsing import Message
 
-__all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
+__all__ = ["CANCELLED", "Asked", "BatchJournal", "BatchJudge", "BatchLimits", "JudgeUnavailableError", "open_batch_judge"]
 CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0
 _GONE = 404
 _OVERDUE = Failure(words="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)

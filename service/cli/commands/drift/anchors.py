@@ -42,7 +42,7 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
         out.print(table(headers, [_row(one) for one in found["anchors"]]))
         out.print(_last_round(found["rounds"]), markup=False)
         for one in found["judge"]:
-            out.print(_in_words(one), markup=False, soft_wrap=True)
+            out.say(_in_words(one))
 
 
 @anchors_app.command("add")
@@ -106,7 +106,7 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
         return
     out.print(f"{counted(judged, 'anchor')} judged again")
     for one in found["judge"]:
-        out.print(_in_words(one), markup=False, soft_wrap=True)
+        out.say(_in_words(one))
 
 
 def _log_of(workspace: Workspace) -> StoreLog:

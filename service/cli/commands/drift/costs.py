@@ -77,7 +77,7 @@ def banner(
     if as_json:
         print_json({"project": project, "banner": text})
     else:
-        out.print(text, markup=False, soft_wrap=True)
+        out.say(text)
 
 
 def _note_unknown(workspace: Workspace, project: str) -> None:
@@ -85,4 +85,4 @@ def _note_unknown(workspace: Workspace, project: str) -> None:
     try:
         require_known(workspace, project, place="PROJECT")
     except InputError as error:
-        err.print(f"note: {error}. {error.hint}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"note: {error}. {error.hint}", style="yellow")

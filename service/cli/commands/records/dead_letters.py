@@ -97,7 +97,7 @@ def retry_letters(
         print_json(outcome_document(outcome, done))
     else:
         for line in outcome_lines(outcome, done):
-            out.print(line, markup=False, soft_wrap=True)
+            out.say(line)
     raise typer.Exit(1 if outcome.stays else 0)
 
 

@@ -124,19 +124,16 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
         sys.stdout.flush()
         return
     unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
-    out.print(
+    out.say(
         f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
         f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
         f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
-        soft_wrap=True,
     )
     if summary.faults:
         faults = counted(summary.faults, "record")
-        out.print(
+        out.say(
             f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {for_database(SEE_LETTERS, database)}",
             style="yellow",
-            markup=False,
-            soft_wrap=True,
         )
 
 

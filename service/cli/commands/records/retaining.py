@@ -89,7 +89,7 @@ def erase(
     out.print(f"erased: {rows or 'there was nothing'}; {_sizes(before, after)}")
     for label in replays:
         out.print(f"deleted the replay {plain(label)}: it held some of it")
-    err.print(f"note: {COPIES}", style="yellow", markup=False, soft_wrap=True)
+    err.say(f"note: {COPIES}", style="yellow")
 
 
 def compact(database: Database = None, as_json: AsJson = False) -> None:

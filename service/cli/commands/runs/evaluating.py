@@ -73,7 +73,7 @@ class Agreement:
         if self.dry_run and self.output is Output.JSON:
             print_json(estimate_document(prepared))
             return False
-        err.print(estimate_in_words(prepared, is_capped=self.is_capped), markup=False, soft_wrap=True)
+        err.say(estimate_in_words(prepared, is_capped=self.is_capped))
         if self.dry_run:
             return False
         if prepared.estimate.calls and not self.yes:
@@ -218,7 +218,7 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
             if judge.name == NONE and not agreement.dry_run:
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
             if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:
-                err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+                err.say(f"note: {note}", style="yellow")
         if not agreement.given(prepared):
             return None
         try:
@@ -254,7 +254,7 @@ def _write(found: Sequence[Evaluated], report: Report, folder: Path | None, char
     """The files that are asked for. What is written was paid for, so an error says that nothing is lost."""
     if folder is not None:
         written = write_files(folder, found)
-        err.print(f"{counted(len(written), 'result')} written to {folder}", markup=False, soft_wrap=True)
+        err.say(f"{counted(len(written), 'result')} written to {folder}")
     if chart is not None:
         write_chart(report, chart)
-        err.print(f"chart written to {chart}", markup=False, soft_wrap=True)
+        err.say(f"chart written to {chart}")

@@ -34,7 +34,7 @@ def try_channels(as_json: AsJson = False) -> None:
         if as_json:
             print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
         else:
-            out.print(f"{channel.name}: {outcome.reason or 'delivered'}", markup=False, soft_wrap=True)
+            out.say(f"{channel.name}: {outcome.reason or 'delivered'}")
     raise typer.Exit(0 if all(outcome.verdict == "delivered" for _, outcome in outcomes) else 1)
 
 

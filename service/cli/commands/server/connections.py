@@ -127,7 +127,7 @@ def _account() -> str:
 
 def _show_token(token: str) -> None:
     """Print a token alone on its line, so that a script can take it."""
-    out.print(token, markup=False, soft_wrap=True)
+    out.say(token)
     err.print("This is shown once: keep it where secrets are kept. The server stores only a digest of it.")
 
 

@@ -53,9 +53,9 @@ def doctor(
     else:
         for finding in findings:
             out.print(f"[{STYLES[finding.state]}]{finding.state:8}[/] {finding.subject}: ", end="")
-            out.print(plain(finding.detail, 400), markup=False, soft_wrap=True)
+            out.say(plain(finding.detail, 400))
             if finding.advice:
-                out.print(f"         → {finding.advice}", markup=False, soft_wrap=True)
+                out.say(f"         → {finding.advice}")
     raise typer.Exit(1 if any(finding.state == "problem" for finding in findings) else 0)
 
 

@@ -49,11 +49,7 @@ def serve(
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
-    out.print(
-        f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.",
-        markup=False,
-        soft_wrap=True,
-    )
-    out.print(JUDGES[judge], markup=False, soft_wrap=True)
+    out.say(f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.")
+    out.say(JUDGES[judge])
     for note in notes:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+        out.say(f"note: {note}")

@@ -49,7 +49,7 @@ def simulate_judge(
     serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for)
     stopped = threading.Event()
     with handled(lambda _: stopped.set()), serving as judge:
-        out.print(f"simulated judge at {judge.base_url} {NOTICE}", markup=False, soft_wrap=True)
+        out.say(f"simulated judge at {judge.base_url} {NOTICE}")
         stopped.wait()
 
 
