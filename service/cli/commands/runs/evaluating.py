@@ -100,9 +100,7 @@ class Work:
 
 def evaluate(
     case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
-    profile: Annotated[
-        Path, typer.Option("--profile", metavar="FILE", help="Judge profile: who judges, how often, and what counts.")
-    ],
+    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Profile: judges, repetitions, thresholds.")],
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,
@@ -117,7 +115,7 @@ def evaluate(
     folder: Annotated[
         Path | None, typer.Option("-o", metavar="DIR", help="Write the results as files into this folder.")
     ] = None,
-    output: Annotated[Output, typer.Option("--output", help="What is printed.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
     chart: Annotated[
         Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost (needs matplotlib).")
     ] = None,
@@ -134,9 +132,9 @@ def evaluate(
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Hold finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
+    """Evaluate finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
 
-    Exit 1 when an evaluation has no score or one below --fail-under. What was evaluated before is reused.
+    Exit 1 when an evaluation has no score or one below --fail-under. Earlier evaluations are reused.
     """
     if server is not None and (database is not None or policy is not None):
         raise SettingsError(
