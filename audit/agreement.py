@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audit.comparison import CONFIDENCE, t_quantile
 
@@ -126,15 +126,7 @@ def _between(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate
         for a, b in itertools.permutations(group, 2)
     ]
     found = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
-    return Estimate(
-        state=found.state,
-        labels=found.labels,
-        exchanges=found.exchanges,
-        sessions=found.sessions,
-        kappa=found.kappa,
-        low=found.low,
-        high=found.high,
-    )
+    return replace(found, bias=None, bias_low=None, bias_high=None)
 
 
 def _weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:

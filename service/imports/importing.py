@@ -24,7 +24,7 @@ from streams.log.admission import Accepted
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.openclaw.companion_files import trajectory_beside
-from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
+from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "openclaw-2"
@@ -114,10 +114,6 @@ class Importer:
         self._summary = ImportSummary()
         self._accepted = Accepted()
         self._progress: list[ImportProgress] = []
-
-    def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
-        """Import OpenClaw transcripts and session databases."""
-        return self.transcripts(OPENCLAW, files, report)
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import the transcripts of a source."""

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from audit.cost.session_ledger import Ledger
-from audit.exchanges.applicability import Circumstances, applies
 from audit.exchanges.judgements import charged
+from audit.exchanges.question_rebuild import questions_about
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, Score, ScoringTask
@@ -225,17 +224,5 @@ def of_these_questions(exchange: Exchange, policy: ProjectPolicy, recorded: Sequ
 
     Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as what a score cost.
     """
-    asked = {tier2_question(exchange, policy).fingerprint}
-    if exchange.agent_thinking:
-        asked.add(thinking_question(exchange, policy).fingerprint)
-    for flagged in (False, True):
-        circumstances = Circumstances(
-            user_message=exchange.user_message,
-            agent_response=exchange.agent_response,
-            flagged=flagged,
-            multi_user=exchange.multi_user,
-        )
-        dimensions = tuple(one for one in policy.methodology.tier3 if applies(one.when, circumstances))
-        if dimensions:
-            asked.add(tier3_question(exchange, policy, dimensions).fingerprint)
+    asked = {question.fingerprint for question in questions_about(exchange, policy)}
     return [one for one in recorded if one.fingerprint in asked]

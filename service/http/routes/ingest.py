@@ -191,33 +191,19 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """What is answered, the first time and to a duplicate; `more` is said beside it."""
-    tier1 = Tier1(score=taken.tier1_score, flags=taken.tier1_flags)
-    again: dict[str, Any] = {**({"duplicate": True} if taken.fate == "known" else {}), **more}
+    again = {"duplicate": True} if taken.fate == "known" else {}
+    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": Tier1(score=taken.tier1_score, flags=taken.tier1_flags)}
+    said |= {**again, **more}
     kind = _answered(taken)
+    # What was not set is not answered, so each says itself what it is.
     if kind == "scored":
-        return ScoredAnswer(
-            exchange_id=exchange_id,
-            score_id=taken.score_id,
-            scored=True,
-            reason=taken.reason,
-            tier1=tier1,
-            anomaly=taken.anomaly,
-            **again,
-        )
+        return ScoredAnswer(scored=True, score_id=taken.score_id, reason=taken.reason, anomaly=taken.anomaly, **said)
     if kind == "queued":
-        return QueuedAnswer(
-            exchange_id=exchange_id,
-            score_id=taken.score_id,
-            scored=None,
-            reason="queued",
-            tier1=tier1,
-            anomaly=taken.anomaly,
-            **again,
-        )
+        return QueuedAnswer(scored=None, score_id=taken.score_id, reason="queued", anomaly=taken.anomaly, **said)
     if kind == "sampled_out":
-        return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason=taken.reason, tier1=tier1, **again)
+        return LeftOutAnswer(scored=False, reason=taken.reason, **said)
     cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
-    return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason="cost_cap_exceeded", tier1=tier1, cost_cap=cap, **again)
+    return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
 
 
 def _answered(taken: Taken) -> str:

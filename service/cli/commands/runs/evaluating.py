@@ -12,9 +12,7 @@ from typing import Annotated
 
 import typer
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import LoadedProfile, load_profile
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases.case_files import load_profile
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
@@ -86,18 +84,6 @@ class Agreement:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What is to be evaluated by what."""
-
-    settings: Settings
-    cases: Sequence[Case]
-    profile: LoadedProfile
-    plans: Sequence[Plan]
-    wanted: Wanted
-    retry_failed: bool
-
-
 def evaluate(
     case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
     profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Profile: judges, repetitions, thresholds.")],
@@ -146,11 +132,14 @@ def evaluate(
     warn(warnings_of(cases))
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
-    work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)
+    settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
     if not dry_run:
         _require(folder, chart)
     agreement = Agreement(dry_run, yes, output, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
-    found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server, insecure=insecure)
+    if server is None:
+        found = _evaluate_here(settings, terms, agreement)
+    else:
+        found = _evaluate_there(terms, agreement, server, insecure=insecure)
     if found is None:
         return
     report = report_of(found, fail_under)
@@ -191,27 +180,27 @@ def _wanted(
     )
 
 
-def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | None:
+def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Sequence[Evaluated] | None:
     """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
-    with open_workspace(work.settings, writes=True) as workspace:
-        require_known(workspace, work.wanted.project)
+    with open_workspace(settings, writes=True) as workspace:
+        require_known(workspace, terms.wanted.project)
         catch_up(workspace)
-        judge = who_judges(work.settings, workspace.policy)
+        judge = who_judges(settings, workspace.policy)
         prepared = prepare(
             workspace.store,
             workspace.policy,
-            work.cases,
-            work.plans,
-            work.profile.system_prompt,
-            work.wanted,
+            terms.cases,
+            terms.plans,
+            terms.profile.system_prompt,
+            terms.wanted,
             workspace.now(),
-            retry_failed=work.retry_failed,
+            retry_failed=terms.retry_failed,
             takes_simulated=judge.name != LIVE,
         )
         if not prepared.sessions:
             raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
         if prepared.estimate.calls or prepared.estimate.not_asked:
-            refuse_unconfigured(work.plans, workspace.policy, judge.address)
+            refuse_unconfigured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
             if judge.name == NONE and not agreement.dry_run:
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
@@ -221,15 +210,14 @@ def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | No
             return None
         try:
             with telling() as tell:
-                return make_evaluations(workspace, work.settings, prepared, tell)
+                return make_evaluations(workspace, settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
             err.print("stopped; the same command goes on from here", markup=False)
             raise typer.Exit(1) from None
 
 
-def _evaluate_there(work: Work, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
+def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
     """Evaluations made by a server, over the database that it has; None where it was agreed to make none."""
-    terms = Terms(work.cases, work.profile, work.plans, work.wanted, work.retry_failed)
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
             return None

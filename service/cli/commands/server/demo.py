@@ -86,7 +86,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
         files = OPENCLAW.files_in([plan.root / "agents"])
         with file_progress(files) as report:
-            summary = Importer(workspace).openclaw(files, report)
+            summary = Importer(workspace).transcripts(OPENCLAW, files, report)
         show(summary, settings.database, as_json=False)
         with file_progress([events]) as report:
             show(Importer(workspace).events([events], report), settings.database, as_json=False)
