@@ -1,7 +1,7 @@
 """Requests for evaluations: a case, a plan and a run become one record that holds everything the judge is shown.
 
 Names and ways of asking change no score, so neither the ids of profile, judge run and judge nor the type of the judge nor the cost cap
-are in the fingerprint: the same run held against the same case is evaluated once, whoever asks.
+are in the fingerprint: the same run with the same case is evaluated once, however often it is asked for.
 """
 
 from __future__ import annotations

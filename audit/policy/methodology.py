@@ -90,7 +90,7 @@ class MethodologyFile(_FileModel):
     tier3: Annotated[tuple[BehaviouralDimension, ...], Field(max_length=16)] = ()
     """Dimensions beside the default ones, scored from 1 to 5."""
     judge_context: Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)] = ""
-    """What the judge is told of the agents and of what they are to do."""
+    """What the judge learns about the agents and their tasks."""
 
 
 @dataclass(frozen=True, slots=True)

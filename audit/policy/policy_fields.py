@@ -38,12 +38,12 @@ IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs"]
 
 
 class Anchors(PolicyModel):
-    """How often the project's anchors are judged again. None are until somebody chooses some, because each round is paid for."""
+    """How often the project's anchors are judged again. None are until a person chooses some, because each round is paid for."""
 
     enabled: bool = True
     """Off: no round begins by itself."""
     count: Annotated[int, Field(ge=1, le=500)] = 20
-    """How many are chosen where nobody names them."""
+    """How many are chosen by default."""
     interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
     """Hours from one round to the next."""
 

@@ -19,7 +19,7 @@ PIPE_WIDTH = 200
 
 
 def leave_quietly() -> NoReturn:
-    """End with 0 when the reader of a pipe went away: whoever wanted no more got what was wanted."""
+    """End with 0 when the reader of a pipe went away: sessions that wanted no more got what they wanted."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 

@@ -140,7 +140,7 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Dollars, and how many calls' cost is not among them because nobody knows the price."""
+    """Dollars, and how many calls' cost is not among them because the price is not known."""
     known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
     return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
 

@@ -1,8 +1,8 @@
 """Evaluations by a server: asked for over HTTP, waited for, and read back as if they had been made here.
 
-1. Asking twice asks nobody twice: a call whose answer was lost is made again.
-2. The server does the work. Whoever stops waiting loses nothing; asked for again, it is found.
-3. The token goes in plain text over http:// to this machine only, unless somebody says that the way to another one is safe.
+1. Asking twice asks no judge twice: a call whose answer was lost is made again.
+2. The server does the work. A caller that stops waiting loses nothing; asked for again, it is found.
+3. The token goes in plain text over http:// to this machine only, unless the caller says that the way to another one is safe.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def catch_up(workspace: Workspace) -> None:
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
     """Make the evaluations that are asked for; answers them and the reused ones, in the order of `prepared`.
 
-    SettingsError when somebody is to be asked and there is nobody; StoppedError when the process was asked to stop; StoreError when the
+    SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
     database gives up; InputError for requests that came to nothing.
     """
     made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []

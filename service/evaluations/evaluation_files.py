@@ -88,7 +88,7 @@ def _prompts(one: Evaluated, row: EvaluationRow) -> str:
 
 
 class _Numbers:
-    """Which run has which number in a folder. What is there and cannot be read is nobody's."""
+    """Which run has which number in a folder. Files that cannot be read belong to no session."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -108,7 +108,7 @@ class _Numbers:
 
 
 def _runs_in(place: Path) -> dict[int, str]:
-    """The sessions whose results are in a folder, by the number of their files; what cannot be read is nobody's."""
+    """The sessions whose results are in a folder, by the number of their files; files that cannot be read belong to none."""
     found = {}
     for path in place.joinpath(RAW).glob("final_result_*.json"):
         number = path.stem.removeprefix("final_result_")

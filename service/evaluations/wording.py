@@ -17,11 +17,11 @@ from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 
 PLAIN_SECONDS = 5.0
-"""How often progress is told where there is no terminal."""
+"""How often progress is printed without a terminal."""
 
 
 def estimate_document(prepared: Prepared) -> dict[str, Any]:
-    """An estimate for scripts; a cost that nobody knows is null."""
+    """An estimate for scripts; an unknown cost is null."""
     found = prepared.estimate
     known = {} if _is_priced(found) else {"expected_usd": None, "at_most_usd": None}
     return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}

@@ -20,7 +20,7 @@ from schemas.bounds.validation_messages import words_of
 from schemas.errors import RecordError
 
 MAX_PROBLEMS = 5
-"""Problems of one body that are told."""
+"""Problems of one body that are reported."""
 DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}

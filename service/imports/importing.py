@@ -55,7 +55,7 @@ class ImportSummary:
 
 
 Report = Callable[[int], None]
-"""Told how many more bytes were read."""
+"""Called with how many more bytes were read."""
 
 
 class Stamp(NamedTuple):

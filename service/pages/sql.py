@@ -25,7 +25,7 @@ Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """The editor with a statement, which is not run until somebody wants it; for others, why they see none.
+    """The editor with a statement, which runs on request; for others, why they see none.
 
     A snapshot is made meanwhile, so that the first statement finds one.
     """

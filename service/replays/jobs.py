@@ -81,7 +81,7 @@ class ReplayJob:
 
     @contextlib.asynccontextmanager
     async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Who judges, named as in `PartWork`: nobody, where nothing is paid."""
+        """Who judges, named as in `PartWork`: none, where nothing is paid."""
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)

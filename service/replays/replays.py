@@ -76,7 +76,7 @@ class Replay:
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
-        """What it would take; nobody is asked."""
+        """Estimate only; no judge is asked."""
         whole = Estimate()
         with _locked(self.files):
             for found in self._work(Aim.ESTIMATE, tell):
@@ -97,7 +97,7 @@ class Replay:
         return outcome
 
     def who_judges(self) -> OpenedJudge:
-        """Who would be asked; SettingsError where somebody is to be and there is nobody."""
+        """Who would be asked; SettingsError where a judge is needed and there is none."""
         found = who_judges(self.settings, policy_of(self.settings))
         if found.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
@@ -215,7 +215,7 @@ def _nothing(scope: Scope, contents: Contents | None) -> InputError:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Say of a database that somebody has what that means for a replay."""
+    """Say what a database in use means for a replay."""
     try:
         yield
     except StoreError as error:
@@ -226,7 +226,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(files: ReplayFiles) -> Iterator[None]:
-    """Nobody else works on the label while the context is open; InputError when somebody does."""
+    """No other process works on the label while the context is open; InputError when one does."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:

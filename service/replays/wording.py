@@ -19,11 +19,11 @@ from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
 
 PLAIN_SECONDS = 5.0
-"""How often progress is told where there is no terminal."""
+"""How often progress is printed without a terminal."""
 
 
 def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
-    """An estimate for scripts; a cost that nobody knows is null."""
+    """An estimate for scripts; an unknown cost is null."""
     asks = replay.plan.asking.pays
     is_priced = not found.calls or found.unpriced < found.calls
     return {

@@ -1,6 +1,6 @@
 """Cost comparison: the same exchanges through the same rules, with gates, sampling and cache on or off.
 
-The judge's part is played by the simulated judge, in this process, because nobody knows what a judge would have said of exchanges it
+The judge's part is played by the simulated judge, in this process, because it is not known what a judge would have said of exchanges it
 was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts
 them, so what it was really asked agrees to the token.
 """

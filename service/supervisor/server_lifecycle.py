@@ -34,7 +34,7 @@ from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 Announce = Callable[[str, str, Sequence[str]], None]
-"""Told the address of a started server, who judges, and what keeps exchanges from being judged."""
+"""Called with the address of a started server, who judges, and what keeps exchanges from being judged."""
 
 
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce) -> None:

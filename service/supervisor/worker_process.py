@@ -195,7 +195,7 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Que
 
 @contextlib.contextmanager
 def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside what the context does; where one fails, the process ends, for nobody looks after it any more."""
+    """Run coroutines beside what the context does; where one fails, the process ends, because nothing looks after it any more."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_fault)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 class Engine:
     """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges.
 
-    Tasks of a judged stage that is not among `stages` wait for another engine: nobody asked this one to pay for them.
+    Tasks of a judged stage that is not among `stages` wait for another engine: this one was not asked to pay for them.
     """
 
     def __init__(

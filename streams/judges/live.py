@@ -165,7 +165,7 @@ class LiveJudge:
         self.limiter.pause(pause)
 
     def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
-        """The verdict on a message; or what to send back with the next call; None asks anew, with the schema in the prompt."""
+        """The verdict on a message; or what to send back with the next call; None asks again, with the schema in the prompt."""
         if (verdict := asking.unanswered(message)) is not None:
             return verdict
         text = (message.text or "").strip()

@@ -1,7 +1,7 @@
 """The money of one question, kept so that a crash costs no more than was set aside.
 
 The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
-judgement settles belongs to a call whose outcome nobody knows: it is charged in full.
+judgement settles belongs to a call whose outcome is not known: it is charged in full.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def settle_interrupted(store: Store, now: datetime) -> int:
 
 
 def interrupted(reservation: Reservation, now: datetime) -> Judgement:
-    """The judgement of a call whose outcome nobody knows. It has one id, so it counts once however often it is made."""
+    """The judgement of a call whose outcome is not known. It has one id, so it counts once however often it is made."""
     return Judgement(
         judgement_id=stable_id("judgement", reservation.reservation_id),
         fingerprint=reservation.fingerprint,

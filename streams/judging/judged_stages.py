@@ -1,8 +1,8 @@
 """The stages that ask a judge, as data, and the task of one subject on its way to its judgement.
 
 Each question is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there is a cap; the
-cap; nobody to ask. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long as the cap leaves room for the
-least that a call takes, and what comes of that is recorded; where there is nobody, the cap must leave room for a token for each byte.
+cap; no judge. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long as the cap leaves room for the
+least that a call takes, and what comes of that is recorded; without one, the cap must leave room for a token for each byte.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class JudgingTask:
     taken_over: Sequence[Judgement] = ()
     """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
-    """What a question is whose answer was not recorded, where nobody is asked; None: the judge may be asked."""
+    """What a question is whose answer was not recorded, where no judge is asked; None: the judge may be asked."""
     asked: list[Judgement] = field(default_factory=list)
     """What came of the questions that were asked, in order."""
 
@@ -77,7 +77,7 @@ class JudgingTask:
         return self._settle(question, earlier, is_tried=is_tried)
 
     def unasked(self, question: Question) -> Reply:
-        """The reply where there is nobody to ask."""
+        """The reply without a judge."""
         earlier = self.earlier(question)
         return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
 
@@ -169,7 +169,7 @@ class JudgedStage(Generic[Task]):
         """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
         What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
-        whoever asks does so in batches.
+        the caller asks in batches.
         """
         spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)

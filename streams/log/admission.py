@@ -30,7 +30,7 @@ MAX_REDACTED_BYTES = 1024 * 1024
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
 TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
-"""What whoever delivered a record in conflict with the log can do."""
+"""What the sender of a record in conflict with the log can do."""
 _OVERLAP = 16 * 1024
 _LONGEST_MARKER = 64
 _UNFINISHED_TOKEN = re.compile(rb"[A-Za-z0-9+/=_.~%-]*$")

@@ -32,7 +32,7 @@ from streams.topology import TOPOLOGY
 KIND = "dead_letter"
 RETRIED = "retried"
 SAMPLED = "retried"
-"""Why an exchange is sampled that intake could not get over: somebody put it back, whatever sampling would have said."""
+"""Why an exchange is sampled that intake could not get over: a person put it back, whatever sampling would have said."""
 BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
 """Who sets aside what never was a record, and why it cannot go back."""
 STATE, NO_STATE = "state", "no_state"

@@ -32,7 +32,7 @@ TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between one try and the next: half a second, then twice as long, up to ten."""
 RECENT = 30.0
-"""Seconds for which a failed commit counts as trouble, unless one succeeds before: then somebody has to try again."""
+"""Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
 log = logging.getLogger(__name__)
 
 

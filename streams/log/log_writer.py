@@ -65,7 +65,7 @@ class LogWriter:
     def catch_up(self) -> None:
         """Let intake and diagnosis take up what was committed but not read when the last process ended.
 
-        Where that was an import or a rebuild, the judged stages, too: nobody has said that they may be paid for.
+        Where that was an import or a rebuild, the judged stages, too: no one has said that they may be paid for.
         """
         if self._runner.finish():
             log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")

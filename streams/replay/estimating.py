@@ -52,7 +52,7 @@ class Estimator:
     """A court that scores nothing and counts what scoring would take; see `streams.replay.rescoring.Court`."""
 
     def __init__(self, policy: Policy, *, batched: bool, asks: bool) -> None:
-        """`asks` False: nobody is asked, so only what was answered before is counted."""
+        """`asks` False: no judge is asked, so only earlier answers count."""
         self._policy = policy
         self._batched = batched
         self._asks = asks

@@ -128,7 +128,7 @@ class PartFile:
 
 
 def opened(path: Path) -> Store:
-    """The store in a file, once whoever was killed with it has let go of it."""
+    """The store in a file, once a process that was killed with it has let go of it."""
     gives_up = time.monotonic() + TAKEOVER_SECONDS
     while True:
         try:

@@ -142,7 +142,7 @@ def _outcome(work: Work, number: int, sender: Connection) -> Heard | _Failed:
 
 
 def _end_with_parent() -> None:
-    """End when the parent is killed: nobody would put the parts together."""
+    """End when the parent is killed: no process would put the parts together."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

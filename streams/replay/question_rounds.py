@@ -72,7 +72,7 @@ class Clerk:
 
 
 async def ask_all(judge: BatchJudge, asked: Sequence[Asked], report: Callable[[int], None]) -> None:
-    """Ask the questions and record what comes of each. StoppedError when they were cancelled; `report` is told of every verdict."""
+    """Ask the questions and record what comes of each. StoppedError when they were cancelled; `report` is called with every verdict."""
     cancelled = False
     async with aclosing(judge.ask_all(asked)) as verdicts:
         async for one, verdict in verdicts:

@@ -65,7 +65,7 @@ class Kept(Protocol):
 
 
 Report = Callable[[int, int], None]
-"""Told the position that was reached, and how many more exchanges of the scope were seen."""
+"""Called with the position that was reached, and how many more exchanges of the scope were seen."""
 
 
 class Rescoring:
@@ -175,7 +175,7 @@ class Rescoring:
     def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
         """What is known of a task's exchange and counts: in what it carries and in what was found.
 
-        Who pays looks for answers to the questions of now alone. Who looks only at what was recorded takes all of it, because
+        A paying replay looks for answers to the questions of now alone. A recorded replay takes all of what was recorded, because
         nearly always all of it answers them; see `_leaves_unused`.
         """
         if self._asking is Asking.NONE:

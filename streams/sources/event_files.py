@@ -59,14 +59,14 @@ def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterato
 
 
 Report = Callable[[int, str], None]
-"""Told the line and what is wrong with it, of each line that cannot be taken."""
+"""Called with each line that cannot be taken, and what is wrong with it."""
 
 
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
     """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
     `name` is the path of the file, or `-` for standard input; a session that names itself nowhere is called by the file's stem,
-    as an import calls it. What cannot be taken is told to `report` and the rest goes on; without one it is an InputError that
+    as an import calls it. `report` is called with lines that cannot be taken, and the rest goes on; without one it is an InputError that
     names the line. A transcript's faults are part of its session instead.
     """
     report = report or _refusal(name)

@@ -1,7 +1,7 @@
 """Dividing the room of the view: between its sections, between the items of a list, and between the texts of an item.
 
-Everything is a whole number of characters and depends on the content alone. Who wants less than its share leaves the rest to the
-others. An item that has no room is left out, and what stands in its place says how many of what kind.
+Everything is a whole number of characters and depends on the content alone. A section that wants less than its share leaves the
+rest to the others. An item that has no room is left out, and what stands in its place says how many of what kind.
 """
 
 from __future__ import annotations

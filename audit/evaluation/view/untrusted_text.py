@@ -1,4 +1,4 @@
-"""Texts in the view, as JSON: those of the run under a mark that nobody who wrote one can have known, and cut where room is short.
+"""Texts in the view, as JSON: those of the run under a mark that no author of a text can have known, and cut where room is short.
 
 A text of the run is `{"untrusted-<16 hex>": "text"}`, a text of the case a plain string. Of one that is too long there are head and
 tail with a member of ours between them, which no text can imitate: `[head, {"left_out": {"characters": 1234}}, tail]`.

@@ -51,7 +51,7 @@ _TOLD = {
     "steps": "tool calls and results",
     "artifacts": "artifacts",
 }
-"""Sections of which a person is told that they were cut."""
+"""Sections whose cut is shown to people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ router = APIRouter(tags=["access"])
 
 
 class LineAnswer(Answer):
-    """A change that somebody asked for."""
+    """A requested change."""
 
     id: int
     at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]

@@ -1,7 +1,7 @@
 """Tokens of connections and operators: listed, added, rotated, revoked by admins of every project.
 
-A token is answered once, where it is made, and is kept nowhere. Nobody gives what they do not have: an operator's scopes are the
-caller's own or fewer, and a token of somebody with more cannot be rotated into one's hands.
+A token is answered once, where it is made, and is kept nowhere. A token cannot grant what it does not have: an operator's scopes are the
+caller's own or fewer, and a token with more scopes cannot be rotated into one's hands.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: FastAPI) -> None:
-    """Complete the application's description; it is made once, when somebody asks for it."""
+    """Complete the application's description; it is made once, on request."""
     described = app.openapi
 
     @functools.cache

@@ -51,7 +51,7 @@ class CostAnswer(Answer):
 
 
 class CostsAnswer(Answer):
-    """Groups: days in their order, everything else the dearest first."""
+    """Groups: days in their order, everything else the most expensive first."""
 
     costs: list[CostAnswer]
     count: int

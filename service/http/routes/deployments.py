@@ -55,7 +55,7 @@ class DeploymentAnswer(Answer):
 
 
 class OneDeploymentAnswer(Answer):
-    """A deployment that was told of; `known` where it had been before."""
+    """A recorded deployment; `known` if it was recorded before."""
 
     deployment: DeploymentAnswer
     known: bool

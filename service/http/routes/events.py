@@ -48,7 +48,7 @@ class EventsRoute(JsonRoute):
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
 _EXPLAINED = 10
-"""Events of a batch in conflict with the log of which it is told what differs: for each of them the log is searched."""
+"""Events of a batch in conflict with the log whose differences are reported: for each of them the log is searched."""
 
 
 @dataclass

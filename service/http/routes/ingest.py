@@ -164,7 +164,7 @@ def _content_digest(
 
 
 def conflict_words(differing: Sequence[str]) -> str:
-    """What a sender is told whose exchange has the id of another one; `differing` are fields of the record."""
+    """The words for a sender whose exchange has the id of another one; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
     words = f" (it differs in {named})" if named else ""
     return (

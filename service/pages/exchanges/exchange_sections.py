@@ -18,7 +18,7 @@ from service.pages.texts import Excerpt, excerpt
 
 Row = Mapping[str, Any]
 Whole = Callable[[str], str]
-"""Told the name of a text: the address of all of it."""
+"""Called with the name of a text: the address of all of it."""
 BOUNDARY = "BOUNDARY"
 """Stands for what is drawn for each call, and kept nowhere."""
 PROMPT, ANSWER = "prompt", "answer"

@@ -67,7 +67,7 @@ class Sighting:
     figures: list[Figure]
     days: list[dict[str, Any]]
     leads: bool
-    """Whether the incident is told by this rule."""
+    """Whether this rule found the incident."""
 
 
 @router.get("/projects/{project}/incidents")

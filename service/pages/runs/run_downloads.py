@@ -63,7 +63,7 @@ async def _row(services: ApiContext, project: str, run_id: str) -> Row:
 
 
 def _headers(name: str) -> Mapping[str, str]:
-    """A file to be kept, by a name that has been checked; what agents were told and did is stored by nobody on the way."""
+    """A file to be kept, by a name that has been checked; no proxy stores what agents said and did on the way."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 

@@ -51,7 +51,7 @@ class _Batch:
     cancelled_after: float | None = None
     """Seconds after which it was cancelled."""
     lines: list[bytes] | None = None
-    """Its results, once somebody has seen it end."""
+    """Its results, once its end was seen."""
     counts: Counter[str] = field(default_factory=Counter)
 
     @property

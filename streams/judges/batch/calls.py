@@ -99,7 +99,7 @@ class BatchCalls:
         self._max_line = max_line
 
     async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Make a batch. Of a failure that may have been billed nobody knows whether there is a batch now."""
+        """Make a batch. Of a failure that may have been billed it is not known whether there is a batch now."""
         raw = self._client.messages.batches.with_raw_response
         return await self._call(lambda: raw.create(requests=requests), _BATCH.decode)  # type: ignore[arg-type]
 

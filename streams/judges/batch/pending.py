@@ -76,7 +76,7 @@ class OpenBatch:
     lost: str | None = None
     """Why its results will never come."""
     is_whole: bool = True
-    """Whether all of its questions are waited for: nobody needs it afterwards."""
+    """Whether all of its questions are waited for: it is not needed afterwards."""
 
 
 async def reserved(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:

@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime
     """UTC, by this machine's clock."""
     batch_id: str | None = None
-    """As the API calls it; None while nobody knows whether there is one."""
+    """As the API calls it; None while it is not known whether there is one."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):

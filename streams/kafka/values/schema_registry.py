@@ -1,7 +1,7 @@
 """Values of producers that frame for a schema registry (00, the schema's id in 4 bytes, the Avro body), brought into our framing.
 
 1. The body of a published schema of ours is taken as it is: only the framing is exchanged.
-2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded anew.
+2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded again.
 3. Any other value is left as it is: decoding rejects it, and the dead letter names the schema's id. The log says once what is wrong.
 
 A registry that does not answer says nothing of a value, so nothing is decided without it: `reframe` raises, `insist` waits.
@@ -95,7 +95,7 @@ class RegistryFraming:
         return await asyncio.to_thread(_reframed, values, ids, writers)
 
     async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """As `reframe`, but waits as long as it takes: for whoever holds the partition until then. A cancellation ends it."""
+        """As `reframe`, but waits as long as it takes: for the owner of the partition until then. A cancellation ends it."""
         retry = retry_if_exception_type(RegistryUnavailableError)
         return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
 

@@ -116,7 +116,7 @@ class JudgingPartition:
         self._changed = asyncio.Event()
 
     async def take_up(self, since: int) -> bool:
-        """Read what was recorded since then, and charge in full the calls of which nobody knows the outcome.
+        """Read what was recorded since then, and charge in full the calls with an unknown outcome.
 
         Once, before anything is judged. False when the partition goes away meanwhile; what `lease` raises where that was not told.
         """

@@ -55,7 +55,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 def _by_partition(option: str, given: Sequence[tuple[int | None, int]]) -> Bounds:
-    """The offsets by partition; SettingsError for two of one partition: which of them is meant, nobody can tell."""
+    """The offsets by partition; SettingsError for two of one partition: it cannot be told which of them is meant."""
     found: dict[int | None, int] = {}
     for partition, offset in given:
         if partition in found:

@@ -252,7 +252,7 @@ class ExchangeEvidence:
         return [_Said(term, is_word, moment) for (term, is_word), moment in first.items()]
 
     def _own_terms(self, output: Output, said: list[_Said]) -> int:
-        """How many terms an output has that nobody said before it."""
+        """How many terms an output has that were not said before it."""
         before = {(term.text, term.is_word) for term in said if term.first < output.moment}
         given = terms_of(output.text)
         return sum((mark, False) not in before for mark in given.marks) + sum(
@@ -260,7 +260,7 @@ class ExchangeEvidence:
         )
 
     def _claims(self, end: int) -> list[str]:
-        """The figures that the answer states and that nobody stated before it in this exchange."""
+        """The figures that the answer states and that were not stated before it in this exchange."""
         before = [
             self._question,
             *(text for moment, text in self._said if moment < end),

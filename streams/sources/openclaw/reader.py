@@ -114,8 +114,8 @@ def read_session(
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
-    `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
-    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
+    `follows_header` is off, the context overrides the second. `is_left` says that nothing was written there for longer than
+    the session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
     account of its runs. `dialect` reads the lines.
     """
     builder = _Records(context, context.agent or agent, window, dialect)

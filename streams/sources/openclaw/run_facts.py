@@ -8,7 +8,7 @@
 4. The fill of the context where both figures are there, from SATURATION percent on. The window is that of the session's entry,
    so it counts for runs of the entry's provider and model alone.
 
-Which messages are of a run is told by the run id they carry (since 2026.9), else by their times.
+The messages of a run carry its run id (since 2026.9), else by their times.
 """
 
 from __future__ import annotations

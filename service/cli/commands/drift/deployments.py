@@ -47,7 +47,7 @@ def add_deployment(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell of a deployment. Told again, it changes nothing."""
+    """Tell of a deployment. Recorded again, it changes nothing."""
     try:
         moment = None if at is None else parse_timestamp(at)
     except ValueError:

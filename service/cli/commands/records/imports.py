@@ -118,7 +118,7 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
-    """Print what an import did, at once: whoever reads a follower's pipe reads along. `database` is what it filled."""
+    """Print what an import did, at once: a reader of a follower's pipe reads along. `database` is what it filled."""
     if as_json:
         print_json(summary.as_json())
         sys.stdout.flush()

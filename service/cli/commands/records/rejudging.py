@@ -110,7 +110,7 @@ class _Expected:
     """Exchanges of which nothing is asked: no price is known of their judge's model, and their session has a cap."""
 
     def document(self) -> dict[str, Any]:
-        """For scripts; a cost that nobody knows is null."""
+        """For scripts; an unknown cost is null."""
         known: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
         return self.bulk.__dict__ | known | {"not_asked": self.not_asked}
 

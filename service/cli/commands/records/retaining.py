@@ -1,4 +1,4 @@
-"""Commands that delete from a closed database: what is too old, whatever belongs to somebody, and free space."""
+"""Commands that delete from a closed database: old records, records of a session or connection, and free space."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def erase(
 
 
 def compact(database: Database = None, as_json: AsJson = False) -> None:
-    """Give the free space of a closed database back: it is written anew beside itself and takes its own place in one step."""
+    """Give the free space of a closed database back: it is written again beside itself and replaced in one step."""
     path: Path = settings_of(database).database
     require_database(path)
     used = space_of(path).used

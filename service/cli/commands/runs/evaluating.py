@@ -67,7 +67,7 @@ class Agreement:
     """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
-        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where nobody can be asked."""
+        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where no question can be asked."""
         if self.dry_run and self.output is Output.JSON:
             print_json(estimate_document(prepared))
             return False

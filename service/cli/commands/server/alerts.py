@@ -1,4 +1,4 @@
-"""`driftline alerts`: whether people can be told, and what they were told."""
+"""`driftline alerts`: whether alerts can be sent, and which were."""
 
 from __future__ import annotations
 

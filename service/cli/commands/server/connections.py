@@ -22,7 +22,7 @@ connections_app = typer.Typer(no_args_is_help=True, help="Connections that send 
 operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")
 
 SHOWN_LENGTH = 64
-"""Characters of a name that are kept of what somebody typed."""
+"""Characters of a typed name that are kept."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
 Grace = Annotated[
     float | None,
