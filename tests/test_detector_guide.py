@@ -81,6 +81,7 @@ def test_a_detector_is_one_module() -> None:
     assert "weight=0" in written[MODULE]
 
 
+@pytest.mark.slow
 def test_the_detector_of_the_guide_passes_the_laws_and_is_shown(copy: Path) -> None:
     """Generating, the contract tests, the page, HTTP and SQL go by what is registered."""
     (block,) = blocks_in(GUIDE)
