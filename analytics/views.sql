@@ -100,6 +100,15 @@ COMMENT ON COLUMN runs.day IS 'Day on which the run ended, UTC.';
 COMMENT ON COLUMN runs.run_id IS 'Id of the run within its project.';
 COMMENT ON COLUMN runs.trust_score IS '0 to 100; NULL where nothing can be said.';
 COMMENT ON COLUMN runs.failure IS 'Of the largest penalty; NULL where none was found.';
+CREATE VIEW run_dimensions AS
+SELECT * EXCLUDE (one), one.dimension AS dimension, one.score AS score
+FROM (
+    SELECT r.day, r.project, r.agent, r.run_id, r."connection", r.session_id, unnest(d.dimensions) AS one
+    FROM runs AS r JOIN diagnoses AS d ON d."connection" = r."connection" AND d.session_id = r.session_id
+);
+COMMENT ON VIEW run_dimensions IS 'One row a run and dimension of its diagnosis, whichever detectors there were.';
+COMMENT ON COLUMN run_dimensions.day IS 'Day on which the run ended, UTC.';
+COMMENT ON COLUMN run_dimensions.score IS '0 to 100; NULL where nothing can be said.';
 CREATE VIEW evaluated_runs AS
 SELECT
     coalesce(run_at, evaluated_at)::DATE AS day, project, agent, subject_model AS model, "connection", session_id, case_id, case_title,

@@ -275,7 +275,7 @@ class Deployment(Record, frozen=True, kw_only=True):
 
 
 class DimensionScores(Record, frozen=True, kw_only=True):
-    """Score per dimension, 0 to 100."""
+    """Scores of the six dimensions that version 1 had, 0 to 100."""
 
     loop_control: int | None = None
     """Score of loop_control; null without evidence."""
@@ -345,8 +345,17 @@ class EventCount(Record, frozen=True, kw_only=True):
     """Occurrences."""
 
 
+class DiagnosedDimension(Record, frozen=True, kw_only=True):
+    """Score of one dimension."""
+
+    dimension: str
+    """Name of the dimension, e.g. loop_control."""
+    score: int | None = None
+    """0 to 100; null without evidence."""
+
+
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """What the six detectors say of one session at its end."""
+    """What the detectors say of one session at its end."""
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
@@ -371,7 +380,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     readiness_level: str
     """ready_for_runtime, review_recommended, unsafe_for_production or insufficient_evidence."""
     scores: DimensionScores
-    """Score per dimension."""
+    """Scores of the six dimensions that version 1 had, as in `dimensions`, which has them all."""
     failure_causes: tuple[FailureCause, ...] = ()
     """What went wrong, in the order of the detectors: the fifty causes with the largest impact."""
     failure_cause_count: int
@@ -398,6 +407,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: those of before there were profiles, which are events-1."""
     threshold_changes: str | None = None
     """What the policy set otherwise than the profile, as JSON by the names of the policy; null: nothing."""
+    dimensions: tuple[DiagnosedDimension, ...] = ()
+    """Score per dimension, the largest weight first. Records of versions 1 and 2 are read with those of `scores`."""
 
 
 class Erasure(Record, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 The `.avsc` files in `avsc/` are the one definition of each record type: the Python record, the DuckDB table and the topic's
 contract come from them. Beside Avro's own attributes a schema carries `topics` (where it travels), `table` (where it lands),
 `identity` (the fields that say which thing it is about) and `revision` (whether a later record of the same identity replaces
-an earlier one).
+an earlier one). A field may carry `unfolds` (`schemas.unfolding`).
 
 Fingerprints are CRC-64-AVRO over the parsing canonical form, as Avro's specification defines them, computed with fastavro
 only: the `avro` package renders logical types differently and would give another one.

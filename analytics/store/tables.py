@@ -8,13 +8,14 @@ what people and queries read. The current revision is the latest; of an evaluati
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from analytics.store.current import current_first
 from analytics.sums.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
+from schemas.unfolding import unfoldings
 
 LOG = "log"
 NEWER = "A newer Driftline wrote this file: upgrade, or open it with that version."
@@ -99,6 +100,17 @@ def default_of(field: Json) -> str:
     return literal(value) if isinstance(value, str) else "[]"
 
 
+def unfolding_statements(schema: RecordSchema, added: Collection[str]) -> Iterator[str]:
+    """The statements that fill added columns with what rows of before have in another form."""
+    for one in unfoldings(schema):
+        if one.field in added:
+            items = ", ".join(
+                f"{{{quote(one.key)}: {literal(name)}, {quote(one.value)}: struct_extract({quote(one.source)}, {literal(name)})}}"
+                for name in one.names
+            )
+            yield f"UPDATE {full_name(schema)} SET {quote(one.field)} = [{items}]"
+
+
 def full_name(schema: RecordSchema) -> str:
     """The log table of a record type, quoted."""
     return f"{LOG}.{quote(schema.table)}"
@@ -141,7 +153,8 @@ def migration_statements(existing: dict[str, dict[str, str]], made: str | None =
     """The statements that bring a file to the current schemas, and to the current views and macros.
 
     `existing` maps each table of the log to its columns and their types; `made` is the digest of views and
-    macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default.
+    macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default, or filled
+    with what it unfolds.
     StoreError when the file has a column this version does not know or knows otherwise: then a newer version wrote it.
     """
     changed = False
@@ -162,6 +175,7 @@ def migration_statements(existing: dict[str, dict[str, str]], made: str | None =
         for field in added:
             column = f"{quote(field['name'])} {wanted[field['name']]}"
             yield f"ALTER TABLE {full_name(schema)} ADD COLUMN {column} DEFAULT {default_of(field)}"
+        yield from unfolding_statements(schema, {field["name"] for field in added})
         if added:
             yield from comment_statements(schema)
             changed = True

@@ -1,6 +1,6 @@
 """The diagnosis of a session: what the detectors say, the trust score that follows, and both forms it is given out in.
 
-Scoring: a dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the six,
+Scoring: a dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the dimensions,
 in integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a
 trust below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score.
 Every penalty has a limit, so trust is never below 73: the rule of 60 never applies, and only a critical cause makes a run
@@ -15,14 +15,12 @@ from typing import Any
 import msgspec
 
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
-from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
+from audit.detectors.thresholds import EVENTS, Profile, Thresholds, default_profile, source_of
 from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
 from audit.diagnosis.events import normalise_session, unique_ids
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from schemas.records import CostAnalysis
 
-RULE_VERSION = "diagnosis-1:" + ".".join(str(detector.version) for detector in DETECTORS)
-"""Version of the scoring, then of each detector."""
 SAFE_TRUST = 60
 """Trust below this is unsafe for production. It cannot be: see LOWEST_TRUST."""
 READY_TRUST = 80
@@ -42,9 +40,9 @@ _NO_SCORES = dict.fromkeys(failure.dimension for failure in FAILURE_TYPES.values
 
 
 class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What the six detectors say of one session.
+    """What the detectors say of one session.
 
-    `scores` has the six dimensions, 0 to 100, null without evidence; `causes` are in the order of the detectors; `primary` is
+    `scores` has every dimension, 0 to 100, null without evidence; `causes` are in the order of the detectors; `primary` is
     the cause with the largest penalty, the first of equals. `cost_analysis` and `evidence_summary` are as in the document.
     """
 
@@ -58,10 +56,17 @@ class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rule_version(thresholds: Thresholds) -> str:
-    """Version of the rules that these thresholds have run: findings are named where they are looked for."""
-    wanted = {"alternating_calls": thresholds.alternating_rounds, "near_duplicate_calls": thresholds.near_duplicate_calls}
-    found = [f"+{one.failure_type}-{one.version}" for one in FINDERS if wanted[one.failure_type] is not None]
-    return RULE_VERSION + "".join(found)
+    """Version of the rules that these thresholds have run: of the scoring, of each detector that has a place, then by name the others.
+
+    Those that the thresholds have look for nothing are left out.
+    """
+    placed = ".".join(str(one.version) for one in DETECTORS if one.place is not None)
+    named = (one for one in (*DETECTORS, *FINDERS) if one.place is None and one.runs_with(thresholds))
+    return f"diagnosis-1:{placed}" + "".join(f"+{one.failure_type}-{one.version}" for one in named)
+
+
+RULE_VERSION = rule_version(EVENTS)
+"""Version of the rules by default."""
 
 
 def lowest_trust(failures: Iterable[FailureType]) -> int:

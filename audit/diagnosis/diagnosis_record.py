@@ -7,18 +7,18 @@ them on request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from audit.detectors.detectors import Cause
+from audit.detectors.registry import Cause
 from audit.detectors.thresholds import Profile
 from audit.diagnosis.diagnosis import SessionDiagnosis, rule_version
 from audit.diagnosis.evidence import SessionEvidence
 from audit.fingerprints import digest
-from schemas.records import Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
+from schemas.records import DiagnosedDimension, Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 EVIDENCE_REFERENCES = 100
 """References a cause keeps. Folds for records need keep no more than these."""
@@ -61,7 +61,7 @@ def to_record(
         closed_reason=closed_reason,
         trust_score=result.trust_score,
         readiness_level=result.readiness_level,
-        scores=DimensionScores(**result.scores),
+        scores=_first_scores(result.scores),
         failure_causes=_cause_records(result.causes),
         failure_cause_count=len(result.causes),
         primary_failure_type=result.primary.type if result.primary else None,
@@ -75,6 +75,7 @@ def to_record(
         evidence_digest=evidence_digest(evidence),
         threshold_profile=profile.version,
         threshold_changes=profile.changes_json,
+        dimensions=tuple(DiagnosedDimension(dimension=name, score=score) for name, score in result.scores.items()),
     )
 
 
@@ -96,6 +97,11 @@ def evidence_digest(evidence: SessionEvidence) -> str:
     if evidence.patterns is not None:
         folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
     return digest(msgspec.json.encode(folded, order="deterministic").decode())
+
+
+def _first_scores(scores: Mapping[str, int | None]) -> DimensionScores:
+    """The scores of the dimensions that records had before they had a list of them; readers of those days go on reading them."""
+    return DimensionScores(**{name: scores.get(name) for name in DimensionScores.__struct_fields__})
 
 
 def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:

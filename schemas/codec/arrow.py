@@ -24,6 +24,7 @@ from schemas.codec.single_object import PREFIX_BYTES, decode_fields, record_from
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import RecordSchema, schema_of
+from schemas.unfolding import Unfolding, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
@@ -131,7 +132,7 @@ def _within_bounds(
 
 
 def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
-    """A frame written with an older version, brought to the current one: added fields get their defaults."""
+    """A frame written with an older version, brought to the current one: added fields get their defaults, or what they unfold."""
     current = schema_of(schema.name)
     if current.prefix == schema.prefix:
         return frame
@@ -139,7 +140,16 @@ def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
     missing = [name for name in empty.columns if name not in frame.columns]
     defaults = {added["name"]: added["default"] for added in current.fields if added["name"] in missing}
     columns = [pl.Series(name, [defaults[name]], dtype=empty.schema[name]).new_from_index(0, frame.height) for name in missing]
-    return frame.with_columns(columns).select(*empty.columns, INDEX)
+    unfolded = [_unfolded(one).cast(empty.schema[one.field]) for one in unfoldings(current) if one.field in missing]
+    return frame.with_columns(columns).with_columns(unfolded).select(*empty.columns, INDEX)
+
+
+def _unfolded(one: Unfolding) -> pl.Expr:
+    """`Unfolding.items` as a column over decoded columns."""
+    source = pl.col(one.source).struct
+    return pl.concat_list(
+        pl.struct(pl.lit(name).alias(one.key), source.field(name).alias(one.value)) for name in one.names
+    ).alias(one.field)
 
 
 @functools.cache

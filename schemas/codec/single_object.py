@@ -29,6 +29,7 @@ from schemas.errors import (
 )
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
+from schemas.unfolding import unfoldings
 
 PREFIX_BYTES = 10
 REGISTRY_MAGIC = b"\x00"
@@ -107,6 +108,7 @@ def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:
         again = _written(schema, fields)
         if current.prefix != schema.prefix:
             fields, _ = _read(message, schema.parsed, current.parsed)
+            fields |= _unfolded(schema, current, fields)
     except Exception as error:  # fastavro raises whatever the damaged bytes run into
         reason = str(error).partition(" from <")[0]  # where in memory it stood would differ from run to run
         raise MalformedBodyError(f"{schema.name}{_unreadable(schema, message)}: {type(error).__name__}: {reason}") from error
@@ -116,6 +118,12 @@ def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:
         raise MalformedBodyError(f"{schema.name}: the body is not the canonical form of what it says")
     check_fields(current, fields)
     return schema.name, fields
+
+
+def _unfolded(writer: RecordSchema, current: RecordSchema, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the writer had in another form."""
+    written = {field["name"] for field in writer.fields}
+    return {one.field: one.items(fields) for one in unfoldings(current) if one.field not in written}
 
 
 def _read(message: bytes, writer: Json, reader: Json) -> tuple[dict[str, Any], int]:

@@ -62,7 +62,7 @@ _CHANGES = (
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A session that is finished, with its events: calls of tools, retries, errors, what was remembered."),
-    Word("trust", "Trust", "From 0 to 100: the weighted mean of six dimensions, each 100 less the penalty of what its detector found. Penalties have limits, so no run has less than "
+    Word("trust", "Trust", "From 0 to 100: the weighted mean of its dimensions, each 100 less the penalty of what its detector found. Penalties have limits, so no run has less than "
         f"{LOWEST_TRUST}, however bad it was, and five duplicate refunds still leave 90: go by the readiness, and let trust tell runs of one readiness apart. A gate on trust of {LOWEST_TRUST} or less fails no run. Without an event there is none."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
         f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),

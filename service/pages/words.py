@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from audit.detectors.detectors import DETECTORS, FINDERS
+
 TERMS: Mapping[str, str] = {
     "critical": "Critical",
     "warning": "Warning",
@@ -37,20 +39,8 @@ TERMS: Mapping[str, str] = {
     "review_recommended": "Review recommended",
     "unsafe_for_production": "Unsafe for production",
     "insufficient_evidence": "Insufficient evidence",
-    "infinite_tool_loop": "Infinite tool loop",
-    "ignoring_tool_outputs": "Tool outputs ignored",
-    "memory_degradation": "Memory degradation",
-    "context_pollution": "Context pollution",
-    "cost_explosion": "Cost explosion",
-    "skill_failure": "Skill failure",
-    "alternating_calls": "Alternating calls",
-    "near_duplicate_calls": "Near-duplicate calls",
-    "loop_control": "Loop control",
-    "tool_output_utilization": "Use of tool outputs",
-    "memory_integrity": "Memory integrity",
-    "context_health": "Context health",
-    "cost_efficiency": "Cost efficiency",
-    "skill_adherence": "Skill adherence",
+    **{one.failure_type: one.failure.title for one in (*DETECTORS, *FINDERS)},
+    **{one.failure.dimension: one.failure.dimension_title for one in DETECTORS},
     "high": "High",
     "medium": "Medium",
     "green": "Green",

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 import avro.schema
+import fastavro
+import msgspec
 import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
 from schemas import registry
-from schemas.codec.arrow import decode_batch
-from schemas.codec.single_object import decode, decode_fields
+from schemas.codec.arrow import decode_batch, rows_as_records
+from schemas.codec.single_object import decode, decode_fields, encode
 from schemas.errors import SchemaError
 from schemas.evolution import can_read, check_evolution
 from schemas.records import Record
-from schemas.registry import build_schema, current_schemas, earlier_schemas, schema_of
+from schemas.registry import RecordSchema, build_schema, current_schemas, earlier_schemas, schema_of
 
 Publish = Callable[[Iterable[Any]], None]
 Encoder = Callable[[Iterable[Record]], list[bytes]]
@@ -146,6 +150,39 @@ def test_old_bytes_are_as_strictly_checked_as_new_ones(samples: Any, encode_all:
     first = schema_of("Heartbeat").definition
     publish([first, changed("Heartbeat", lambda fields: [*fields, with_doc(ADDED[0][0])])])
     assert [0, 1] == [item.index for item in decode_batch([message[:-1], message + b"\0", message]).rejected]
+
+
+@pytest.mark.parametrize("count", [3, 200])
+@pytest.mark.parametrize("version", [1, 2])
+def test_scores_of_a_diagnosis_from_before_the_list_of_dimensions_are_read_into_it(
+    version: int, count: int, samples: Any
+) -> None:
+    """Whoever asks for a dimension asks the list, of records of any age; one by one and in columns the answer is the same."""
+    old = earlier_schemas()["Diagnosis"][version - 1]
+    records = [
+        msgspec.structs.replace(one, threshold_profile=None, threshold_changes=None)
+        for one in samples.records("Diagnosis", count)
+    ]
+    messages = [_written_with(old, record) for record in records]
+    expected = [[(name, score) for name, score in msgspec.structs.asdict(one.scores).items()] for one in records]
+
+    decoded = [decode(message) for message in messages]
+    assert expected == [[(item.dimension, item.score) for item in one.dimensions] for one in decoded]
+    assert [
+        msgspec.structs.replace(one, dimensions=now.dimensions) for one, now in zip(records, decoded, strict=True)
+    ] == decoded
+    batch = decode_batch(messages)
+    assert [] == batch.rejected
+    assert decoded == [*rows_as_records("Diagnosis", batch.frames["Diagnosis"])]
+    mixed = decode_batch([*messages, *map(encode, records)])
+    assert [*decoded, *records] == [*rows_as_records("Diagnosis", mixed.frames["Diagnosis"])]
+
+
+def _written_with(schema: RecordSchema, record: Record) -> bytes:
+    """The record as a version wrote it that knew fewer fields."""
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, schema.parsed, msgspec.to_builtins(record, builtin_types=(datetime, bytes)))
+    return schema.prefix + body.getvalue()
 
 
 def test_versions_are_sorted_by_number(publish: Publish) -> None:

@@ -1,21 +1,17 @@
-"""The failure detectors, from their table."""
+"""The failure detectors, from what is registered."""
 
 from __future__ import annotations
 
 import re
 
-import audit.detectors.detectors
 from audit.detectors.detectors import DETECTORS, FINDERS, Detector
 from audit.detectors.thresholds import EVENTS, TRANSCRIPTS, Thresholds
 from audit.diagnosis.diagnosis import __doc__ as SCORING  # noqa: N812 - a text, and the module's own
 from reference.markdown import code, first_paragraph, page, table, words
 
-_ROW = re.compile(r"^\| (\w+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
-
 
 def detectors() -> str:
     """The page."""
-    rules = {name: rest for name, *rest in _ROW.findall(audit.detectors.detectors.__doc__ or "")}
     scoring = re.split(r"^Scoring: ", SCORING or "", flags=re.MULTILINE)[1]
     return page(
         "Detectors",
@@ -32,21 +28,21 @@ def detectors() -> str:
         "runs: [Tune](../how-to/tune.md#detectors-by-an-agents-own-history).",
         "## Trust and readiness",
         words(scoring[0].upper() + scoring[1:]),
-        *(part for one in DETECTORS for part in _detector(one, *rules[one.failure_type])),
+        *(part for one in DETECTORS for part in _detector(one)),
         "## Findings",
         "Off unless the [policy](policy.md#detectors-events) sets their threshold. They are listed with the causes, with an impact of 0: no trust score, readiness or gate depends on "
         "them. `rule_version` of a diagnosis names those that were looked for. A session that had begun before the policy changed goes on as it began; `driftline rebuild` looks again. Other tools "
         "call the first ping-pong and the second fuzzy or similar repeats.",
-        *(part for one in FINDERS for part in _finder(one, *rules[one.failure_type])),
+        *(part for one in FINDERS for part in _finder(one)),
     )
 
 
-def _finder(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
-    finding = audit.detectors.detectors.FINDING_TYPES[one.failure_type]
+def _finder(one: Detector) -> list[str]:
+    finding = one.failure
     rows = [
-        ("fires when", words(fires)),
-        ("severity", words(severity)),
-        ("penalty", code(impact)),
+        ("fires when", words(one.rule.fires)),
+        ("severity", words(one.rule.severity)),
+        ("penalty", code(one.rule.penalty)),
         ("causal chain", " → ".join(map(code, finding.causal_chain))),
         ("what to do", words(finding.remediation)),
         ("version", str(one.version)),
@@ -67,12 +63,12 @@ def _value(value: object) -> str:
     return "off" if value is None else f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
 
 
-def _detector(one: Detector, fires: str, severity: str, impact: str) -> list[str]:
-    failure = audit.detectors.detectors.FAILURE_TYPES[one.failure_type]
+def _detector(one: Detector) -> list[str]:
+    failure = one.failure
     rows = [
-        ("fires when", words(fires)),
-        ("severity", words(severity)),
-        ("penalty", code(impact)),
+        ("fires when", words(one.rule.fires)),
+        ("severity", words(one.rule.severity)),
+        ("penalty", code(one.rule.penalty)),
         ("dimension", f"{code(failure.dimension)}, {failure.weight} % of the trust score"),
         ("causal chain", " → ".join(map(code, failure.causal_chain))),
         ("what to do", words(failure.remediation)),

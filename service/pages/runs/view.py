@@ -40,6 +40,7 @@ _IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool
 """Fields of an event that the timeline has in columns of their own."""
 _IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
 _DEPTH = 2
+_COUNTED = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
 links = Links()
 
 
@@ -86,6 +87,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "primary": _primary(diagnosis),
         "causes": _by_impact(diagnosis),
         "dimensions": _dimensions(diagnosis),
+        "dimension_count": _COUNTED.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
         "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
         "previous": read.previous,
         "following": read.following,
@@ -118,10 +120,12 @@ def _by_impact(diagnosis: Diagnosis) -> list[Any]:
 
 
 def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Each with its score, its weight in percent, and the failure type that lowers it."""
+    """Each that the diagnosis has, with its score, its weight in percent, and the failure type that lowers it."""
+    scores = {one.dimension: one.score for one in diagnosis.dimensions}
     return [
-        {"name": one.dimension, "score": getattr(diagnosis.scores, one.dimension), "weight": one.weight, "failure": one.name}
+        {"name": one.dimension, "score": scores[one.dimension], "weight": one.weight, "failure": one.name}
         for one in FAILURE_TYPES.values()
+        if one.dimension in scores
     ]
 
 

@@ -10,15 +10,17 @@ from typing import Any
 import builders as build
 import duckdb
 import pytest
+from finished import diagnosed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trials import examples
 
 from analytics.store.store import Store
 from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
+from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from schemas.records import Incident, Record
+from schemas.records import DiagnosedDimension, Diagnosis, DimensionScores, Incident, Record
 from schemas.registry import current_schemas, schema_of
 
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -160,6 +162,30 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
         found = columns(store, "log", "agent_events")
         assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
         assert ("VARCHAR[]", "It's notes.") == found["notes"] == columns(store, "main", "agent_events")["notes"]
+
+
+def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: Path) -> None:
+    """Files of version 0.2 have six columns of scores and no list: what they say must not be lost, nor asked for anew."""
+    known = DimensionScores(loop_control=80, tool_output_utilization=100, memory_integrity=0)
+    with Store(path) as store:
+        append(store, "diagnoses", diagnosed("a", scores=known), diagnosed("b"))
+    with duckdb.connect(str(path)) as raw:
+        raw.execute("DROP VIEW main.diagnoses; ALTER TABLE log.diagnoses DROP COLUMN dimensions")
+    expected = {"a": [*known.__struct_fields__], "b": [*known.__struct_fields__]}
+    for _ in range(2):  # the second time there is nothing left to do
+        with Store(path) as store:
+            rows = store.cursor().execute("SELECT session_id, dimensions FROM diagnoses ORDER BY session_id").fetchall()
+            assert expected == {name: [one["dimension"] for one in dimensions] for name, dimensions in rows}
+            assert [80, 100, 0, None, None, None] == [one["score"] for one in rows[0][1]]
+            assert [None] * 6 == [one["score"] for one in rows[1][1]]
+            (first, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
+            assert isinstance(first, Diagnosis)
+            assert (known, 80) == (first.scores, first.dimensions[0].score)
+    new = DiagnosedDimension(dimension="retry_discipline", score=75)
+    with Store(path) as store:
+        append(store, "diagnoses", diagnosed("c", dimensions=(new,)))
+        statement = "SELECT dimensions FROM diagnoses WHERE session_id = 'c'"
+        assert [([{"dimension": "retry_discipline", "score": 75}],)] == store.cursor().execute(statement).fetchall()
 
 
 def test_a_table_that_is_missing_is_made(path: Path) -> None:

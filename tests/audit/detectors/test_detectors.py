@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from audit.detectors import detectors
-from audit.detectors.detectors import Cause, shown
+from audit.detectors.context_pollution import context_pollution
+from audit.detectors.cost_explosion import cost_explosion
+from audit.detectors.ignoring_tool_outputs import ignoring_tool_outputs
+from audit.detectors.infinite_tool_loop import infinite_tool_loop
+from audit.detectors.memory_degradation import memory_degradation
+from audit.detectors.registry import Cause, shown
+from audit.detectors.skill_failure import skill_failure
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
@@ -50,12 +55,12 @@ def positions(cause: Cause) -> list[int]:
 )
 def test_loops_by_calls_and_retries(calls: int, retries: int, expected: list[tuple[str, int, int]]) -> None:
     """Three identical calls loop; five calls or three retries make it critical; the penalty stops at 30."""
-    assert expected == said(detectors.infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS))
+    assert expected == said(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS))
 
 
 def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
     """The reader sees the repetition first, then that the agent kept retrying, wherever the events lay."""
-    (cause,) = detectors.infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL), AS_EVENTS)
+    (cause,) = infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL), AS_EVENTS)
     assert [1, 3, 6, 0, 2, 4] == positions(cause)
     assert (
         "Tool call repeated 3 times with matching arguments. Tool: search. 4 retry events in the session." == cause.description
@@ -65,13 +70,13 @@ def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
 def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
     """Two loops in a session have two remedies."""
     other = {**CALL, "args": {"q": "y"}}
-    causes = detectors.infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}), AS_EVENTS)
+    causes = infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}), AS_EVENTS)
     assert [[0, 4, 5], [1, 2, 3]] == [positions(cause) for cause in causes]
 
 
 def test_calls_that_name_no_tool_never_loop() -> None:
     """Nothing equals nothing: a source that leaves the tool out must not be accused of loops."""
-    assert [] == detectors.infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS)
+    assert [] == infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_calls_that_name_no_tool_never_loop() -> None:
 def test_lost_memories(field: str, word: str, n: int, expected: list[tuple[str, int, int]]) -> None:
     """Each word counts in either field and any case; three are severe."""
     events = [{"event": "memory_event", field: "stored"}, *[{"event": "memory_event", field: word}] * n]
-    causes = detectors.memory_degradation(evidence_of(*events), AS_EVENTS)
+    causes = memory_degradation(evidence_of(*events), AS_EVENTS)
     assert expected == said(causes)
     assert [list(range(1, n + 1))] * bool(n) == [positions(cause) for cause in causes]
 
@@ -91,7 +96,7 @@ def test_lost_memories(field: str, word: str, n: int, expected: list[tuple[str, 
 def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
     """No single failure may dominate the score."""
     assert [("high", impact, n)] == said(
-        detectors.memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)
+        memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)
     )
 
 
@@ -105,9 +110,7 @@ def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
 def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """Any sign that an output was dropped counts, once an event; the penalty stops at 30."""
     used = {"event": "tool_output", "used": True, "referenced": True, "status": "ok"}
-    assert expected == said(
-        detectors.ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS)
-    )
+    assert expected == said(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +133,7 @@ def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str
 )
 def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
     """Saturation from 85 % or a compaction counts; 95 % makes it severe; the penalty stops at 22."""
-    assert expected == said(
-        detectors.context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS)
-    )
+    assert expected == said(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[
 def test_cost_by_tokens_and_duplicates(tokens: int, duplicates: int, expected: list[tuple[str, int]]) -> None:
     """12 000 tokens or three duplicates are too much, 30 000 tokens critical; the penalty stops at 30."""
     events = [{"event": "token_usage", "usage": {"total": tokens}}, *[CALL] * (duplicates + 1)]
-    causes = detectors.cost_explosion(evidence_of(*events), AS_EVENTS)
+    causes = cost_explosion(evidence_of(*events), AS_EVENTS)
     assert expected == [(cause.severity, cause.impact_score) for cause in causes]
 
 
@@ -171,7 +172,7 @@ def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
 def test_cost_shows_the_first_twelve_events_that_cost() -> None:
     """A session of thousands of calls is not its own evidence."""
     usage = {"event": "token_usage", "usage": {"total": 20_000}}
-    (cause,) = detectors.cost_explosion(evidence_of({"event": "decision"}, usage, *[CALL] * 15), AS_EVENTS)
+    (cause,) = cost_explosion(evidence_of({"event": "decision"}, usage, *[CALL] * 15), AS_EVENTS)
     assert list(range(1, 13)) == positions(cause)
     assert 12 == cause.evidence_count
     assert "Session used 20000 tokens with 14 duplicate tool calls." == cause.description
@@ -185,7 +186,7 @@ def test_cost_shows_the_first_twelve_events_that_cost() -> None:
 def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """A skill that was there and did not serve counts; two are severe; the penalty stops at 24."""
     events = [{"event": "skill_event", "invoked": True, "status": "ok"}, *[{"event": "skill_event", **failed}] * n]
-    assert expected == said(detectors.skill_failure(evidence_of(*events), AS_EVENTS))
+    assert expected == said(skill_failure(evidence_of(*events), AS_EVENTS))
 
 
 @pytest.mark.parametrize(
@@ -207,5 +208,5 @@ def test_names_from_agents_are_cut_and_cleaned(name: str, fit: str) -> None:
 
 def test_a_hostile_tool_name_is_harmless_in_the_description() -> None:
     """The one place where a description quotes an agent."""
-    (cause,) = detectors.infinite_tool_loop(evidence_of(*[{**CALL, "tool": "x\u202e" + "y" * 5000}] * 3), AS_EVENTS)
+    (cause,) = infinite_tool_loop(evidence_of(*[{**CALL, "tool": "x\u202e" + "y" * 5000}] * 3), AS_EVENTS)
     assert f"Tool call repeated 3 times with matching arguments. Tool: x{'y' * 79}." == cause.description

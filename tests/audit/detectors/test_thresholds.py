@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.detectors.detectors import DETECTORS
+from audit.detectors.detectors import DETECTORS, FINDERS
 from audit.detectors.thresholds import DEFAULTS, Detectors, Profile, Thresholds, recorded_profile
 from audit.diagnosis.diagnosis import SessionDiagnosis, diagnose, diagnose_events
 from audit.diagnosis.events import normalise_session
@@ -237,5 +237,5 @@ def test_every_threshold_belongs_to_a_detector() -> None:
     tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
     findings = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
     assert set(Thresholds.model_fields) == tried | findings | {"critical_retries", "polling_tools"}
-    assert 6 == len(DETECTORS)
+    assert {one.threshold for one in (*DETECTORS, *FINDERS)} - {None} <= set(Thresholds.model_fields)
     assert Detectors().profile("events", None) is DEFAULTS["events"]

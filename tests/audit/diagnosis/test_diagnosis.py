@@ -286,7 +286,10 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version that scores carry."""
-    assert len(DETECTORS) == len(RULE_VERSION.split(":")[1].split("."))
+    placed, *named = RULE_VERSION.removeprefix("diagnosis-1:").split("+")
+    assert [str(one.version) for one in DETECTORS if one.place is not None] == placed.split(".")
+    assert [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None] == named
+    assert "2.1.2.1.2.1" == placed
 
 
 def test_records_without_events_keep_null_scores() -> None:
@@ -298,6 +301,16 @@ def test_records_without_events_keep_null_scores() -> None:
         record.scores.loop_control,
         record.failure_causes,
     )
+    assert [None] * len(FAILURE_TYPES) == [one.score for one in record.dimensions]
+
+
+def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
+    """What reads the six fixed fields goes on reading them; the list has them all, in one order."""
+    record = record_of(evidence_of([*[CALL] * 3, MISS]))
+    assert [failure.dimension for failure in FAILURE_TYPES.values()] == [one.dimension for one in record.dimensions]
+    scores = {one.dimension: one.score for one in record.dimensions}
+    assert msgspec.structs.asdict(record.scores) == {name: scores[name] for name in record.scores.__struct_fields__}
+    assert (80, 87) == (scores["loop_control"], record.scores.memory_integrity)
 
 
 def test_document_without_failures_has_the_null_form() -> None:
@@ -433,8 +446,8 @@ WORST = [
 def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
     """Every penalty has a limit, so "below 60 is unsafe" never applies: whoever gates on it must be told."""
     found = diagnose(evidence_of(WORST), AS_EVENTS)
-    assert {one.type: -one.impact_score for one in found.causes} == {
-        one.name: one.largest_penalty for one in FAILURE_TYPES.values()
+    assert {one.type: -one.impact_score for one in found.causes if one.failure.weight} == {
+        one.name: one.largest_penalty for one in FAILURE_TYPES.values() if one.weight
     }
     assert 73 == LOWEST_TRUST == found.trust_score
     assert SAFE_TRUST < LOWEST_TRUST

@@ -102,7 +102,17 @@ def test_a_csv_runs_no_formula(ask: Ask) -> None:
 
 def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> None:
     """The first question of a new deployment."""
-    for view in ("turns", "days", "dimensions", "session_summaries", "runs", "judge_calls", "human_scores", "anchor_turns"):
+    for view in (
+        "turns",
+        "days",
+        "dimensions",
+        "session_summaries",
+        "runs",
+        "run_dimensions",
+        "judge_calls",
+        "human_scores",
+        "anchor_turns",
+    ):
         assert [] == call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"]
 
 

@@ -1,0 +1,79 @@
+"""Alternating and near-duplicate calls: findings about patterns of calls, looked for where a policy sets their thresholds.
+
+Their impact is 0 and they have no dimension: no trust score or readiness depends on them. What the patterns are:
+`audit.detectors.call_patterns`.
+"""
+
+from __future__ import annotations
+
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector, shown
+from audit.detectors.thresholds import Thresholds
+from audit.diagnosis.evidence import SessionEvidence
+
+ALTERNATING_CALLS = FailureType(
+    name="alternating_calls",
+    title="Alternating calls",
+    causal_chain=("tool_call", "other_tool_call", "same_calls_in_turn", "alternation_flagged"),
+    remediation="Give the agent a way out of undoing and redoing: say when either call is enough, and cap how often both "
+    "may be made without another step between them",
+)
+NEAR_DUPLICATE_CALLS = FailureType(
+    name="near_duplicate_calls",
+    title="Near-duplicate calls",
+    causal_chain=("tool_call", "answer_not_used", "rephrased_tool_call", "near_duplicates_flagged"),
+    remediation="Tell the agent what an empty or unhelpful result means, so that it changes its approach instead of the "
+    "wording of the same call",
+)
+_READ, _EDIT = ({"event": "tool_call", "tool": tool, "args": {"path": "a"}} for tool in ("read", "edit"))
+_ASKED, _REPHRASED, _OTHER = (
+    {"event": "tool_call", "tool": "search", "args": {"q": text}}
+    for text in ("where is the parcel sent on Monday", "Where is the parcel, sent on MONDAY", "refund for a broken lamp")
+)
+
+
+@detector(
+    ALTERNATING_CALLS,
+    version=1,
+    threshold="alternating_rounds",
+    rule=Rule(fires="two calls n >= alternatingRounds times in turn", severity="medium", penalty="0"),
+    cases=Cases(found=[_READ, _EDIT] * 3, silent=[_READ, _EDIT, _OTHER] * 3),
+)
+def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """Two calls in turn, each with the same arguments every time and no other call between: the longest such run (ping-pong).
+
+    Of a transcript, within an exchange. Polling breaks no run and is part of none.
+    """
+    if evidence.patterns is None or thresholds.alternating_rounds is None:
+        return []
+    seen = evidence.patterns.alternation
+    if seen.rounds < thresholds.alternating_rounds:
+        return []
+    first, second = map(shown, seen.pair)
+    said = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
+    return [ALTERNATING_CALLS.cause("medium", 0, said, seen.references, evidence_count=seen.calls)]
+
+
+@detector(
+    NEAR_DUPLICATE_CALLS,
+    version=1,
+    threshold="near_duplicate_calls",
+    rule=Rule(
+        fires="n >= nearDuplicateCalls calls that nearly repeat one of the 10 before them", severity="medium", penalty="0"
+    ),
+    cases=Cases(found=[_ASKED, _REPHRASED] * 3, silent=[_ASKED, _OTHER]),
+)
+def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """Calls of a tool that say nearly what one of the 10 calls before them said: the same keys and numbers, nearly the same words.
+
+    Case, spacing and order do not count; arguments that are equal are a loop's business. Of a transcript, within an exchange.
+    """
+    patterns = evidence.patterns
+    if (
+        patterns is None
+        or thresholds.near_duplicate_calls is None
+        or patterns.near_duplicates < thresholds.near_duplicate_calls
+    ):
+        return []
+    n = patterns.near_duplicates
+    said = f"{counted(n, 'tool call')} nearly repeated an earlier one. First tool: {shown(patterns.near_tool)}."
+    return [NEAR_DUPLICATE_CALLS.cause("medium", 0, said, patterns.near_references, evidence_count=n)]

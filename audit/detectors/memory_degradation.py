@@ -1,0 +1,40 @@
+"""Memory degradation: what was stored is not recalled, or recalled and not used."""
+
+from __future__ import annotations
+
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.thresholds import Thresholds
+from audit.diagnosis.evidence import SessionEvidence
+
+MEMORY_DEGRADATION = FailureType(
+    name="memory_degradation",
+    title="Memory degradation",
+    dimension="memory_integrity",
+    dimension_title="Memory integrity",
+    weight=15,
+    largest_penalty=25,
+    causal_chain=("memory_stored", "recall_failed_or_ignored", "state_reconstruction_failed"),
+    remediation="Check memory storage and recall logic; ensure that stored context is retrievable and actively used in "
+    "downstream decisions",
+)
+
+
+@detector(
+    MEMORY_DEGRADATION,
+    version=1,
+    place=2,
+    rule=Rule(fires="n lost memories", severity="high if n >= 3, else medium", penalty="-min(25, 8 + 5n)"),
+    cases=Cases(
+        found=[{"event": "memory_event", "action": "miss"}],
+        silent=[{"event": "memory_event", "action": "stored"}],
+    ),
+)
+def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
+    """Memory events whose action (else status) is recall_failed, ignored, lost or miss."""
+    seen = evidence.problem("memory_event")
+    n = seen.count
+    if n < thresholds.lost_memories:
+        return []
+    severity = "high" if n >= thresholds.severe_lost_memories else "medium"
+    said = f"Memory recall failed, was ignored or lost in {counted(n, 'memory event')}."
+    return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, said, seen.references, evidence_count=n)]

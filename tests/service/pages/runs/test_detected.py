@@ -1,0 +1,52 @@
+"""What a registered detector finds is on the page of its run, in the API and in SQL, without anything else being written for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from api_server import Call, Tokens
+from servers import until
+
+from analytics.store.store import Store
+from audit.detectors.detectors import DETECTORS
+from audit.detectors.registry import Detector
+from streams.engine.engine import Engine
+
+RUN = "/api/audit/ops/runs/run_001"
+
+
+@pytest.fixture(params=DETECTORS, ids=lambda detector: detector.failure_type)
+def detector(request: pytest.FixtureRequest, call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> Detector:
+    """Each detector in turn, with a run of the project ops in which it finds what it looks for."""
+    detector: Detector = request.param
+    events = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **event} for place, event in enumerate(detector.cases.found)]
+    body = {"session_id": "s1", "first_seq": 0, "events": events}
+    assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+    call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
+    loop.run(engine.drained())
+    until(lambda: call("GET", RUN, tokens.root).is_success, "the diagnosis")
+
+    return detector
+
+
+def test_a_failure_is_shown_wherever_runs_are(
+    detector: Detector, call: Call, tokens: Tokens, store: Store, look: Callable[..., str]
+) -> None:
+    """A detector is one module: whoever adds one finds its failure and its dimension on the page, over HTTP and in SQL."""
+    failure = detector.failure
+    document = call("GET", RUN, tokens.root).json()["diagnosis"]
+    (cause,) = document["failure_causes"]
+    expected = 100 + cause["impact_score"]
+    assert failure.name == cause["type"] == document["primary_diagnosis"]["root_cause_failure_type"]
+    assert {failure.dimension: expected} == {name: score for name, score in document["scores"].items() if score < 100}
+
+    page = look("/projects/ops/runs/run_001")
+    assert f'<th scope="row" title="{failure.dimension}">{failure.dimension_title}</th>' in page
+    assert f'<h2><span title="{failure.name}">{failure.title}</span></h2>' in page
+    assert len(DETECTORS) == page.count("<meter")
+
+    rows = store.cursor().execute("SELECT one.dimension, one.score FROM diagnoses, unnest(dimensions) AS u(one)").fetchall()
+    assert document["scores"] == dict(rows)
+    assert [*document["scores"]] == [dimension for dimension, _ in rows]
