@@ -91,26 +91,18 @@ def evaluate(
     connection: OfConnection = None,
     tag: Tags = None,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only sessions of this project.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended then or later.")
-    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended since then.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="At most so many sessions, the newest first.")] = 100,
     judge_run: Annotated[
         list[str] | None, typer.Option("--judge-run", metavar="ID", help="Only this judge run of the profile; may be repeated.")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("-o", metavar="DIR", help="Write the results as files into this folder.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results into this folder.")] = None,
     output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
-    chart: Annotated[
-        Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost (needs matplotlib).")
-    ] = None,
+    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost.")] = None,
     fail_under: Annotated[
         float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Exit 1 when a score is below this.")
     ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask again where an answer of the judge failed, too.")
-    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed questions again, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
     server: Server = None,
