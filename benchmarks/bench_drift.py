@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, rules, scores, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -58,28 +58,28 @@ class Task(NamedTuple):
 
 def delay(task: Task) -> float:
     """Days from the change to the first alarm after it; infinite when there is none."""
-    found = rules.RULES[task.rule](scores.simulated(task.project, task.seed))
+    found = compared_rules.RULES[task.rule](scores.simulated(task.project, task.seed))
     since = task.project.change + task.project.noon / 2
     return next((at - since for at in found if at >= since), math.inf)
 
 
 def false_alarms(task: Task) -> int:
     """Alarms in a quiet year after the first 14 days."""
-    quiet = task.project._replace(days=rules.BASELINE + YEAR, change=rules.BASELINE + YEAR, shift=0.0)
-    return sum(1 for _ in rules.RULES[task.rule](scores.simulated(quiet, task.seed)))
+    quiet = task.project._replace(days=compared_rules.BASELINE + YEAR, change=compared_rules.BASELINE + YEAR, shift=0.0)
+    return sum(1 for _ in compared_rules.RULES[task.rule](scores.simulated(quiet, task.seed)))
 
 
 def estimates(task: Task) -> tuple[bool, bool, float, int] | None:
     """Whether the intervals of day and size hold the truth at the end of the day of the alarm, the error and length of the first."""
     days = scores.simulated(task.project, task.seed)
-    alarm = next((at for at in rules.ours(days) if at >= task.project.change), None)
+    alarm = next((at for at in compared_rules.ours(days) if at >= task.project.change), None)
     if alarm is None:
         return None
     last = math.floor(alarm)
-    change = find_change(rules.units_of(days[: last + 1], max(0, last + 1 - WINDOW_DAYS)), rules.day_of(last))
+    change = find_change(compared_rules.units_of(days[: last + 1], max(0, last + 1 - WINDOW_DAYS)), compared_rules.day_of(last))
     if change is None:
         return None
-    truth, size = rules.day_of(task.project.change), TRUE_SIZES[task.project.shape, task.project.shift]
+    truth, size = compared_rules.day_of(task.project.change), TRUE_SIZES[task.project.shape, task.project.shift]
     return (
         change.earliest_day <= truth <= change.latest_day,
         change.size_interval.low <= size <= change.size_interval.high,
@@ -96,7 +96,7 @@ TRUE_SIZES: dict[tuple[Shape, float], float] = {
 def print_delays(pool: Pool) -> None:
     """Normal scores: each rule, each rate, each size."""
     rows = []
-    for rule in rules.RULES:
+    for rule in compared_rules.RULES:
         for rate in RATES:
             base = Project(scores.normal, rate, CHANGE + WITHIN, CHANGE)
             cells = [shown(spread(pool, delay, rule, base._replace(shift=-size), RUNS)) for size in SIZES]
@@ -110,15 +110,15 @@ def print_shapes(pool: Pool) -> None:
     rows = []
     for name, project in SHAPES.items():
         cells = []
-        for rule in rules.RULES:
+        for rule in compared_rules.RULES:
             found = shown(spread(pool, delay, rule, project, RUNS))
             cells.append(f"{found} · {per_year(spread(pool, false_alarms, rule, project, SHAPE_YEARS))}")
         rows.append([name, *cells])
-    wrong = [spread(pool, delay, rule, MIX, RUNS) for rule in rules.RULES]
+    wrong = [spread(pool, delay, rule, MIX, RUNS) for rule in compared_rules.RULES]
     rows.append(
         ["other turns are sampled, the quality stays", *(f"alarm in {share(len(f) - missed(f), len(f))}" for f in wrong)]
     )
-    print_table([f"median delay · {QUIET}", *rules.RULES], rows)
+    print_table([f"median delay · {QUIET}", *compared_rules.RULES], rows)
 
 
 def print_intervals(pool: Pool) -> None:
@@ -204,7 +204,7 @@ def main(options: Sequence[str] = ()) -> None:
 
 def print_comparison(pool: Pool) -> None:
     """Each rule on the same histories."""
-    if len(rules.RULES) < 5:
+    if len(compared_rules.RULES) < 5:
         print("river is not installed (benchmarks/requirements.txt): its two rules are left out.\n")
     print(
         f"{RUNS} simulations a cell. Quiet years: {', '.join(f'{years} at {rate} a day' for rate, years in YEARS.items())}.\n"
