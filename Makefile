@@ -8,11 +8,12 @@ DEMO := demo-data/demo.duckdb
 STREAMS := .venv-streams/.installed
 ROUNDS ?= 50
 SEED ?= 1
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo pages serve kafka test check lint docs pictures bench bench-stream chaos soak format generate constraints wheel-demo clean
+.PHONY: help demo pages serve kafka test test-slow slow-tests check lint docs pictures bench bench-stream chaos soak format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,12 +39,21 @@ kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets e
 
 # Bytecode is kept, whatever the environment says: else four workers and hundreds of processes compile everything anew. Where there
 # is none of the tests yet, one process makes it before four do so at the same time.
-test soak: export PYTHONDONTWRITEBYTECODE :=
-test: $(INSTALLED)       ## run the tests: every law, each fault a few times; make soak has the full counts
+test test-slow slow-tests soak: export PYTHONDONTWRITEBYTECODE :=
+test: $(INSTALLED)       ## run the tests but the slow ones: a few minutes; make check runs them all
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
-check: lint test         ## everything CI checks: format, lint, types, layers, generated files, tests
+test-slow: $(INSTALLED)  ## run the slow tests: whole installations, other programs, kills; make soak has the full counts
+	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
+	$(BIN)/pytest -n 4 --dist worksteal -m slow
+
+slow-tests: $(INSTALLED) ## measure every test, and list the slow ones anew in tests/slow_tests.txt: half an hour
+	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	DRIFTLINE_TEST_MEASURES=$$fresh PYTHONPATH=tests $(BIN)/pytest -n 2 --dist worksteal -p slow_tests; \
+	PYTHONPATH=tests $(BIN)/python tests/slow_tests.py "$$fresh"
+
+check: lint test test-slow ## everything CI checks: format, lint, types, layers, generated files, all tests
 
 lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/ruff format --check

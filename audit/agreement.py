@@ -5,7 +5,7 @@
 2. With quadratic weights kappa is 1 - D / E, where D is the mean squared difference of the pairs and E what it would be if the same
    scores were paired at random (Fleiss and Cohen 1973). It needs sums only.
 3. The people's exchanges are no random sample: anomalies are looked at first. So each stands for the exchanges of its stratum: its weight
-   is how many of these there are for each that was looked at. Strata that nobody looked at are left out; the share covered says so.
+   is how many of these there are for each that was looked at. Strata without labels are left out; the share covered says so.
 4. Exchanges of one session are not independent. The interval is that of log(D / E), which is nearly normal and keeps kappa below 1, by
    its linear part summed over sessions, with Student's t. Where no pair differs, the rule of three bounds the share that does.
 5. Too few labels, or one score only on both sides, are states and no numbers.
@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audit.comparison import CONFIDENCE, t_quantile
 
@@ -104,7 +104,7 @@ def rounded(judge: float) -> int:
 
 
 def _with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
-    """The judge against the people who gave the labels; each exchange counts once, whoever scored it."""
+    """The judge against the people who gave the labels; each exchange counts once, however many people scored it."""
     weights, counts = _weights(labels, population), Counter(one.exchange for one in labels)
     pairs = [
         _Pair(one.session, weights[one.stratum] / counts[one.exchange], rounded(one.judge), one.human, one.judge - one.human)
@@ -126,15 +126,7 @@ def _between(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate
         for a, b in itertools.permutations(group, 2)
     ]
     found = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
-    return Estimate(
-        state=found.state,
-        labels=found.labels,
-        exchanges=found.exchanges,
-        sessions=found.sessions,
-        kappa=found.kappa,
-        low=found.low,
-        high=found.high,
-    )
+    return replace(found, bias=None, bias_low=None, bias_high=None)
 
 
 def _weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:

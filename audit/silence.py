@@ -4,8 +4,8 @@
 | --- | --- | --- |
 | 0 | green | none |
 | 1 | yellow | info: logged |
-| 2 | yellow | warning: people are told |
-| 3 or more | red | critical: the session has stopped |
+| 2 | yellow | warning: an alert | | 3 or
+more | red | critical: the session has stopped |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOPPED = 3
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long nothing was heard of a session while somebody listened, and how many intervals have gone by entirely since."""
+    """How long nothing was heard of a session while the server listened, and how many intervals have gone by entirely since."""
 
     elapsed: timedelta
     missed: int
@@ -54,10 +54,10 @@ def silence(last_received: datetime, listening: datetime | None, now: datetime, 
 def listening_since(
     since: datetime | None, last_look: datetime | None, now: datetime, *, ready: bool, patience: timedelta
 ) -> datetime:
-    """Since when somebody has listened without a break, at a look at `now`.
+    """Since when the server has listened without a break, at a look at `now`.
 
     It begins again where no record is taken (not `ready`), and where the last look is longer ago than `patience`: then the process
-    itself stood still. Whoever was silent during a break may only have gone unheard.
+    itself stood still. A session that was silent during a break may only have gone unheard.
     """
     if since is None or last_look is None or not ready or now - last_look > patience:
         return now

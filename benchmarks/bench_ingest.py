@@ -27,8 +27,8 @@ from schemas.records import Exchange, SessionClosed
 from service.access.access import AccessStore, Holder, access_file
 from service.http.bounds import INGEST, ApiSettings
 from service.http.documents.models import IngestBody
-from service.http.serving import server_of
-from service.supervisor.processes import serving
+from service.http.http_server import server_of
+from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING
 

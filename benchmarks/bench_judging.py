@@ -29,7 +29,7 @@ from service.demo.conversations import PROJECTS, dialogues
 from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
 from service.reports.cost_comparison import VARIANTS, Answers, bill
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from streams.engine.engine import Engine
 from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge

@@ -168,31 +168,10 @@ def usage(turn: int) -> dict[str, int]:
     return {"input": 60, "output": 40 + turn, "cacheRead": 9000 + 300 * turn, "cacheWrite": 0}
 
 
-WORDS = [
-    "the",
-    "backup",
-    "of",
-    "db2",
-    "is",
-    "healthy",
-    "again",
-    "since",
-    "disk",
-    "full",
-    "was",
-    "mended",
-    "on",
-    "host",
-    "rack",
-    "seven",
-    "by",
-    "night",
-    "and",
-    "42",
-    "files",
-    "are",
-    "left",
-]
+WORDS = (
+    "the", "backup", "of", "db2", "is", "healthy", "again", "since", "disk", "full", "was",
+    "mended", "on", "host", "rack", "seven", "by", "night", "and", "42", "files", "are", "left",
+)  # fmt: skip
 
 
 def words(random: Random, count: int) -> str:

@@ -27,7 +27,7 @@ from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed
 from service.access.access import AccessStore, Holder, access_file
 from service.pages.links import Links
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 
 SCORES = 1_000_000

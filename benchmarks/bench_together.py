@@ -17,7 +17,7 @@ from benchmarks.bench_sql import DAYS, fill
 from benchmarks.callers import BUSY, Call, Crew, called
 from benchmarks.measure import print_table
 from service.access.access import AccessStore, Holder, access_file
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE
 

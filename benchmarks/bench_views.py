@@ -9,28 +9,10 @@ from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.evaluation.view.view import subject_view
 from benchmarks.measure import best_seconds, print_table
 
-WORDS = [
-    "the",
-    "backup",
-    "of",
-    "this",
-    "night",
-    "is",
-    "healthy",
-    "and",
-    "the",
-    "totals",
-    "of",
-    "report.md",
-    "agree",
-    "with",
-    "those",
-    "of",
-    "the",
-    "ledger",
-    "since",
-    "week",
-]
+WORDS = (
+    "the", "backup", "of", "this", "night", "is", "healthy", "and", "the", "totals",
+    "of", "report.md", "agree", "with", "those", "of", "the", "ledger", "since", "week",
+)  # fmt: skip
 CASE = Case(case_id="c", title="C", input=CaseInput(messages=(Message(role="user", content="Is the backup healthy?"),)))
 ROOM = 60_000
 """Characters of the view: what a profile gives it unless it says otherwise."""

@@ -28,7 +28,7 @@ from streams.watch.incidents.causes import UNEXPLAINED
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rounds import AT_ONCE
-from streams.watch.rules.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.rules.drift_rules import ALL_RULES, LOOK_BACK, Case
 
 SHARE = float(os.environ.get("DRIFTLINE_BENCH_SHARE", "1"))
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx2
 
 from audit.fingerprints import canonical_json
-from service.simulator.api.requests import Asked, Problem, read_countable, read_request
+from service.simulator.api.request_validation import Asked, Problem, read_countable, read_request
 from service.simulator.scoring import simulated_answer
 
 Tokenizer = Callable[[str], int]

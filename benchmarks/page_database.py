@@ -16,7 +16,7 @@ from pathlib import Path
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from benchmarks.bench_sql import DAYS, MEMORY, fill
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE
 

@@ -1,4 +1,4 @@
-"""The start-up banner: what an agent is told of its audit when a session begins, with the settings in force."""
+"""The start-up banner: the banner for an agent when a session begins, with the settings in force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, chec
     """The banner of a project, six lines; two where it is not audited.
 
     `judge` is who judges: none, live, or another, such as `simulated judge`, which is named beside the model it stands for;
-    `check` says in words whether somebody looked for incidents.
+    `check` says in words whether incidents were looked for.
     """
     incidents = f"Open incidents: {open_incidents}" + ("" if open_incidents else f". {check}")
     if not settings.enabled:

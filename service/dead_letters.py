@@ -34,9 +34,7 @@ STOP_OR_KAFKA = (
     "A server has the file: stop it and ask again. Where it runs with --kafka, give --kafka here, too: the letters are then read from "
     "their topic and put back by way of the broker, beside the running server."
 )
-FROM_KAFKA = (
-    "What is put into the file by hand would not be on the topics. Give --kafka: the letters are then put back on those."
-)
+FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _NAMED = 10
 
 
 class OpenedJudge(NamedTuple):
-    """Who judges: the judge (None for nobody), what it is called, the address that is asked, what is wrong with it (or nothing)."""
+    """Who judges: the judge (None for no judge), what it is called, the address that is asked, what is wrong with it (or nothing)."""
 
     judge: Judge | None
     name: str
@@ -34,7 +34,7 @@ class OpenedJudge(NamedTuple):
 
 
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
-    """The judge that the settings ask for; whoever opens it closes it. SettingsError without credentials.
+    """The judge that the settings ask for; the caller closes it. SettingsError without credentials.
 
     Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
     """

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
-from schemas.bounds.messages import words_of
+from schemas.bounds.validation_messages import words_of
 from schemas.errors import SettingsError
 from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     connection: Name = Field("local", description="Connection that imported records are filed under.")
     project: Name = Field("default", description="Project that imported records are filed under.")
     judge: Literal["auto", "live", "none"] = Field(
-        "auto", description="Who judges: `live` asks the Messages API, `none` nobody; `auto` is live where there is a key."
+        "auto", description="The judge: `live` asks the Messages API, `none` asks no judge; `auto` is live if there is a key."
     )
     judge_concurrency: int = Field(16, ge=1, le=1024, description="Judge calls at once, at most.")
     judge_deadline: float = Field(120.0, gt=0, le=3600, description="Seconds one question may take, retries included.")
@@ -75,7 +75,7 @@ class Settings(BaseSettings):
         "and as long as a question may take for the judge.",
     )
     kafka: str | None = Field(None, description="Addresses of the Kafka cluster, `host:port`, separated by commas.")
-    kafka_prefix: TopicPrefix = Field("", description="What every topic's name begins with on the cluster.")
+    kafka_prefix: TopicPrefix = Field("", description="Prefix of every topic's name on the cluster.")
     kafka_security: SecurityProtocol = Field(
         "PLAINTEXT", description="Encryption and login: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."
     )
@@ -102,7 +102,7 @@ class Settings(BaseSettings):
         None, description="Hours in which alerts wait, such as `22:00-07:00 Europe/Berlin`; UTC without a zone."
     )
     quiet_for: Literal["warning", "all"] = Field(
-        "warning", description="What waits in quiet hours: `warning`, while critical alerts go out, or `all`."
+        "warning", description="Alerts that wait in quiet hours: `warning`, while critical alerts go out, or `all`."
     )
     public_url: str | None = Field(
         None,

@@ -10,7 +10,7 @@ from typing import Any
 from audit.policy.policy import Policy
 from schemas.registry import current_schemas
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
-from streams.judging.judging_task import JudgedState
+from streams.judging.judged_state import JudgedState
 from streams.judging.recorded_judgements import Recorded
 from streams.stage_batches import Step
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep

@@ -20,9 +20,9 @@ from audit.redaction.redactor import Redactor
 from service.access.access import AccessStore, Holder
 from service.http.app import ROUTERS, create_app
 from service.http.bounds import ApiSettings
-from service.http.serving import server_of
-from service.queries.requests import QueryLimits
-from service.supervisor.serving import listen
+from service.http.http_server import server_of
+from service.queries.query_protocol import QueryLimits
+from service.supervisor.server_lifecycle import listen
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 

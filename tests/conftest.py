@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
+import slow_tests
 from trials import load_profile
 
 load_profile()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow before `-m` selects."""
+    slow_tests.mark(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from forking import Forked
 from soak import SOAK
 
 from analytics.sandbox.subprocesses import environment
-from service.queries import processes
+from service.queries import query_processes
 
 CHUNK = 256 * 1024
 _VARIABLES = {"POLARS_MAX_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
@@ -101,7 +101,7 @@ class _Process:
 
 @asynccontextmanager
 async def _started(module: str, arguments: Sequence[str], files: tuple[int, ...] = ()) -> AsyncIterator[_Process]:
-    """What `service.queries.processes` has under this name, with a process that was forked; it is gone when the context is left."""
+    """What `service.queries.query_processes` has under this name, with a process that was forked; it is gone when the context is left."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
@@ -121,9 +121,9 @@ def forked() -> Iterator[None]:
     """Have processes forked while the context is open, unless this is a soak run."""
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
-            patch.setattr(processes, "_started", _started)
-            patch.setattr(processes, "Task", lambda _file, *task: _TASK("/proc/self/fd/3", *task))
+            patch.setattr(query_processes, "_started", _started)
+            patch.setattr(query_processes, "Task", lambda _file, *task: _TASK("/proc/self/fd/3", *task))
         yield
 
 
-_TASK = processes.Task
+_TASK = query_processes.Task

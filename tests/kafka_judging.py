@@ -20,7 +20,7 @@ from schemas.records import DeadLetter, Judgement, Record, Reservation
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import JudgedState
+from streams.judging.judged_state import JudgedState
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message, RecordProducer

@@ -56,7 +56,7 @@ PAGES = (
     Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
     Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
-    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "What waits, and why")),
+    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting alerts, and why")),
     Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
     Shown("evaluations", lambda _: LINKS.evaluations(EVALUATED), "Evaluations", ("Refund within the policy", "Failed")),
     Shown(
@@ -73,7 +73,7 @@ PAGES = (
         again=True,
     ),
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
-    Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "What there is to ask")),
-    Shown("help", lambda _: LINKS.help(), "What the words mean", ("Tier 2.5 · thinking", "wrapQualityScoring")),
+    Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "Queries and tables")),
+    Shown("help", lambda _: LINKS.help(), "Glossary of the pages", ("Tier 2.5 · thinking", "wrapQualityScoring")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
 )

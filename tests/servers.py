@@ -37,7 +37,7 @@ PRELOADED = """
     import importlib, pkgutil
 
     import anthropic, fastapi.openapi.utils, httpx2, h11, pythonjsonlogger.json, uvicorn
-    import service.cli.main, service.cli.commands, service.queries.building, service.queries.child, service.supervisor.serving, streams.judges.live
+    import service.cli.main, service.cli.commands, service.queries.building, service.queries.child, service.supervisor.server_lifecycle, streams.judges.live
 
     for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
         importlib.import_module(found.name)

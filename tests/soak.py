@@ -1,4 +1,4 @@
-"""How often a fault is injected: a few times in `make test`, and as often as it takes to meet rare coincidences in `make soak`.
+"""How often a fault is injected: a few times in `make check`, and as often as it takes to meet rare coincidences in `make soak`.
 
 The laws are the same in both. A test names both numbers where it counts:
 

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "agents": "tests/service/test_import_agents.py, on folders of these programs",
     "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
+    "extend": "tests/test_extending.py, in a copy of the repository",
     "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
     "producing": "tests/kafka/test_guides.py",
     "tutorial": "tests/service/test_demo.py",

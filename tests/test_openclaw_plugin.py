@@ -22,7 +22,7 @@ from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
 from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.parts import RedactionSettings
+from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.sources.openclaw.reader import read_transcript

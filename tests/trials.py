@@ -1,4 +1,4 @@
-"""How many examples tests try: few with `make test`, as many as before with `make soak`, which sets HYPOTHESIS_PROFILE=thorough."""
+"""How many examples tests try: few with `make check`, as many as before with `make soak`, which sets HYPOTHESIS_PROFILE=thorough."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
 """Compaction: DuckDB files never shrink, so the rows are written into a new file, which takes the old one's place.
 
-1. The file has to be closed; while it is copied and replaced nobody else can open it.
+1. The file has to be closed; while it is copied and replaced no other process can open it.
 2. The new file is whole and on the disk before it takes the old one's name, in one step. Killed at any moment, one of them is there
    under that name and complete; what a kill leaves of the other is removed by the next run.
 3. Tables, views, comments and macros come along, and rows keep their order; every table is counted before the new file counts.
@@ -74,7 +74,7 @@ def space_of(path: Path) -> Space:
 
 
 def compact(path: Path) -> tuple[int, int]:
-    """Write a closed file anew without its free space; answers its bytes before and after.
+    """Write a closed file again without its free space; answers its bytes before and after.
 
     StoreError when another process has it, when it is damaged or of another version, or when there is no room.
     """

@@ -197,7 +197,7 @@ class Erasing:
         return self._erased.has(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
 
     def _is_theirs(self, body: bytes) -> bool:
-        """Whether bytes hold a record of theirs, or JSON that tells of one; of what nobody can read, whether it has a session's id."""
+        """Whether bytes hold a record of theirs, or JSON that tells of one; of unreadable bytes, whether they have a session's id."""
         try:
             value: Any = msgspec.to_builtins(decode(body))
         except RecordError:

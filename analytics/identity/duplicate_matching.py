@@ -62,7 +62,7 @@ def contradicting(
     columns = COMPARED[schema.name]
     first = known.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
     asked = first.join(doubtful.select(identity).unique(), on=identity, how="semi")
-    rows = _at(connection, schema, asked, topic, columns) if asked.height else None
+    rows = rows_at(connection, schema, asked, topic, columns) if asked.height else None
     held = {} if rows is None else {row[:-1]: row[-1] for row in _keyed(asked.join(rows, on=PLACE), identity, columns)}
     found: dict[int, tuple[str, ...]] = {}
     for index, row in zip(doubtful[INDEX].to_list(), _keyed(doubtful, identity, columns), strict=True):
@@ -139,7 +139,7 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
         places = fetch(connection, statement, {"topic": topic, "first": span["_from"].min(), "last": span["_to"].max()})
     if places.is_empty():
         return []
-    held = _at(connection, schema, places, topic, _TOLD).with_row_index(INDEX)
+    held = rows_at(connection, schema, places, topic, _TOLD).with_row_index(INDEX)
     held_ids, ids = _ids(held), _ids(marked)
     again = met.known(ids, held_ids)
     given = _told(marked.filter(~pl.col(INDEX).is_in(again)))
@@ -164,7 +164,7 @@ def _told(events: pl.DataFrame) -> Iterable[Told]:
                 yield Told(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
 
 
-def _at(
+def rows_at(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
 ) -> pl.DataFrame:
     """The columns of the rows at these places, with their places. Only these rows are read."""

@@ -57,7 +57,7 @@ class _Hashes:
 
 
 class KnownIdentities:
-    """Belongs to one store and follows its log by position: whoever wrote a record, it is read before anything is answered."""
+    """Belongs to one store and follows its log by position: a record of any writer is read before anything is answered."""
 
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, str], _Hashes] = {}
@@ -87,7 +87,7 @@ class KnownIdentities:
         self._read[topic] = 1 + max(frame["_offset"][-1] for frame in frames.values())
 
     def take_in(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Take in what was just committed by whoever is the only one to write the topic, once all that was there before was read."""
+        """Take in what was just committed by the only writer of the topic, once all that was there before was read."""
         for name, frame in frames.items():
             self._add(schema_of(name), topic, frame)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from analytics.identity.duplicate_matching import Met, contradicting, twins_in_log
+from analytics.identity.duplicate_matching import PLACE, Met, contradicting, rows_at, twins_in_log
 from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
@@ -17,7 +17,6 @@ from schemas.registry import RecordSchema
 CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
 """What a record from outside says, by record type: the same identity with another content is another record, and no repetition."""
 _HELD = "_held"
-_PLACE = ["_partition", "_offset"]
 
 
 def unknown(
@@ -91,12 +90,6 @@ def _contents(
 ) -> pl.DataFrame:
     """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
     identity = identity_of(schema)
-    known = known.sort(_PLACE).unique(subset=identity, keep="first", maintain_order=True)
-    with registered(connection, known.select(_PLACE)):
-        statement = (
-            f"SELECT _partition, _offset, {quote(content)} AS {_HELD} FROM {full_name(schema)} "
-            f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
-        )
-        places = {"first": known["_offset"].min() or 0, "last": known["_offset"].max() or 0}
-        contents = fetch(connection, statement, {"topic": topic, **places})
-    return known.join(contents, on=_PLACE).drop(_PLACE)
+    known = known.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    contents = rows_at(connection, schema, known, topic, [content]).rename({content: _HELD})
+    return known.join(contents, on=PLACE).drop(PLACE)

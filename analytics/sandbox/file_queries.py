@@ -1,4 +1,4 @@
-"""Answers read from a file that nobody has open, as frames: statements of its owner, and named queries."""
+"""Answers read from a file that no process has open, as frames: statements of its owner, and named queries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted
-"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that keeps nobody from writing.
+"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that holds up no writer.
 
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
-   file's header refers to, until the next checkpoint has written the header anew.
+   file's header refers to, until the next checkpoint has written the header again.
 2. So the file is copied while others go on writing, by a process of its own (`analytics.store.copying`); checkpoints by size are put off
    meanwhile, and a copy during which the header changed is thrown away and made again.
 3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.

@@ -4,8 +4,8 @@ DuckDB locks its file with a POSIX lock, and a process loses that lock as soon a
 closes it again. Two rules keep two processes from writing one file:
 
 1. A process that has the database opens its file nowhere else. Copies are made in a process of their own (`analytics.store.copying`).
-2. Whoever opens the database locks the lock file first (`flock`): alone to write, with others to read. The lock file is opened once
-   and kept open until the database is closed. It is never removed, because a lock on a removed file keeps nobody out.
+2. A process that opens the database locks the lock file first (`flock`): alone to write, with others to read. The lock file is opened once
+   and kept open until the database is closed. It is never removed, because a lock on a removed file keeps no process out.
 
 Readers lock the file where there is one and make none: without it no writer of ours has ever opened the database. On a file system
 without `flock`, or in a folder that cannot be written to, DuckDB's lock is the only one.
@@ -36,7 +36,7 @@ def lock_file(database: Path) -> Path:
 class FileLock:
     """Keeps others from opening a database: all of them, or with `shared` only those that write.
 
-    StoreError naming the process when somebody has the database, this process included.
+    StoreError naming the process that has the database, this one included.
     """
 
     def __init__(self, database: Path, *, shared: bool = False) -> None:
@@ -66,7 +66,7 @@ def _opened(path: Path, *, make: bool) -> int | None:
 
 
 def _locked(descriptor: int, database: Path, *, shared: bool) -> bool:
-    """Lock the file; StoreError when somebody has it. False where nothing can be locked."""
+    """Lock the file; StoreError when another process has it. False where nothing can be locked."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The outbox of alerts: what people are to be told waits in the store until it is delivered, across restarts."""
+"""The outbox of alerts: alerts wait in the store until they are delivered, across restarts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outbox:
             transaction.set_alerts(alerts)
 
     def forget(self, before: datetime) -> None:
-        """Delete what was settled before then. What tells of an incident stays while that is open, or it would be told again."""
+        """Delete what was settled before then. Alerts about an incident stay while that is open, or they would be sent again."""
         with self._store.transaction() as transaction:
             transaction.connection.execute(_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
 
@@ -54,7 +54,7 @@ class Outbox:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 
     def untold(self, since: datetime) -> list[Incident]:
-        """Live incidents that were seen since then, and of which nobody was told at their severity and confidence."""
+        """Live incidents that were seen since then, and that raised no alert at their severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
 

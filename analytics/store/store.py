@@ -93,7 +93,7 @@ class Store:
         return int(row[0]) if row else 0
 
     def end_of(self, topic: str) -> int:
-        """The position after the last record of the topic that is committed; waits for nobody."""
+        """The position after the last record of the topic that is committed; never waits."""
         return self._ends[topic]
 
     def read(self, topic: str, start: int, limit: int) -> dict[str, pl.DataFrame]:

@@ -26,7 +26,7 @@ from schemas.registry import schema_of
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
 MADE_HERE = -1
-"""Partition of dead letters that whoever lands another log made of records that do not land: they are on no topic."""
+"""Partition of dead letters that the sink of another log made of records that do not land: they are on no topic."""
 Partition = tuple[str, int]
 """Topic and number of a partition."""
 _RUNS = "Diagnosis"
@@ -103,7 +103,7 @@ class Transaction:
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
         """Write decoded records that another log holds, where they stand there: columns INDEX, `_partition` and `_offset`.
 
-        What the topic has already is left out and conflicts are told, as in `append`. `seen` has read all that the topic has.
+        What the topic has already is left out and conflicts are reported, as in `append`. `seen` has read all that the topic has.
         """
         done = Appended()
         for name, frame in self._taken(frames).items():

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Keeps what the scores of each project and UTC day add up to, and by the hour, so that nobody has to add up millions of scores to ask.
+"""Keeps what the scores of each project and UTC day add up to, and by the hour, so that no query has to add up millions of scores.
 
 The sums are made from the latest revisions of a whole day at a time: a score that is made again changes the day of its exchange, and a
 late one lands on its own. `log.score_days` and `log.score_hours` (`analytics/sums/macros.py`) read them and know which still hold.
@@ -49,8 +49,8 @@ _TOPIC = "scores"
 def refresh_daily(store: Store) -> set[Day]:
     """Add up the days that scores came to since the last time; answers them. Any thread may call it at any time.
 
-    A transaction takes up to AT_ONCE new scores, or one project's day, so that whoever takes exchanges in does not wait for long. Cut
-    short, the next call begins anew.
+    A transaction takes up to AT_ONCE new scores, or one project's day, so that intake does not wait for long. Cut
+    short, the next call begins again.
     """
     before, ends, changed = _changed(store)
     for days in _batches(changed):

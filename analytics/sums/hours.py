@@ -19,7 +19,7 @@ from analytics.store.connection import fetch
 from analytics.sums.macros import BEHIND
 from analytics.sums.sums import HOUR_KEY, HOUR_SCALES
 
-_WANTED = "project IN (SELECT unnest($projects::VARCHAR[]))"
+_WANTED = "list_contains($projects::VARCHAR[], project)"
 _CHANGED = f"SELECT DISTINCT project FROM log.changed_scores() WHERE {_WANTED} AND day >= $since AND day < $until"
 _KEPT = f"SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.hourly_scores WHERE {_WANTED} AND hour >= $since AND hour < $until"
 _SINGLE = "SELECT * EXCLUDE (day) FROM log.score_hours($projects::VARCHAR[], $since::TIMESTAMP, $until::TIMESTAMP)"
@@ -37,7 +37,7 @@ def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since
     single = _changed(cursor, wanted)
     kept = fetch(cursor, _KEPT, wanted)
     # The sums of the last day hold what has come behind the moment, too.
-    single.update(kept.filter(pl.col("last_at") >= moment)["project"])
+    single.update(kept["project"].filter(kept["last_at"] >= moment))
     if single:
         fresh = fetch(cursor, _SINGLE, {"projects": sorted(single), "since": first, "until": moment})
         kept = pl.concat([kept.filter(~pl.col("project").is_in(single)), fresh.cast(kept.schema)], how="diagonal")

@@ -35,7 +35,7 @@ _FORGET = (
 def number_runs(connection: duckdb.DuckDBPyConnection, diagnoses: pl.DataFrame) -> dict[str, int]:
     """Give numbers to those of the diagnosed sessions that have none; answers the next number of each project that got any.
 
-    `diagnoses` are rows of the log with `_offset`; whoever calls keeps the answer as watermarks of RUN_NUMBERS.
+    `diagnoses` are rows of the log with `_offset`; the caller keeps the answer as watermarks of RUN_NUMBERS.
     """
     with registered(connection, diagnoses.select("connection", "session_id", "project", "_offset")):
         return _give(connection, BATCH)

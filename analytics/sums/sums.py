@@ -2,7 +2,7 @@
 """Sums of scores by UTC day and by the hour: one definition for kept sums and for those added up on request.
 
 Billionths are added as whole numbers: sums depend neither on the order in which scores are met nor on how they are split. What may be
-too large for 64 bits is rounded to a double as it is kept, and whoever adds such sums up adds whole numbers again.
+too large for 64 bits is rounded to a double as it is kept, and adding such sums up adds whole numbers again.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from audit.anchors.judge_shift import FEWEST_ROUNDS, Shift, Verdict, by_round, s
 ERROR = 0.01
 """Chance, for ever, that a tier's judge is wrongly said to have changed."""
 MIN_ANCHORS = 8
-"""With fewer nobody is said to be the cause."""
+"""With fewer, no cause is named."""
 UP, DOWN = "up", "down"
 _BETS = (0.15, 0.4, 0.8)
 

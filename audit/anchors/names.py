@@ -5,7 +5,7 @@ from __future__ import annotations
 from audit.fingerprints import digest
 
 ANCHORS = "anchors"
-"""Connection of what anchors are judged by, and the name that nobody else may take."""
+"""Connection of what anchors are judged by, a reserved name."""
 _MARK = f"{ANCHORS}."
 _LONGEST = 63
 

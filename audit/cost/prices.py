@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
 
-from audit.policy.files import Document
+from audit.policy.settings_files import Document
 
 NANO = 10**9
 """Nano-USD in a USD."""
@@ -174,7 +174,7 @@ class ModelPrice(Rates):
     def worst_case(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
         """Nano-USD that one call can cost at most; of a batched one at the batch's prices, where they are known.
 
-        A token for each byte of its texts, and the overhead, at the dearest price of input, and every token of output it may have.
+        A token for each byte of its texts, and the overhead, at the highest price of input, and every token of output it may have.
         """
         most = texts_size + OVERHEAD_TOKENS
         return self.most(PromptBound(most, written=most), max_tokens, batched=batched, cache_life=cache_life)

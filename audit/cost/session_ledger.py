@@ -44,7 +44,7 @@ class Ledger:
     def settle(self, amount: int, cost: int) -> None:
         """A reserved call was made and cost this much; ValueError for more than was set aside for it.
 
-        A call that nobody knows the outcome of has cost the whole amount.
+        A call with an unknown outcome has cost the whole amount.
         """
         if _amount(cost) > amount:
             raise ValueError(f"a call cost {cost} nano-USD and {amount} were reserved for it")

@@ -195,7 +195,7 @@ def default_profile(source: str | None) -> Profile:
 
 
 def recorded_profile(version: str | None, changes_json: str | None) -> Profile | None:
-    """The profile that a diagnosis says it was made with; None for one of before, and for a profile of another version."""
+    """The profile that a diagnosis says it was made with; None for an older one, and for a profile of another version."""
     found = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
     if found is None or changes_json is None:
         return found

@@ -5,7 +5,7 @@
    history is no reason to cry out earlier, and one that is full of failures must not hide the next one below the default.
 3. Fewer than MIN_RUNS runs propose nothing: of 20 runs, one in a hundred cannot be told from none.
 
-What is proposed takes the history for normal. Whoever takes a proposal over looks at the runs first that it no longer flags.
+What is proposed takes the history for normal. Before taking a proposal over, look at the runs that it no longer flags.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nodes: every event, then one node a failure type. Edges: `precedes` between consecutive events; for every cause, `causes` from
 each evidence event to its failure, and `reinforces` between its consecutive evidence events. No edge is repeated. The graph is
-built when somebody asks for it, from the events and the causes; it is not stored.
+built on request, from the events and the causes; it is not stored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Counts are exact and scores rest on everything. Lists are cut: the causes with the largest impact, the first references of each,
 the most frequent event types, the beginning of long names. The events themselves are in the log, so the whole is made again from
-them when somebody asks.
+them on request.
 """
 
 from __future__ import annotations

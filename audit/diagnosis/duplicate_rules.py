@@ -30,7 +30,7 @@ CLOCKS = timedelta(minutes=10)
 MOMENT = timedelta(minutes=2)
 """How far apart two accounts of a step may lie that has no id and nothing else to be told by."""
 SKEW = timedelta(minutes=1)
-"""How far the clock of whoever tells something may be ahead of ours."""
+"""How far the clock of a sender may be ahead of ours."""
 MIN_CUT = 200
 """Characters that are left of a text that was cut, at least."""
 MAX_NAMED = 10

@@ -33,7 +33,7 @@ RATIOS = (1.5, 2.0, 3.0, 5.0)
 SUSPECTED = 150.0
 """Evidence that makes an alarm: at most one false one a year, `docs/decisions/0052-spikes.md`."""
 CONFIRMED = 1_000_000.0
-"""Evidence from which on a spike is certain enough to wake somebody."""
+"""Evidence from which on a spike is confirmed."""
 
 
 class Day(NamedTuple):

@@ -2,7 +2,7 @@
 
 After an hour, each day of the last 400 is a day on which the mean may have changed. For each of them `audit.drift.change_evidence` says how much
 more probable the scores are with that change than without any; the sum over the days is the evidence (Shiryaev and Roberts' sum, of
-e-values that start anew every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change
+e-values that start again every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change
 detection"). Without a change each term is 1 on average, so the sum grows by no more than 1 a day, and it takes at least `SUSPECTED` days
 on average until it has reached `SUSPECTED`, however often one looks.
 """
@@ -66,7 +66,7 @@ class Change:
     seen_at: datetime
     """Time of the last unit after which it was: all the estimates rest on the units up to it."""
     confirmed_at: datetime | None
-    """Since when it is certain enough to wake somebody, within the days that are checked; None while it is only suspected."""
+    """Since when it is confirmed, within the days that are checked; None while it is only suspected."""
     first_day: date
     """The most probable first day of the change."""
     earliest_day: date

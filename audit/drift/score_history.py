@@ -20,7 +20,7 @@ from audit.drift.variation import Normal, Stretch, normal_before
 REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
 HISTORY_DAYS = 400
-"""A look sees so many UTC days, its own included: a change that nobody decided on is seen for a year, then what is new is normal."""
+"""A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
 _AGES = np.array(

@@ -63,7 +63,7 @@ class SpreadChange:
     """First of the days that were compared with."""
     log_evidence: float
     is_confirmed: bool
-    """Whether it is certain enough to wake somebody."""
+    """Whether it is confirmed."""
 
     @property
     def ratio(self) -> float:

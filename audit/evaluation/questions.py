@@ -17,7 +17,7 @@ from audit.evaluation.cases.profile import Plan
 from audit.exchanges.outcomes import UNSCORED, TierState
 from audit.exchanges.questions import Material, Question
 from audit.fingerprints import canonical_json, stable_id
-from schemas.bounds.messages import decoding_words, words_of
+from schemas.bounds.validation_messages import decoding_words, words_of
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
 
@@ -30,7 +30,7 @@ NOT_RECORDED = TierState(UNSCORED, "not_recorded")
 NOT_BATCHED = TierState(UNSCORED, "not_batched")
 """What an iteration of a batch judge is that no batch has answered: it is not asked call by call."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
-"""By type of judge: what an iteration is that nobody may be asked about."""
+"""By type of judge: the state of an iteration that may not be asked."""
 
 
 def request_id(evaluation_id: str, attempt: int) -> str:

@@ -1,7 +1,7 @@
 """Requests for evaluations: a case, a plan and a run become one record that holds everything the judge is shown.
 
 Names and ways of asking change no score, so neither the ids of profile, judge run and judge nor the type of the judge nor the cost cap
-are in the fingerprint: the same run held against the same case is evaluated once, whoever asks.
+are in the fingerprint: the same run with the same case is evaluated once, however often it is asked for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.case_files import shipped_system_prompt
 from audit.evaluation.cases.checks import check_run
 from audit.evaluation.cases.profile import Plan
-from audit.evaluation.prompting import complete
 from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run
 from audit.evaluation.view.view import subject_view
@@ -117,3 +117,18 @@ def _facts(run: Run) -> dict[str, Any]:
 def _digest(value: Any) -> str:
     """SHA-256 of the value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+FORM = "# What you are given, and what you answer"
+"""Heading of the last part of the shipped prompt: the form of the message, which texts are data, and the shape of the answer."""
+
+
+def complete(system_prompt: str) -> str:
+    """The prompt with the form put at its end, where it does not hold it word for word.
+
+    One's own prompt says how to score. What the judge is given and how it answers is no matter of taste: a server that takes no
+    notice of the answer's schema has nothing else to go by, and nor has a judge that is not to obey the texts it reads.
+    """
+    shipped = shipped_system_prompt()
+    form = shipped[shipped.index(FORM) :]
+    return system_prompt if form.strip() in system_prompt else f"{system_prompt.rstrip()}\n\n{form}"

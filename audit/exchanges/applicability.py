@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from audit.exchanges.sampling import is_disagreement
 from audit.patterns import Pattern, compile_pattern
-from audit.policy.methodology import When
+from audit.policy.methodology import BehaviouralDimension, When
+from audit.policy.policy import ProjectPolicy
+from schemas.records import Exchange
 
 _EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
 _CODE = compile_pattern(
@@ -20,18 +21,6 @@ _CODE = compile_pattern(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """What decides on the applicability of a dimension."""
-
-    user_message: str
-    agent_response: str
-    flagged: bool
-    """Whether Tier 1 or Tier 2 raised a flag."""
-    multi_user: bool
-    """Whether the record says that several users take part."""
-
-
 def _starts_with(verbs: str) -> Pattern:
     spaced = verbs.replace(" ", r"\s+")
     return compile_pattern(rf"\A\s*(?:{spaced})\b", where="task")
@@ -40,17 +29,22 @@ def _starts_with(verbs: str) -> Pattern:
 _EXECUTION = _starts_with(_EXECUTION_VERBS)
 _IMPLEMENTATION = _starts_with(f"{_EXECUTION_VERBS}|build|refactor")
 
-_HOLDS: dict[When, Callable[[Circumstances], bool]] = {
-    When.ALWAYS: lambda _c: True,
-    When.EXECUTION_TASK: lambda c: _EXECUTION.matches(c.user_message),
-    When.IMPLEMENTATION_TASK: lambda c: _IMPLEMENTATION.matches(c.user_message),
-    When.DISAGREEMENT: lambda c: is_disagreement(c.agent_response),
-    When.HIGH_STAKES: lambda c: c.flagged,
-    When.CODE_CHANGE: lambda c: _CODE.matches(c.agent_response),
-    When.MULTI_USER: lambda c: c.multi_user,
+_HOLDS: dict[When, Callable[[Exchange, bool], bool]] = {
+    When.ALWAYS: lambda _, _flagged: True,
+    When.EXECUTION_TASK: lambda exchange, _: _EXECUTION.matches(exchange.user_message),
+    When.IMPLEMENTATION_TASK: lambda exchange, _: _IMPLEMENTATION.matches(exchange.user_message),
+    When.DISAGREEMENT: lambda exchange, _: is_disagreement(exchange.agent_response),
+    When.HIGH_STAKES: lambda _, flagged: flagged,
+    When.CODE_CHANGE: lambda exchange, _: _CODE.matches(exchange.agent_response),
+    When.MULTI_USER: lambda exchange, _: exchange.multi_user,
 }
 
 
-def applies(when: When, circumstances: Circumstances) -> bool:
-    """Whether a dimension with this filter applies."""
-    return _HOLDS[when](circumstances)
+def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
+    """Whether a dimension with this filter applies; `flagged` is whether Tier 1 or Tier 2 raised a flag."""
+    return _HOLDS[when](exchange, flagged)
+
+
+def applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
+    """The Tier 3 dimensions that apply to an exchange."""
+    return tuple(one for one in policy.methodology.tier3 if applies(one.when, exchange, flagged=flagged))

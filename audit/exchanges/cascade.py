@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from audit.exchanges.applicability import Circumstances, applies
+from audit.exchanges.applicability import applicable
 from audit.exchanges.outcomes import (
     NOT_APPLICABLE,
     SCORED,
@@ -28,7 +28,6 @@ from audit.exchanges.outcomes import (
 )
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
-from audit.policy.methodology import BehaviouralDimension
 from audit.policy.policy import ProjectPolicy
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
@@ -82,7 +81,7 @@ def cascade(
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
         case.tier2_5, case.thinking = yield from _ask(case, partial(thinking_question, exchange, policy), THINKING)
-    dimensions = _applicable(case, flagged=_is_flagged(case))
+    dimensions = applicable(exchange, policy, flagged=_is_flagged(case))
     case.tier3 = _gate(case) if dimensions else _without_dimensions(case)
     if case.tier3.state == SCORED:
         ask = partial(tier3_question, exchange, policy, dimensions)
@@ -158,20 +157,9 @@ def _is_flagged(case: _Case) -> bool:
     return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
 
 
-def _applicable(case: _Case, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
-    """The Tier 3 dimensions that apply to the exchange."""
-    circumstances = Circumstances(
-        user_message=case.exchange.user_message,
-        agent_response=case.exchange.agent_response,
-        flagged=flagged,
-        multi_user=case.exchange.multi_user,
-    )
-    return tuple(one for one in case.policy.methodology.tier3 if applies(one.when, circumstances))
-
-
 def _without_dimensions(case: _Case) -> TierState:
     """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
-    undecided = _has_no_score(case.tier2) and _applicable(case, flagged=True)
+    undecided = _has_no_score(case.tier2) and applicable(case.exchange, case.policy, flagged=True)
     return case.tier2 if undecided else NO_DIMENSION
 
 
@@ -204,17 +192,11 @@ def _found(case: _Case) -> dict[str, Any]:
 
 
 def _score(case: _Case) -> Score:
-    task = case.task
     return score_of(
+        case.task,
         case.exchange,
         case.policy,
-        revision=task.revision,
-        turn_number=task.turn_number,
-        sampling_reason=task.sampling_reason,
-        sampling_probability=task.sampling_probability,
-        tier1_score=task.tier1_score,
-        tier1_flags=task.tier1_flags,
-        tiers=JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
+        JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
         judgements=case.judgements,
         paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
     )

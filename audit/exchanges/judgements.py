@@ -25,7 +25,7 @@ INTERRUPTED = "interrupted"
 COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
 """What a tier is when the session's cap leaves no room for the call."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
-"""What a tier is when there is a cap and nobody knows what the model costs."""
+"""The state of a tier under a cap if the model has no known price."""
 
 _LENGTHS = 10
 """Bytes that an array takes beside its items, and each item beside its own bytes, at most."""

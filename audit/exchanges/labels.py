@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, Protocol
+from typing import Any
 
-from schemas.bounds.names import labels_fault
+from audit.redaction.redactor import Redactor
+from schemas.bounds.name_rules import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label
 
@@ -21,15 +21,7 @@ KNOWN = ("agent_version", "prompt_version", "tool_version", "tenant")
 """Names that Driftline knows the meaning of; every other name is as good."""
 
 
-class JsonRedactor(Protocol):
-    """Takes secrets out of JSON values (`audit.redaction.redactor.Redactor`)."""
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The value without its secrets, and how many of each kind were taken out."""
-        ...
-
-
-def read_labels(given: Any, redactor: JsonRedactor, where: str = FIELD) -> tuple[Label, ...]:
+def read_labels(given: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
     """The labels that were sent, without secrets, sorted by name; none for null.
 
     BoundsError naming the label, below `where`, when the value is no object or a label breaks a rule.

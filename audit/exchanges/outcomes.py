@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+import msgspec
+
 from audit.cost.prices import nano_of, usd_of
 from audit.exchanges.anomalies import anomaly_reasons
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
-from schemas.records import DimensionScore, Exchange, Judgement, Score
+from schemas.records import DimensionScore, Exchange, Judgement, Score, ScoringTask
 
 RULE_VERSION = "eval-4"
 """Version of Tier 1, sampling and the cascade, with how answers are read. From eval-4 on the weights of a closed session add up."""
@@ -96,43 +98,19 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-def structural_score(
-    exchange: Exchange,
-    policy: ProjectPolicy,
-    *,
-    revision: int,
-    turn_number: int,
-    sampling_reason: str,
-    sampling_probability: float | None,
-    tier1_score: float,
-    tier1_flags: tuple[str, ...],
-    judged: TierState,
-) -> Score:
-    """The score of an exchange that no judge has seen: Tier 1, and the state `judged` for the tiers that want one."""
-    return score_of(
-        exchange,
-        policy,
-        revision=revision,
-        turn_number=turn_number,
-        sampling_reason=sampling_reason,
-        sampling_probability=sampling_probability,
-        tier1_score=tier1_score,
-        tier1_flags=tier1_flags,
-        tiers=JudgedTiers(tier2=judged, tier2_5=thinking_state(exchange, policy, judged), tier3=judged),
-    )
+def structural_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, judged: TierState) -> Score:
+    """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one."""
+    tiers = JudgedTiers(tier2=judged, tier2_5=thinking_state(exchange, policy, judged), tier3=judged)
+    # Nothing was drawn for the judge, so it stands for no others.
+    return msgspec.structs.replace(score_of(task, exchange, policy, tiers), sampling_probability=None)
 
 
 def score_of(
+    task: ScoringTask,
     exchange: Exchange,
     policy: ProjectPolicy,
-    *,
-    revision: int,
-    turn_number: int,
-    sampling_reason: str,
-    sampling_probability: float | None,
-    tier1_score: float,
-    tier1_flags: tuple[str, ...],
     tiers: JudgedTiers,
+    *,
     judgements: Sequence[Judgement] = (),
     paid: Sequence[Judgement] = (),
 ) -> Score:
@@ -141,23 +119,23 @@ def score_of(
     `paid` is everything the exchange was judged by so far, these and others: what it cost.
     """
     dimensions = {one.dimension: one.score for one in tiers.tier3_dimensions}
-    reasons = anomaly_reasons(tier1_flags, dimensions, tiers.tier2_5_alignment, tamper_reasons(exchange))
+    reasons = anomaly_reasons(task.tier1_flags, dimensions, tiers.tier2_5_alignment, tamper_reasons(exchange))
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
-        revision=revision,
+        revision=task.revision,
         exchange_id=exchange.exchange_id,
         connection=exchange.connection,
         project=exchange.project,
         agent=exchange.agent,
         session_id=exchange.session_id,
-        turn_number=turn_number,
+        turn_number=task.turn_number,
         exchange_at=exchange.occurred_at,
         scored_at=max([exchange.ingested_at, *(one.judged_at for one in judgements)]),
         disposition=tiers.disposition,
-        sampling_reason=sampling_reason,
-        sampling_probability=sampling_probability,
-        tier1_score=tier1_score,
-        tier1_flags=tier1_flags,
+        sampling_reason=task.sampling_reason,
+        sampling_probability=task.sampling_probability,
+        tier1_score=task.tier1_score,
+        tier1_flags=task.tier1_flags,
         **tiers.columns(),
         anomaly=bool(reasons),
         anomaly_reasons=reasons,

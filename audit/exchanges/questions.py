@@ -66,14 +66,14 @@ class Question:
     read: Callable[[str], Any]
     """The answer's text as a checked value, or `Invalid`."""
     fallback: TierState | None = None
-    """Where nobody can be asked any more: the state of the tier when no answer was recorded. None: the judge may be asked."""
+    """Where no judge can be asked any more: the state of the tier when no answer was recorded. None: the judge may be asked."""
     verbatim: bool = False
     """Whether the one material is the message as it is sent: it fences its texts itself, and the instructions state the schema."""
 
     def content(self, boundary: str) -> str:
         """The materials, each fenced by marks that carry the boundary, and the task; of a verbatim question the material itself.
 
-        The boundary is drawn for each request, so nobody who wrote a text can have known it.
+        The boundary is drawn for each request, so no author of a text can have known it.
         """
         if self.verbatim:
             return "".join(one.literal for one in self.materials)

@@ -2,7 +2,7 @@
 
 Speaking of judges and scores is ordinary work: people ask for evaluations, agents grade homework and write prompts for judges.
 What counts is who is spoken to and what is wanted. So a way to address a judge counts together with a wanted verdict near it, in
-any of the languages of the table; a few phrases that nobody else could be meant by count alone.
+any of the languages of the table; a few phrases that can mean no one else count alone.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ MODEL_ADDRESS = (
     rf"|\bif\s+you(?:'re|\s+are)\s+(?:an?|the)\s+(?:{_MACHINE}[ -]?\s{{0,3}}){{1,3}}(?:{_JUDGE}\s+)?(?:(?:that|who|which)\s+is\s+)?{_JUDGING}\s+th(?:is|e)\b"
     rf"|\b(?:to|dear|hey|hi|hello|attention)\s{{1,4}}{_WHICH}(?:{_MACHINE}[ -]\s{{0,3}}){{1,2}}{_JUDGING}\s+this\b"
 )
-"""Speaks to a model that judges: nobody else can be meant."""
+"""Speaks to a model that judges: no one else can be meant."""
 
 _OBJECT = r"(?:this\s+(?:response|exchange|transcript|turn|agent)|my\s+(?:response|answer|reply|output))"
 _IMPERATIVE = (

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from audit.fingerprints import canonical_json, digest
 from audit.patterns import MAX_PATTERN_LENGTH, Pattern, compile_pattern, straighten
-from audit.policy.files import Document, Location
+from audit.policy.settings_files import Document, Location
 from schemas.errors import PolicyError
 
 SHIPPED = ("default", "prawduct", "tilt")
@@ -90,7 +90,7 @@ class MethodologyFile(_FileModel):
     tier3: Annotated[tuple[BehaviouralDimension, ...], Field(max_length=16)] = ()
     """Dimensions beside the default ones, scored from 1 to 5."""
     judge_context: Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)] = ""
-    """What the judge is told of the agents and of what they are to do."""
+    """What the judge learns about the agents and their tasks."""
 
 
 @dataclass(frozen=True, slots=True)

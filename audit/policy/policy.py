@@ -18,10 +18,10 @@ from audit.cost.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
 from audit.patterns import compile_pattern
-from audit.policy.files import Document, Location
 from audit.policy.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.policy.model import PolicyModel
-from audit.policy.parts import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
+from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
+from audit.policy.settings_files import Document, Location
 from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError
 

@@ -26,7 +26,7 @@ from schemas.bounds.limits import (
     has_surrogates,
     is_too_deep,
 )
-from schemas.bounds.names import CONTROL, SHOWN, identifier_fault, labels_fault
+from schemas.bounds.name_rules import CONTROL, SHOWN, identifier_fault, labels_fault
 
 
 class Rule(Protocol):

@@ -17,8 +17,8 @@ import fastavro
 import msgspec
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
-from schemas.bounds.messages import decoding_words
 from schemas.bounds.record_bounds import check_fields
+from schemas.bounds.validation_messages import decoding_words
 from schemas.errors import (
     BoundsError,
     FramingError,

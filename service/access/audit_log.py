@@ -26,7 +26,7 @@ _COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A change that somebody asks for."""
+    """A requested change."""
 
     kind: Literal["operator", "command"]
     name: str

@@ -1,1 +1,1 @@
-"""Alerts: what people are told, where it goes, and when. What is to be told waits in the database until it is delivered."""
+"""Alerts: which alerts are sent, where, and when. Alerts wait in the database until they are delivered."""

@@ -1,6 +1,6 @@
 """Delivering alerts: the periodic task that tells of new incidents and posts what waits in the outbox.
 
-1. Incidents are found by looking: those that are live, that the project is to be told of, and of which no alert was made. So none is lost
+1. Incidents are found by looking: those that are live, that the project wants alerts about, and that have none yet. So none is lost
    to a kill between the two.
 2. Few alerts that are due go out one by one; when there are many, one digest holds them all: at the end of quiet hours, or when a
    whole fleet falls silent.
@@ -29,7 +29,7 @@ from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
-"""Incidents that were seen longer ago are not told: a database that is filled anew must not tell of history."""
+"""Incidents that were seen longer ago are not told: a database that is filled again must not raise alerts about history."""
 MOST_SINGLE = 5
 """Alerts that go out one by one; more that are due at once are a digest."""
 Chance = Callable[[], float]

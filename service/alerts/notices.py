@@ -27,7 +27,7 @@ _MISSED = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to be told once: another notice of the same kind, subject and cause is the same one."""
+    """Something to alert about once: another notice of the same kind, subject and cause is the same one."""
 
     kind: str
     """incident, telemetry or test."""
@@ -50,7 +50,7 @@ class Notice:
 
 
 def incident_notice(incident: Incident) -> Notice:
-    """What is told of an incident: once, and once more when it becomes critical, or is confirmed after it was told as suspected."""
+    """The alert about an incident: once, and once more when it becomes critical, or is confirmed after it was told as suspected."""
     is_suspected = incident.confidence == SUSPECTED
     details = {
         "type": incident.type,
@@ -92,7 +92,7 @@ class SilentSession:
 
 
 def silence_notice(session: SilentSession) -> Notice:
-    """What is told of a silent session: once for each level of each silence."""
+    """The alert about a silent session: once for each level of each silence."""
     silence, level = session.silence, _severity(session.silence.level or "")
     minutes, interval = round(silence.elapsed.total_seconds() / 60, 1), round(session.interval_ms / 60_000, 2)
     details = {
@@ -117,7 +117,7 @@ def silence_notice(session: SilentSession) -> Notice:
 
 
 def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
-    """What is told of many sessions of a project that are at one level: once, as long as it is these."""
+    """The alert about many sessions of a project that are at one level: once, as long as it is these."""
     first = sessions[0]
     level, newest = _severity(first.silence.level or ""), max(one.last_received for one in sessions)
     names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])

@@ -1,4 +1,4 @@
-"""Quiet hours: the hours of every day in which nobody wants to be woken, in a zone of their own."""
+"""Quiet hours: the hours of every day in which warnings wait, in a zone of their own."""
 
 from __future__ import annotations
 

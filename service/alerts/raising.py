@@ -26,7 +26,7 @@ Held = Literal["warning", "all"]
 
 
 class Alerts:
-    """Puts notices into the outbox. Without a channel it does nothing: there is nobody to tell."""
+    """Puts notices into the outbox. Without a channel it does nothing: there is no channel."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Alerts:
         self._policy = policy
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
-        """Have people told of these; durable on return. What was told before is left out, so that raising twice changes nothing.
+        """Queue these alerts; durable on return. What was told before is left out, so that raising twice changes nothing.
 
         Answers how many entries of the outbox are new.
         """
@@ -57,7 +57,7 @@ class Alerts:
         return await asyncio.to_thread(lambda: self.outbox.put(self._entries(notices)))
 
     def wants(self, incident: Incident) -> bool:
-        """Whether people are told of an incident: of a confirmed one, and of a suspected one where the project's policy says so."""
+        """Whether an incident raises an alert: of a confirmed one, and of a suspected one where the project's policy says so."""
         if incident.confidence == CONFIRMED:
             return True
         return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected

@@ -1,7 +1,7 @@
 """Alerts as JSON for programs, signed where there is a secret. The form has a version; fields may be added to it.
 
 `Driftline-Signature: t=SECONDS,v1=HEX`: HEX is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body.
-A receiver checks it and refuses old times, so that nobody can send it a message again.
+A receiver checks it and refuses old times, so that no message can be replayed.
 """
 
 from __future__ import annotations

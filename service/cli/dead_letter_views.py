@@ -1,4 +1,4 @@
-"""Dead letters on a terminal. Their bytes are whatever somebody sent: text is shown line by line, anything else as a hex dump."""
+"""Dead letters on a terminal. Their bytes are what was sent: text is shown line by line, anything else as a hex dump."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from streams.watch.checking import Checked
 AGENTS_NAMED = 5
 """Agents whose failures are named; the others are counted."""
 UNSAFE_SHARE = 0.2
-"""Part of an agent's runs from which unsafe ones say more of the thresholds than of the agent, until somebody has looked."""
+"""Part of an agent's runs from which unsafe ones say more of the thresholds than of the agent, until a person has looked."""
 
 
 def import_findings(workspace: Workspace, checked: list[Checked], program: str) -> Iterator[RenderableType]:

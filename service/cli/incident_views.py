@@ -95,7 +95,7 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     for made in deployments_of(evidence):
         yield Text(f"Deployed when it may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}")
     if evidence.get("samplingMix"):
-        yield Text("\nWhat was judged, before and after", style="bold")
+        yield Text("\nSampling before and after", style="bold")
         yield _mix_table(evidence["samplingMix"])
     if evidence.get("exchanges"):
         yield Text("\nThe exchanges that moved it most", style="bold")

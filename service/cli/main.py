@@ -145,9 +145,9 @@ def run(arguments: list[str]) -> int:
 def _show_error(message: str, hint: str) -> int:
     """Print an expected error; answers the exit code."""
     for line in message.splitlines():
-        err.print(f"error: {plain(line, 1000)}", style="red", markup=False, soft_wrap=True)
+        err.say(f"error: {plain(line, 1000)}", style="red")
     if hint:
-        err.print(f"       {hint}", markup=False, soft_wrap=True)
+        err.say(f"       {hint}")
     return 2
 
 

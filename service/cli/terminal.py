@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +19,7 @@ PIPE_WIDTH = 200
 
 
 def leave_quietly() -> NoReturn:
-    """End with 0 when the reader of a pipe went away: whoever wanted no more got what was wanted."""
+    """End with 0 when the reader of a pipe went away: sessions that wanted no more got what they wanted."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
@@ -27,12 +27,16 @@ def leave_quietly() -> NoReturn:
 class _Console(Console):
     """A console that ends quietly when the reader of its pipe went away, as `head` does."""
 
+    def say(self, words: RenderableType, *, style: str | None = None) -> None:
+        """Print words as they are: brackets are no markup, and a line that is cut in two could not be copied."""
+        self.print(words, style=style, markup=False, soft_wrap=True)
+
     def on_broken_pipe(self) -> None:
         """Called by rich when a write fails."""
         leave_quietly()
 
 
-def _console(*, stderr: bool) -> Console:
+def _console(*, stderr: bool) -> _Console:
     # Without emoji: a place such as file.jsonl:100:1 holds the name of one.
     console = _Console(stderr=stderr, highlight=False, emoji=False)
     return console if console.is_terminal else _Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
@@ -76,7 +80,7 @@ def counted(number: int, thing: str) -> str:
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings to the error output, one per line."""
     for sentence in sentences:
-        err.print(f"warning: {sentence}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"warning: {sentence}", style="yellow")
 
 
 def styled(value: Any) -> Text:

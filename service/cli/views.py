@@ -140,7 +140,7 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Dollars, and how many calls' cost is not among them because nobody knows the price."""
+    """Dollars, and how many calls' cost is not among them because the price is not known."""
     known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
     return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
 
@@ -202,3 +202,12 @@ def _evidence_summary(document: Mapping[str, Any]) -> Text:
         f"{cost['duplicate_calls']} duplicate calls, about {cost['token_waste']} tokens wasted",
         style="dim",
     )
+
+
+def agreement_cells(name: str, found: Mapping[str, Any]) -> list[Any]:
+    """A row of a table on agreement: who is compared, how much there is, kappa and bias with their intervals."""
+    kappa = found["state"].replace("_", " ")
+    if found["kappa"] is not None:
+        kappa = f"{found['kappa']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    bias = MISSING if found["bias"] is None else f"{found['bias']:+.2f} ({found['biasLow']:+.2f} to {found['biasHigh']:+.2f})"
+    return [name, found["labels"], found["exchanges"], found["sessions"], kappa, bias]

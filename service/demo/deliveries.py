@@ -18,7 +18,7 @@ from service.access.access import AccessStore, Holder, access_file
 from service.demo.conversations import Session
 from service.http.bounds import API, EVENTS, INGEST
 from service.settings import Settings
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import Clock, utc_now
 
 AT_ONCE = 48
@@ -34,7 +34,7 @@ _QUEUE = re.compile(r'^driftline_queue_size\{queue="(?:commits|tasks)"\} ([0-9.e
 OPERATOR = "demo"
 """Who reads every project."""
 Told = Callable[[str], None]
-"""Told how far it is, in words."""
+"""Called with the progress, in words."""
 
 
 class DeliveryError(DriftlineError):
@@ -155,7 +155,7 @@ class _Server:
             raise DeliveryError(f"{pending} exchanges of {project} have no score")
 
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
-        """Make a call; what was taken twice counts once, so it is made again when nobody knows what became of it."""
+        """Make a call; what was taken twice counts once, so it is made again when its fate is not known."""
         heads = {"Authorization": f"Bearer {token}"}
         why = ""
         for attempt in range(_ATTEMPTS):

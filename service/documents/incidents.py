@@ -102,7 +102,7 @@ def incident_records(
 
 
 def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
-    """Who decided what on an incident, and when, oldest first."""
+    """Decisions on an incident, with who and when, oldest first."""
     rows = query_rows(cursor, "incident_decisions", {"projects": None, "incident": incident_id})
     return [
         {"status": row["status"], "by": row["reviewer"], "comment": row["comment"], "at": iso_time(row["occurred_at"])}

@@ -45,7 +45,7 @@ def next_to_review(
 ) -> Document | None:
     """The exchange that is most worth a look of the rater, with its texts; None when nothing is left.
 
-    With `blind` the judge's verdict is left out, so that it sways nobody. Texts are None where the exchange is not there any more.
+    With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None where the exchange is not there any more.
     """
     rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
     if not rows:

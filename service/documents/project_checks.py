@@ -1,6 +1,6 @@
 """Checks of a project for drift, and changes that no incident reports: absence is stated as what it is.
 
-A check looks at projects with exchanges of late, as of a moment. No incident is good news only where somebody looked, at a history that
+A check looks at projects with exchanges of late, as of a moment. No incident is good news only where a check was made, at a history that
 is as long as a whole baseline's.
 """
 
@@ -18,7 +18,7 @@ from audit.policy.policy import Policy
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """What became of checking a project.
 
-off: the policy does not have it audited; nothing: it has no scores; never: nobody has checked it yet; behind: exchanges came since the
+off: the policy does not have it audited; nothing: it has no scores; never: not checked yet; behind: exchanges came since the
 check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
 """
 Row = Mapping[str, Any]

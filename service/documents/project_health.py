@@ -1,7 +1,7 @@
 """Health of a project: its open incidents, and its last days even without an alarm.
 
-Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and nobody who
-reads "healthy" would look for them. Nor is it healthy where nobody has looked yet, or where there is too little to look at: that is unknown.
+Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and a reader
+of "healthy" would not look for them. Nor is it healthy where no check was made yet, or where there is too little to look at: that is unknown.
 """
 
 from __future__ import annotations

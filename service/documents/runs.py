@@ -1,7 +1,7 @@
 """Finished runs: their rows, their full diagnosis with evidence and graph, and the files they are exported as.
 
-A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both when
-somebody asks, by the same fold that made the record.
+A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on
+request, by the same fold that made the record.
 """
 
 from __future__ import annotations

@@ -40,5 +40,5 @@ class ScoreTimes:
 
 
 def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
-    """The times for a query that takes them; None, which such a query reads as not known, where nobody remembers any."""
+    """The times for a query that takes them; None, which such a query reads as not known, where none is remembered."""
     return None if times is None else times.of_people(cursor, project)

@@ -1,8 +1,8 @@
 """Evaluations by a server: asked for over HTTP, waited for, and read back as if they had been made here.
 
-1. Asking twice asks nobody twice: a call whose answer was lost is made again.
-2. The server does the work. Whoever stops waiting loses nothing; asked for again, it is found.
-3. The token goes in plain text over http:// to this machine only, unless somebody says that the way to another one is safe.
+1. Asking twice asks no judge twice: a call whose answer was lost is made again.
+2. The server does the work. A caller that stops waiting loses nothing; asked for again, it is found.
+3. The token goes in plain text over http:// to this machine only, unless the caller says that the way to another one is safe.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 from pydantic.alias_generators import to_camel
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile
+from audit.evaluation.cases.case_files import LoadedProfile
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import DriftlineError, InputError, SettingsError
@@ -162,21 +163,22 @@ class EvaluationClient:
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Make a call, again where it may be; ServerError with the server's words."""
-        why, hint = "", ""
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                self._sleep(0.25 * 2**attempt)
-            try:
-                answer = self._client.request(method, path, json=body)
-            except httpx2.TransportError as error:
-                why, hint = type(error).__name__, "Is the server running, and reachable from here?"
-                continue
-            if answer.is_success:
-                return _json(answer)
-            why, hint = _words(answer), _HINTS.get(answer.status_code, "")
-            if answer.status_code not in _LATER:
-                break
-        raise ServerError(f"{self._client.base_url}: {method} {path}: {why}", hint=hint)
+        request = f"{self._client.base_url}: {method} {path}"
+        again = Retrying(
+            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
+            wait=wait_exponential(multiplier=0.5),
+            stop=stop_after_attempt(_ATTEMPTS),
+            sleep=self._sleep,
+            retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
+        )
+        try:
+            answer = again(self._client.request, method, path, json=body)
+        except httpx2.TransportError as error:
+            hint = "Is the server running, and reachable from here?"
+            raise ServerError(f"{request}: {type(error).__name__}", hint=hint) from error
+        if not answer.is_success:
+            raise ServerError(f"{request}: {_words(answer)}", hint=_HINTS.get(answer.status_code, ""))
+        return _json(answer)
 
 
 def token_of_environment() -> str:

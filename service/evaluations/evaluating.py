@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from streams.judging.call_budget import StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
 from streams.log.log_writer import LogWriter
+from streams.stop_signals import handled_in_loop
 
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""
@@ -79,7 +80,7 @@ def catch_up(workspace: Workspace) -> None:
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
     """Make the evaluations that are asked for; answers them and the reused ones, in the order of `prepared`.
 
-    SettingsError when somebody is to be asked and there is nobody; StoppedError when the process was asked to stop; StoreError when the
+    SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
     database gives up; InputError for requests that came to nothing.
     """
     made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
@@ -108,7 +109,7 @@ class _Evaluating:
 
     async def run(self) -> list[Evaluated]:
         """Judge, and answer what came of it."""
-        with _told_to_stop(self._stopping):
+        with handled_in_loop(_asks_to_stop(self._stopping)):
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
             expected = self._prepared.estimate
             if opened.judge is None and (expected.calls or expected.left_over):
@@ -127,11 +128,11 @@ class _Evaluating:
         """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
-        from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
+        from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
         from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
-        journal = FileJournal(journal_of(self._settings.database))
+        journal = BatchJournal(journal_of(self._settings.database))
         judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
         asking = ask_in_batches(
             workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
@@ -168,8 +169,8 @@ class _Evaluating:
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
         """Wait for the work, telling how it gets on. When the process is to stop: have the work end, or StoppedError where it cannot."""
-        working, stopping = asyncio.create_task(work), asyncio.create_task(self._told_to_stop())
-        waits = {working, stopping}
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
             while not working.done():
                 await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
@@ -184,9 +185,6 @@ class _Evaluating:
             for one in (working, stopping):
                 one.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
-
-    async def _told_to_stop(self) -> None:
-        await self._stopping.wait()
 
     def _tell(self, engine: Engine | None) -> None:
         """Tell how it gets on, where that is news. JudgeOutOfReachError when there is no use in going on."""
@@ -233,23 +231,12 @@ def _numbered(found: Evaluation, asked: EvaluationRequest) -> Evaluation:
     return msgspec.structs.replace(found, repetition=asked.repetition, warnings=(*found.warnings, *late))
 
 
-@contextlib.contextmanager
-def _told_to_stop(stopping: asyncio.Event) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM set the event while the context is open, where signals can be had; the second one ends it at once."""
-    loop = asyncio.get_running_loop()
+def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
+    """What a signal does: the first one sets the event, the second one ends the process at once."""
 
-    def told() -> None:
+    def ask(_: signal.Signals) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
 
-    heard = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, told)
-            heard.append(number)
-    try:
-        yield
-    finally:
-        for number in heard:
-            loop.remove_signal_handler(number)
+    return ask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.case_files import LoadedProfile, load_case
 from audit.evaluation.cases.check_kinds import TrustAtLeast
-from audit.evaluation.cases.files import LoadedProfile, load_case
 from audit.evaluation.cases.profile import Plan, plans
 from schemas.errors import InputError, SettingsError
 from service.evaluations.gate import never_fails

@@ -14,7 +14,7 @@ from audit.evaluation.results.report import EvaluationRow, ModelSummary, Report
 from service.cli.terminal import bar, counted, plain, table
 
 UNKNOWN = "\u2013"
-"""Stands where nobody knows a value."""
+"""Stands for an unknown value."""
 SIMULATED_NOTE = "Simulated judge: it rates by simple rules, not by understanding."
 _GAP = 3
 """Columns that a table has between two of its own."""
@@ -126,7 +126,7 @@ def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, 
 
 
 def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
-    """The room, shared out: whoever needs less than an equal share leaves the rest to the others. At least four columns each."""
+    """The room, shared out: sessions that need less than an equal share leave the rest to the others. At least four columns each."""
     rooms: dict[str, int] = {}
     for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda one: one[1]), strict=True):
         rooms[name] = max(4, min(need, (room - sum(rooms.values())) // left))

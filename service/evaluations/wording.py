@@ -17,11 +17,11 @@ from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 
 PLAIN_SECONDS = 5.0
-"""How often progress is told where there is no terminal."""
+"""How often progress is printed without a terminal."""
 
 
 def estimate_document(prepared: Prepared) -> dict[str, Any]:
-    """An estimate for scripts; a cost that nobody knows is null."""
+    """An estimate for scripts; an unknown cost is null."""
     found = prepared.estimate
     known = {} if _is_priced(found) else {"expected_usd": None, "at_most_usd": None}
     return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}
@@ -90,7 +90,7 @@ class _Plainly:
         self._told_at = now
         done, total = progress.done, progress.total
         left = f", {(now - self._since) * (total - done) / done:,.0f} s left" if done else ""
-        err.print(f"evaluating: {done} of {total}, {_calls(progress)}{left}", markup=False, soft_wrap=True)
+        err.say(f"evaluating: {done} of {total}, {_calls(progress)}{left}")
 
 
 def _calls(progress: Progress) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_not_result, stop_after_attempt, wait_exponential
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
@@ -89,15 +90,11 @@ class ScoreEvents:
 
     async def _send(self, client: httpx2.AsyncClient, rows: list[dict[str, Any]]) -> None:
         body = request_of(rows, version(), explain=self._collector.explain).SerializeToString()
-        pause = PAUSE
-        for left in reversed(range(TRIES)):
-            wait = await self._try(client, body, rows)
-            if wait is None:
-                return
-            if not left:
-                raise CollectorError("the collector is not there, or takes nothing at the moment")
-            await asyncio.sleep(min(max(wait, pause), LONGEST_PAUSE))
-            pause *= 2
+        again = AsyncRetrying(retry=retry_if_not_result(_is_settled), wait=_pause, stop=stop_after_attempt(TRIES))
+        try:
+            await again(self._try, client, body, rows)
+        except RetryError:
+            raise CollectorError("the collector is not there, or takes nothing at the moment") from None
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
         """Send once: None when it is settled, else how many seconds the collector wants us to wait."""
@@ -117,6 +114,16 @@ class ScoreEvents:
         else:
             _note_partial(answer.content, span)
         return None
+
+
+def _is_settled(wait: float | None) -> bool:
+    return wait is None
+
+
+def _pause(tried: RetryCallState) -> float:
+    """Seconds until the next try: what the collector wants, and at least `PAUSE`, doubled with each try."""
+    wanted = tried.outcome.result() if tried.outcome else 0.0
+    return min(max(wanted, wait_exponential(multiplier=PAUSE)(tried)), LONGEST_PAUSE)
 
 
 def _note_partial(content: bytes, span: str) -> None:

@@ -27,7 +27,7 @@ from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
 from service.http.parameters import refuse_unknown
 from service.http.request_limits import BodyLimits, HostCheck, InFlight
-from service.http.requests import RequestRecord
+from service.http.request_middleware import RequestRecord
 from service.http.routes import (
     alerts,
     anchors,
@@ -63,8 +63,7 @@ from service.pages.projects import details as project_details
 from service.pages.projects import evaluations as evaluation_pages
 from service.pages.projects import telemetry as telemetry_page
 from service.pages.projects import wrap_quality as project_wrap_quality
-from service.pages.runs import files as run_files
-from service.pages.runs import run
+from service.pages.runs import run, run_downloads
 from service.queries.query_pool import QueryPool
 from service.version import version
 from streams.engine.record_intake import RecordIntake
@@ -112,7 +111,7 @@ ROUTERS = (
     exchange,
     sql,
     run,
-    run_files,
+    run_downloads,
     telemetry_page,
     evaluation_pages,
     help_page,

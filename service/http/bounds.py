@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from service.queries.requests import QueryLimits
+from service.queries.query_protocol import QueryLimits
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 API = "/api/audit"

@@ -1,7 +1,7 @@
 """Answers that are compressed: pages, and the files they load.
 
-What is compressed has a length that tells what repeats in it. Whoever reads lengths on the line and has texts of their own shown on a
-page could so guess a secret of it. The only secret of a page is its mark, which is another one as soon as anything else on the page is
+What is compressed has a length that tells what repeats in it. An attacker who reads lengths on the line and gets texts of their own
+onto a page could so guess a secret on it. The only secret of a page is its mark, which is another one as soon as anything else on the page is
 (`service.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not cookies, and may put a proxy in front.
 """
 

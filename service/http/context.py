@@ -40,7 +40,7 @@ class ApiContext:
     watch: Watch = field(init=False)
     """Checks the projects, and takes what people decide on incidents."""
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    """Who holds it asks for evaluations."""
+    """Its holder may ask for evaluations."""
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """When the exchanges were that people have scored."""
     _readers: anyio.CapacityLimiter = field(init=False)

@@ -16,11 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from audit.surrogates import mended_text
-from schemas.bounds.messages import words_of
+from schemas.bounds.validation_messages import words_of
 from schemas.errors import RecordError
 
 MAX_PROBLEMS = 5
-"""Problems of one body that are told."""
+"""Problems of one body that are reported."""
 DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}

@@ -21,10 +21,10 @@ from service.imports.file_reading import FileReader, FileRecords, parts_of, read
 from service.sessions import close_idle_sessions
 from service.workspace import Workspace, redaction_key_of
 from streams.log.admission import Accepted
-from streams.sources.derived.rules import OUTPUT_USE
+from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
-from streams.sources.openclaw.files import trajectory_beside
-from streams.sources.transcript_sources import OPENCLAW, TranscriptSource
+from streams.sources.openclaw.companion_files import trajectory_beside
+from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "openclaw-2"
@@ -55,7 +55,7 @@ class ImportSummary:
 
 
 Report = Callable[[int], None]
-"""Told how many more bytes were read."""
+"""Called with how many more bytes were read."""
 
 
 class Stamp(NamedTuple):
@@ -114,10 +114,6 @@ class Importer:
         self._summary = ImportSummary()
         self._accepted = Accepted()
         self._progress: list[ImportProgress] = []
-
-    def openclaw(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
-        """Import OpenClaw transcripts and session databases."""
-        return self.transcripts(OPENCLAW, files, report)
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import the transcripts of a source."""

@@ -48,7 +48,7 @@ class Found(NamedTuple):
     def report(self) -> None:
         """Name what was passed over on the error output."""
         for error in self.refused:
-            err.print(f"{plain(error, 1000)}: passed over. {error.hint}", markup=False, soft_wrap=True)
+            err.say(f"{plain(error, 1000)}: passed over. {error.hint}")
 
 
 def input_files(paths: Iterable[Path], reads: Reads) -> Found:

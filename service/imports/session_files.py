@@ -30,7 +30,7 @@ class FaultReport:
         self.count += 1
         if self.count <= FAULTS_SHOWN:
             place = "standard input" if name == STANDARD_INPUT else name
-            err.print(f"{plain(place)}:{line}: {plain(detail, 400)}", markup=False, soft_wrap=True)
+            err.say(f"{plain(place)}:{line}: {plain(detail, 400)}")
 
     def finish(self) -> None:
         """Say how many more there were than were named."""

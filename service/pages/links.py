@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from service.documents.scores import iso_time
+from service.http.paging import Place, page_of
 
 
 class Links:
@@ -131,3 +133,15 @@ def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
 
 def _time(at: datetime | str | None) -> str | None:
     return iso_time(at) if isinstance(at, datetime) else at
+
+
+Row = Mapping[str, Any]
+
+
+def linked(entries: Sequence[Row], limit: int, place: Callable[[Any], Place], query: str = "") -> tuple[list[Row], str | None]:
+    """The first `limit` of entries, and the part of an address that shows the next ones; None where there are none.
+
+    `query` is what the address says beside, such as `?window=7d`.
+    """
+    shown, cursor = page_of(entries, limit, place)
+    return shown, None if cursor is None else f"{query}{'&' if query else '?'}cursor={cursor}"

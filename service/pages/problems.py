@@ -1,4 +1,4 @@
-"""Errors as pages, for browsers that asked for a page; whoever asked for anything else gets the API's form."""
+"""Errors as pages, for browsers that asked for a page; other requests get the API's form."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from service.cli.worked_examples import worked_examples
 from service.http.routes.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.queries.requests import DEFAULT_ROWS, MAX_ROWS
+from service.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS
 
 router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
@@ -25,7 +25,7 @@ Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """The editor with a statement, which is not run until somebody wants it; for others, why they see none.
+    """The editor with a statement, which runs on request; for others, why they see none.
 
     A snapshot is made meanwhile, so that the first statement finds one.
     """

@@ -22,7 +22,7 @@ from analytics.sandbox.bounded import limited_frame, open_snapshot
 from analytics.sandbox.result_formats import FORMATS
 from analytics.sandbox.subprocesses import end_with_parent
 from schemas.errors import QueryError
-from service.queries.requests import Outcome, QueryLimits, Task
+from service.queries.query_protocol import Outcome, QueryLimits, Task
 
 FILES = 64
 NICE = 10

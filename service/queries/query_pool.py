@@ -9,8 +9,8 @@ from datetime import datetime
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.queries.processes import ask
-from service.queries.requests import Outcome, QueryLimits, Question
+from service.queries.query_processes import ask
+from service.queries.query_protocol import Outcome, QueryLimits, Question
 from service.queries.snapshot_cache import Snapshots
 
 
@@ -49,7 +49,7 @@ class QueryPool:
             self._running -= 1
 
     def prepare(self) -> None:
-        """See to it that there is a snapshot by the time somebody asks, who need not wait for it then."""
+        """Make a snapshot ahead of time, so that the next statement need not wait for it."""
         self._snapshots.prepare()
 
     async def ready(self) -> None:
@@ -57,6 +57,6 @@ class QueryPool:
         await self._snapshots.ready()
 
     async def close(self) -> None:
-        """Give back what it holds; questions under way are ended by whoever asked them."""
+        """Give back what it holds; callers end their questions under way."""
         with contextlib.suppress(OSError):
             await self._snapshots.close()

@@ -1,10 +1,10 @@
 """The snapshot that analysts' statements read: made when it is first asked for, and again when it is old and something has changed.
 
-1. Never two at once: one task copies and builds; whoever needs it waits for that one.
+1. Never two at once: one task copies and builds; others wait for that one.
 2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
    statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
 3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
-   that no room is held for nobody and nothing that was deleted lives on in it.
+   that it holds no room in vain and nothing that was deleted lives on in it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
-from service.queries.processes import build
-from service.queries.requests import QueryLimits
+from service.queries.query_processes import build
+from service.queries.query_protocol import QueryLimits
 
 SUFFIX = ".analysts"
 """What the folder beside the database ends with in which snapshots are made."""

@@ -20,9 +20,9 @@ from service.workspace import policy_of, redactor_of, utc_now
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate
 from streams.replay.history.history import History
-from streams.replay.history.tables import PARQUET, TABLES, TableHistory, Tables
+from streams.replay.history.table_history import PARQUET, TABLES, TableHistory, Tables
+from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
-from streams.replay.processes import Heard
 
 
 class Aim(Enum):
@@ -53,7 +53,7 @@ class ReplayJob:
         if policy.digest != self.plan.policy_digest:
             raise SettingsError("--policy: the policy has changed since the replay began", hint="Begin another with --label.")
         # Late, because the client of the judge's API takes a second to load.
-        from streams.replay.parts import PartWork, estimate_part, replay_part  # noqa: PLC0415
+        from streams.replay.part_run import PartWork, estimate_part, replay_part  # noqa: PLC0415
 
         part = next(one for one in self.plan.parts if one.number == number)
         report = partial(_report, tell, number)
@@ -71,7 +71,7 @@ class ReplayJob:
         if self.plan.origin.kind in {TABLES, PARQUET}:
             history: History = TableHistory(self.plan.origin, part, self.plan.scope)
         else:
-            from streams.replay.history.topics import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topic_history import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             framing = framing_of(self.settings)
             reframe = None if framing is None else framing.insist
@@ -81,7 +81,7 @@ class ReplayJob:
 
     @contextlib.asynccontextmanager
     async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Who judges, named as in `PartWork`: nobody, where nothing is paid."""
+        """Who judges, named as in `PartWork`: none, where nothing is paid."""
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)
@@ -89,10 +89,10 @@ class ReplayJob:
             judges["judge"] = opened.judge
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.
-            from streams.judges.batch.judge import FileJournal, open_batch_judge  # noqa: PLC0415
+            from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
             from streams.judges.http_transport import credentials  # noqa: PLC0415
 
-            journal = FileJournal(files.journal(number))
+            journal = BatchJournal(files.journal(number))
             judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)
         try:
             yield judges
@@ -108,7 +108,7 @@ class ReplayJob:
             with Tables(origin) as tables:
                 live = digests_of(tables.scores(self.plan.scope, part))
         else:
-            from streams.replay.history.topics import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             origin = await live_scores(connection_of(self.settings), part, files)
             with Tables(origin) as tables:

@@ -25,9 +25,9 @@ from service.workspace import policy_of, require_database, stages_behind, utc_no
 from streams.replay.estimating import Estimate
 from streams.replay.history.exported import origin_of_parquet
 from streams.replay.history.merging import merge, outcome_in
-from streams.replay.history.tables import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
+from streams.replay.history.table_history import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
+from streams.replay.part_processes import Heard, in_processes
 from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
-from streams.replay.processes import Heard, in_processes
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
@@ -76,7 +76,7 @@ class Replay:
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
-        """What it would take; nobody is asked."""
+        """Estimate only; no judge is asked."""
         whole = Estimate()
         with _locked(self.files):
             for found in self._work(Aim.ESTIMATE, tell):
@@ -97,7 +97,7 @@ class Replay:
         return outcome
 
     def who_judges(self) -> OpenedJudge:
-        """Who would be asked; SettingsError where somebody is to be and there is nobody."""
+        """Who would be asked; SettingsError where a judge is needed and there is none."""
         found = who_judges(self.settings, policy_of(self.settings))
         if found.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
@@ -159,7 +159,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
         require_database(settings.database)
         return origin_of_tables(settings.database)
     if wanted.source == TOPICS:
-        from streams.replay.history.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.replay.history.topic_history import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         return origin_of_topics(connection_of(settings))
     return origin_of_parquet(Path(wanted.source))
@@ -215,7 +215,7 @@ def _nothing(scope: Scope, contents: Contents | None) -> InputError:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Say of a database that somebody has what that means for a replay."""
+    """Say what a database in use means for a replay."""
     try:
         yield
     except StoreError as error:
@@ -226,7 +226,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(files: ReplayFiles) -> Iterator[None]:
-    """Nobody else works on the label while the context is open; InputError when somebody does."""
+    """No other process works on the label while the context is open; InputError when one does."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:

@@ -15,15 +15,15 @@ from service.cli.terminal import MISSING, counted, err, table
 from service.judge_setup import SIMULATED, OpenedJudge
 from service.replays.replays import Replay
 from streams.replay.estimating import Estimate
+from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
-from streams.replay.processes import Heard
 
 PLAIN_SECONDS = 5.0
-"""How often progress is told where there is no terminal."""
+"""How often progress is printed without a terminal."""
 
 
 def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
-    """An estimate for scripts; a cost that nobody knows is null."""
+    """An estimate for scripts; an unknown cost is null."""
     asks = replay.plan.asking.pays
     is_priced = not found.calls or found.unpriced < found.calls
     return {
@@ -195,4 +195,4 @@ class _Progress:
             self._told_at = now
             share = self.done / max(self._positions, 1)
             left = f", {(now - self._since) * (1 - share) / share:,.0f} s left" if share else ""
-            err.print(f"{what}: {share:.0%}, {self.told()}{left}", markup=False, soft_wrap=True)
+            err.say(f"{what}: {share:.0%}, {self.told()}{left}")

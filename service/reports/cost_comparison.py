@@ -1,6 +1,6 @@
 """Cost comparison: the same exchanges through the same rules, with gates, sampling and cache on or off.
 
-The judge's part is played by the simulated judge, in this process, because nobody knows what a judge would have said of exchanges it
+The judge's part is played by the simulated judge, in this process, because it is not known what a judge would have said of exchanges it
 was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts
 them, so what it was really asked agrees to the token.
 """
@@ -23,7 +23,7 @@ from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.simulator.api.caching import PrefixCache
-from service.simulator.api.requests import Asked, Problem, read_request
+from service.simulator.api.request_validation import Asked, Problem, read_request
 from service.simulator.scoring import simulated_answer, simulated_usage
 from streams.judges.requests import Format, Rung, parameters
 from streams.stage_batches import OFFSET, StageBatch, encoded_exchange

@@ -30,7 +30,7 @@ def cost_report(
     return Group(
         heading(f"What judging cost at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
         _agents_table(ledger, agents, configured),
-        heading("What it would have cost (the same exchanges in the same order, each saving on or off)"),
+        heading("Cost without each saving (the same exchanges in the same order)"),
         _variants_table(bills),
         Text(_compared(ledger, configured), style="dim"),
     )

@@ -38,7 +38,7 @@ def exchange_report(store: Store, projects: Sequence[str], since: date) -> Rende
         _weeks_table(_asked(store, projects, "tier_trend")),
         heading(f"Before {since:%m-%d} and since then; {SIMULATED}"),
         _change_table(_asked(store, projects, "tier_change", since=moment), since),
-        heading("What was sampled and why"),
+        heading("Sampled exchanges, and why"),
         _sampling_table(_asked(store, projects, "sampling_mix")),
         heading("Which tiers ran, which did not, and why"),
         _gates_table(_asked(store, projects, "gate_decisions")),

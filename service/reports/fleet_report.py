@@ -26,11 +26,11 @@ def fleet_report(store: Store, project: str) -> RenderableType:
     parts = [
         heading("Sessions that are not ready, worst first"),
         _failed_table(failed, {row["session_id"]: row["run_id"] for row in runs_of(store, project)}),
-        heading("What goes wrong with which agent"),
+        heading("Failures by agent"),
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
         heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
         _trust_table(query_rows(cursor, "trust_over_time", {"project": project})),
-        heading("What a judge would have seen, and why (an import asks none: the rest stays unscored)"),
+        heading("Exchanges that a judge would have seen, and why (an import asks none: the rest stays unscored)"),
         _sampling_table(query_rows(cursor, "sampling_mix", {"project": project})),
     ]
     return Group(*parts)

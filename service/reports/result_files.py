@@ -18,7 +18,7 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d|conin|conout)(\.|$)", re.I
 _LONGEST = 80
 """Characters that are kept of a name."""
 _NAMELESS = "_unknown"
-"""Stands for a name that nobody knows; no other name begins with an underscore and carries no digest."""
+"""Stands for an unknown name; no other name begins with an underscore and carries no digest."""
 
 
 def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:

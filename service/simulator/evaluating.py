@@ -21,7 +21,7 @@ from service.simulator.subjects import Subject
 
 DIMENSIONS = ("task", "process", "autonomy", "closeness", "efficiency", "spark")
 MET = 0.5
-"""Share of its words from which an expectation counts as met: nobody repeats one word for word."""
+"""Share of its words from which an expectation counts as met: people do not repeat one word for word."""
 MAX_SHOWN = 120
 """Characters of an expectation in an item of evidence."""
 MAX_ITEMS = 4

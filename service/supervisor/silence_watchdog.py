@@ -1,10 +1,10 @@
-"""The watchdog of sessions: who has fallen silent, and what people are told of it.
+"""The watchdog of sessions: which sessions fell silent, and the alerts about them.
 
 1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
    So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
 2. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
-3. Silence counts only while this server listens: whoever was silent during a break may only have gone unheard.
-4. Each level of a silence is told once: to people by the outbox, across restarts; in the log by each process.
+3. Silence counts only while this server listens: a session that was silent during a break may only have gone unheard.
+4. Each level of a silence raises one alert: to people by the outbox, across restarts; in the log by each process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streams.engine.record_intake import RecordIntake
 LONGEST_SECONDS = 30.0
 """Seconds between two looks, at most."""
 MANY = 100
-"""Sessions of a project that are told of one by one when they reach a level at one look; more are told of together."""
+"""Sessions of a project that get an alert each when they reach a level at one look; more share one."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 _LISTENING: WeakKeyDictionary[RecordIntake, datetime] = WeakKeyDictionary()
@@ -127,7 +127,7 @@ class SilenceWatchdog:
         return [one.session for one in found if one.session.silence.missed and audited(one.session.project).settings.enabled]
 
     def _fresh(self, silent: Sequence[SilentSession]) -> list[SilentSession]:
-        """Those whose level was not told yet; whoever is silent no longer is forgotten."""
+        """Those whose level raised no alert yet; sessions that are silent no longer are forgotten."""
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
         return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
@@ -140,7 +140,7 @@ def _intervals(policy: Policy) -> dict[str, timedelta]:
 
 
 def _notices(sessions: Sequence[SilentSession]) -> Iterator[Notice]:
-    """What people are told of sessions that have reached a level: of each, or of all of a project when there are many."""
+    """Alerts about sessions that have reached a level: of each, or of all of a project when there are many."""
     groups: dict[tuple[str, str], list[SilentSession]] = {}
     for one in sessions:
         if one.silence.level in _ALERTED:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from schemas.errors import BrokerError
 from service.settings import Settings
@@ -17,13 +17,13 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS, state_topic
 from streams.log.admission import DEAD_LETTERS
+from streams.stop_signals import handled_in_loop
 from streams.topology import Stage
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0
 """Seconds before a process that died is started again; doubled each time, until one lived for longer than the last backoff."""
 KILL_AFTER = 15.0
 """Seconds beyond the grace after which a process that does not stop is killed."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ class _Supervisor:
 
     async def run(self, processes: int) -> None:
         """Look after the processes; a second signal is handed on, and hurries them."""
-        with self._told():
+        with handled_in_loop(self._asked):
             await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
 
     async def _keep(self, number: int) -> None:
@@ -101,18 +101,7 @@ class _Supervisor:
             child.stdin.close()
         return code
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._asked)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-
-    def _asked(self) -> None:
+    def _asked(self, _number: signal.Signals) -> None:
         if self._stopping.is_set():
             for child in self._children:
                 _signal(child, signal.SIGTERM)

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +32,11 @@ from streams.kafka.worker.processing import Processor
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import STUCK, Pulse, Watchdog
 from streams.kafka.worker.worker import SURE_SECONDS, Worker
+from streams.stop_signals import handled_in_loop
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0
 """How long a stop may take beyond its grace."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 log = logging.getLogger(__name__)
 
 
@@ -147,7 +146,7 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
     """Work until told to stop, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
     asked = asyncio.Queue[str]()
-    with _told(asked, orphaned):
+    with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
         await worker.start()
         watchdog = Watchdog(worker.tracker, worker.consumer.waiting, patient=patient)
         stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
@@ -176,20 +175,16 @@ async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None
 
 
 @contextlib.contextmanager
-def _told(asked: asyncio.Queue[str], orphaned: int | None) -> Iterator[None]:
-    """Hear of signals, and of the end of our supervisor."""
+def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[None]:
+    """Hear of the end of our supervisor, if we have one: `supervisor` is a descriptor that ends with it."""
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, asked.put_nowait, f"signal {number.name}")
-    if orphaned is not None:
-        loop.add_reader(orphaned, _hear_end, loop, orphaned, asked)
+    if supervisor is not None:
+        loop.add_reader(supervisor, _hear_end, loop, supervisor, asked)
     try:
         yield
     finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-        if orphaned is not None:
-            loop.remove_reader(orphaned)
+        if supervisor is not None:
+            loop.remove_reader(supervisor)
 
 
 def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Queue[str]) -> None:
@@ -200,7 +195,7 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Que
 
 @contextlib.contextmanager
 def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside what the context does; where one fails, the process ends, for nobody looks after it any more."""
+    """Run coroutines beside what the context does; where one fails, the process ends, because nothing looks after it any more."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_fault)

@@ -20,11 +20,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.engine.stage_runs import StageOutcome, StageRuns
-from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.call_budget import settle_interrupted
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
-from streams.log.conflicts import set_aside_conflict
 from streams.stage_batches import StageBatch
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
@@ -78,10 +77,8 @@ class EmbeddedRunner:
             for topic, messages in accepted.messages.items():
                 done[topic] = transaction.append(topic, messages, skip_known=True)
                 for place in done[topic].conflicts:
-                    record = decode(messages[place])
-                    set_aside_conflict(
-                        Admission(self._redactor, self._now()), letters, topic, record, done[topic].differing[place]
-                    )
+                    admission = Admission(self._redactor, self._now())
+                    admission.set_aside_conflict(letters, topic, decode(messages[place]), done[topic].differing[place])
             for topic, messages in letters.messages.items():
                 added = transaction.append(topic, messages, skip_known=True)
                 before = done.setdefault(topic, Appended())

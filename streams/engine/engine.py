@@ -22,8 +22,7 @@ from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError
-from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.call_budget import ErasedError, settle_interrupted
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JUDGED, JudgedStage
 from streams.judging.judging_worker import JudgingWorker
@@ -31,8 +30,7 @@ from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted, Admission, admissible
-from streams.log.commits import Commits
-from streams.log.group_commit import GroupCommit
+from streams.log.group_commit import Commits, GroupCommit
 from streams.log.ingest_outcome import Taken, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
@@ -44,7 +42,7 @@ log = logging.getLogger(__name__)
 class Engine:
     """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges.
 
-    Tasks of a judged stage that is not among `stages` wait for another engine: nobody asked this one to pay for them.
+    Tasks of a judged stage that is not among `stages` wait for another engine: this one was not asked to pay for them.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Evaluations by a batch judge: every question of every request in one go, before the stage takes the requests up.
 
-The answers are recorded as judgements of their evaluations, so the stage finds them and asks nobody. It runs while no engine does: an
+The answers are recorded as judgements of their evaluations, so the stage finds them and asks no judge. It runs while no engine does: an
 engine takes a reservation that nothing settles for a call that was cut off, and here it may be of a batch that is still under way.
 """
 
@@ -20,10 +20,8 @@ from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.estimating import is_batched, judging_task_of, settled_questions
 from streams.judges.batch.judge import Asked, BatchJudge
 from streams.judges.batch.plans import BatchJournal
-from streams.judging.call_budget import DurableBudget
-from streams.judging.crash_recovery import interrupted
-from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import JudgingTask
+from streams.judging.call_budget import DurableBudget, interrupted
+from streams.judging.judged_stages import EVALUATION, JudgingTask
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.group_commit import GroupCommit
 from streams.replay.question_rounds import ask_all
@@ -32,7 +30,7 @@ _AT_ONCE = 256
 Call = Judgement | Reservation
 """A record of a call."""
 Note = Callable[[Call], None]
-"""Told of every record of a call, as soon as it is durable."""
+"""Called with every record of a call, as soon as it is durable."""
 
 
 async def ask_in_batches(

@@ -14,8 +14,7 @@ from audit.evaluation.questions import Terms, questions_of
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.records import EvaluationRequest, Judgement
-from streams.judging.judged_stages import EVALUATION
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import EVALUATION, JudgingTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +28,21 @@ class Estimate:
     taken_up: int = 0
     """Of those that will be made: how many were asked for before, by a process that did not come to its end."""
     left_over: int = 0
-    """Evaluations beside these that were asked for before and are not made: whoever judges next makes them, too, within their own caps."""
+    """Evaluations beside these that were asked for before and are not made: the next worker makes them, too, within its own caps."""
     calls: int = 0
     """Questions that the judge will be asked about those that will be made."""
     answered: int = 0
     """Questions that it has answered before, for this evaluation or for another one of the run."""
     not_asked: int = 0
-    """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs a price that nobody knows."""
+    """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs an unknown price."""
     unpriced: int = 0
-    """Calls whose price nobody knows; they count in no sum."""
+    """Calls without a known price; they count in no sum."""
     expected_usd: float = 0.0
     at_most_usd: float = 0.0
     """With every answer as long as it may be, and no evaluation beyond its cap."""
 
     def document(self) -> dict[str, Any]:
-        """For scripts, in camelCase; a cost that nobody knows is null."""
+        """For scripts, in camelCase; an unknown cost is null."""
         found = {to_camel(field.name): getattr(self, field.name) for field in fields(self)}
         if self.calls and self.unpriced == self.calls:
             found |= {"expectedUsd": None, "atMostUsd": None}

@@ -86,7 +86,7 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
     retry_failed: bool = False,
     takes_simulated: bool = True,
 ) -> Prepared:
-    """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and nobody is asked.
+    """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and no judge is asked.
 
     `at` is when it is asked for. `retry_failed`: what is completed, but not by all of its iterations, is asked for again, too.
     Without `takes_simulated` nothing that a simulated judge has answered counts.
@@ -165,7 +165,7 @@ def _answers_of_others(
 
 
 def _check_ids(kind: str, ids: Sequence[str]) -> None:
-    """InputError where two have one id: nobody could tell their results apart."""
+    """InputError where two have one id: their results could not be told apart."""
     twice = [one for one, count in Counter(ids).items() if count > 1]
     if twice:
         raise InputError(f"two {kind}s are called {twice[0]!r}", hint=f"Give each {kind} an id of its own.")
@@ -222,7 +222,7 @@ def _fates(
     passed: int,
     is_good: Callable[[Evaluation], bool],
 ) -> dict[str, _Fate]:
-    """What becomes of each evaluation. What became a dead letter is asked for anew, and what the stage has `passed` without a result."""
+    """What becomes of each evaluation. Requests that became dead letters are made again, and what the stage has `passed` without a result."""
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
     fates = {}

@@ -26,7 +26,7 @@ class Wanted:
     """Which finished sessions are to be evaluated."""
 
     sessions: Sequence[str] = ()
-    """Ids, alone or as connection/id. Whoever names sessions gets all of them, so `project` only tells equal ids apart."""
+    """Ids, alone or as connection/id. Naming sessions gets all of them, so `project` only tells equal ids apart."""
     tags: Sequence[str] = ()
     """One of them is enough: on an exchange of the session, or in `tags` of its session_start."""
     project: str | None = None

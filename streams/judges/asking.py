@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from audit.cost.prices import PromptBound, Usage, believable
 from audit.exchanges.questions import Invalid, Question
 from streams.judges.failures import PROVIDER_ERROR, Failure
-from streams.judges.messages import Message
 from streams.judges.protocol import CallBudget, Verdict
+from streams.judges.response_parsing import Message
 
 MAX_ANSWER = 64 * 1024
 """Characters of an answer that are kept; a longer one cannot be used."""

@@ -65,7 +65,7 @@ class PromptBounds:
         self._again_at[model] = math.inf
 
     async def _head(self, asked: Mapping[str, Any]) -> int | None:
-        """Tokens at most of all but what is said; None where nobody counts them."""
+        """Tokens at most of all but what is said; None where they are not counted."""
         if self._again_at.get(asked["model"]) == math.inf:
             return None
         alone = {name: value for name, value in asked.items() if name not in {"messages", "max_tokens"}}

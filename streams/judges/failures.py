@@ -21,7 +21,7 @@ from streams.judges.rate_limits import retry_after
 PROVIDER_ERROR = "provider_error"
 TIMEOUT = "timeout"
 MAX_WORDS = 200
-"""Characters of somebody else's words that are kept."""
+"""Characters of foreign words that are kept."""
 _LOOKED_AT = 20_000
 """Characters of an error that are redacted; many more than are kept, so that a secret on the border is seen whole."""
 _SHORTEST_SECRET = 8
@@ -80,7 +80,7 @@ _BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
 
 
 def one_line(text: str, secret: str = "") -> str:
-    """Somebody else's words, short and fit for a log: no secret, no control or invisible characters, at most 200 characters."""
+    """Foreign words, short and fit for a log: no secret, no control or invisible characters, at most 200 characters."""
     shown = text[:_LOOKED_AT]
     if len(secret) >= _SHORTEST_SECRET:
         shown = shown.replace(secret, "[key]")

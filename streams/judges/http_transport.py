@@ -41,7 +41,7 @@ class BoundedClient(DefaultAsyncHttpxClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send the request; the response's body has been read and decompressed. ResponseTooLargeError when it is too large.
 
-        Who asks for a stream and gets no error reads the body, and bounds what is kept of it.
+        The caller of a stream without an error reads the body, and bounds what is kept of it.
         """
         response = await super().send(request, **(options | {"stream": True}))
         if options.get("stream") and response.is_success:

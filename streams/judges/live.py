@@ -28,10 +28,10 @@ from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
-from streams.judges.messages import Message, is_simulated, read_message
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import Limiter, Waiting, exhausted_for
 from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.response_parsing import Message, is_simulated, read_message
 
 _LOG = logging.getLogger(__name__)
 Traits = Callable[[str], tuple[int | None, bool]]
@@ -165,7 +165,7 @@ class LiveJudge:
         self.limiter.pause(pause)
 
     def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
-        """The verdict on a message; or what to send back with the next call; None asks anew, with the schema in the prompt."""
+        """The verdict on a message; or what to send back with the next call; None asks again, with the schema in the prompt."""
         if (verdict := asking.unanswered(message)) is not None:
             return verdict
         text = (message.text or "").strip()

@@ -103,7 +103,7 @@ class Limiter:
             await self._waiting.sleep(resumes_at - self._waiting.now())
 
     def release(self) -> None:
-        """Give a slot back; whoever waits longest has it next."""
+        """Give a slot back; the caller that waits longest has it next."""
         self.in_flight -= 1
         self._hand_out()
 
@@ -115,14 +115,14 @@ class Limiter:
     def shrink(self, started: float) -> None:
         """A call that began at `started` was too much.
 
-        Calls that were under way together are told the same thing, so only the first of them halves the limit.
+        Calls that were under way together hear the same thing, so only the first of them halves the limit.
         """
         if started >= self._shrunk_at:
             self._limit = max(self._limit / 2, 1.0)
             self._shrunk_at = self._waiting.now()
 
     def pause(self, seconds: float) -> None:
-        """Nobody may call for so long; never longer than `MAX_PAUSE_SECONDS`, and never shorter than was said before."""
+        """No call may be made for so long; never longer than `MAX_PAUSE_SECONDS`, and never shorter than was said before."""
         self._resumes_at = max(self._resumes_at, self._waiting.now() + min(seconds, MAX_PAUSE_SECONDS))
 
     async def _turn(self) -> None:

@@ -1,7 +1,7 @@
 """The money of one question, kept so that a crash costs no more than was set aside.
 
 The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
-judgement settles belongs to a call whose outcome nobody knows: it is charged in full.
+judgement settles belongs to a call whose outcome is not known: it is charged in full.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from analytics.queries import query_records
+from analytics.store.store import Store
 from audit.cost.prices import PromptBound, Usage, believable, usd_of
 from audit.exchanges.judgements import INTERRUPTED
 from audit.exchanges.questions import Question
 from audit.fingerprints import stable_id
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Verdict
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import JudgingTask
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
 """Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""
 
 
 NOT_CHARGED = "the process was stopped before the call was made again; nothing was charged"
+CUT_OFF = "the process ended before the outcome of the call was recorded: the call is charged in full"
 log = logging.getLogger(__name__)
 
 
@@ -224,3 +228,38 @@ class DurableBudget:
             reservation_ids=tuple(self._reservations),
             judged_at=at,
         )
+
+
+def settle_interrupted(store: Store, now: datetime) -> int:
+    """Record a judgement for every reservation that none settles; answers how many there were.
+
+    To be called while no judge is being asked: a call that is under way has an open reservation, too.
+    """
+    if not store.end_of("judgements"):
+        return 0
+    found = list(query_records(store.cursor(), "open_reservations", Reservation))
+    if found:
+        with store.transaction() as transaction:
+            transaction.append("judgements", [encode(interrupted(one, now)) for one in found])
+    return len(found)
+
+
+def interrupted(reservation: Reservation, now: datetime) -> Judgement:
+    """The judgement of a call whose outcome is not known. It has one id, so it counts once however often it is made."""
+    return Judgement(
+        judgement_id=stable_id("judgement", reservation.reservation_id),
+        fingerprint=reservation.fingerprint,
+        connection=reservation.connection,
+        project=reservation.project,
+        session_id=reservation.session_id,
+        subject_id=reservation.subject_id,
+        subject_revision=reservation.subject_revision,
+        purpose=reservation.purpose,
+        requested_model=reservation.requested_model,
+        outcome=INTERRUPTED,
+        error=CUT_OFF,
+        attempts=1,
+        cost_usd=reservation.amount_usd,
+        reservation_ids=(reservation.reservation_id,),
+        judged_at=now,
+    )

@@ -40,7 +40,7 @@ class JudgeCalls:
             self._tell_of(record)
 
     def _tell_of(self, judgement: Judgement) -> None:
-        """Log what is wrong with the judge when that changes, and that it is right again: whoever runs the process has to know."""
+        """Log what is wrong with the judge when that changes, and that it is right again: the operator has to know."""
         if judgement.outcome in _NO_TROUBLE:
             return
         trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"

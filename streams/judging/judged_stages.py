@@ -1,28 +1,105 @@
-"""The stages that ask a judge, as data: what a task is about, what may be spent on it, and how it is judged."""
+"""The stages that ask a judge, as data, and the task of one subject on its way to its judgement.
+
+Each question is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there is a cap; the
+cap; no judge. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long as the cap leaves room for the
+least that a call takes, and what comes of that is recorded; without one, the cap must leave room for a token for each byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from audit.cost.prices import ModelPrice, nano_of, price_of
+from audit.cost.prices import ModelPrice, least_case, nano_of, price_of, worst_case
 from audit.cost.session_ledger import Ledger
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade
-from audit.exchanges.judgements import ANSWERED, charged
+from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
+from audit.exchanges.outcomes import NO_JUDGE, TierState
+from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.judging.judging_task import Judging, JudgingTask
 from streams.judging.recorded_judgements import Subject
 from streams.stage_batches import encoded_exchange
 
+Judging = Generator[Question, Reply, Any]
+"""Yields questions, takes a reply to each, and returns the record that comes of them."""
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgingTask:
+    """One subject to judge, with what was recorded of it and the money that there is for it."""
+
+    connection: str
+    project: str
+    session_id: str
+    subject_id: str
+    """Id of the exchange or of the evaluation, unique within the connection."""
+    revision: int
+    """Revision of what comes of it."""
+    price: ModelPrice | None
+    """What the judge's model costs; None is unknown."""
+    ledger: Ledger
+    recorded: Sequence[Judgement]
+    """What was recorded about the subject up to this revision, whatever the question, in order."""
+    begin: Callable[[Sequence[Judgement]], Judging]
+    """Starts the judging, told what was recorded."""
+    batched: bool = False
+    """Whether its questions go through the batch API, and cost what that costs."""
+    taken_over: Sequence[Judgement] = ()
+    """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
+    unasked_state: TierState | None = None
+    """What a question is whose answer was not recorded, where no judge is asked; None: the judge may be asked."""
+    asked: list[Judgement] = field(default_factory=list)
+    """What came of the questions that were asked, in order."""
+
+    def judging(self) -> Judging:
+        """The questions about the subject, one by one, and what comes of the replies."""
+        return self.begin(self.recorded)
+
+    def earlier(self, question: Question) -> tuple[Judgement, ...]:
+        """What was recorded of this question."""
+        return tuple(one for one in self.recorded if one.fingerprint == question.fingerprint)
+
+    def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
+        """The reply where no call is needed or worth trying; None where the judge is to be asked.
+
+        What a call takes at most is found out on the way to it, and a call that the cap forbids then is recorded.
+        """
+        is_tried = not self.batched and self.unasked_state is None
+        return self._settle(question, earlier, is_tried=is_tried)
+
+    def unasked(self, question: Question) -> Reply:
+        """The reply without a judge."""
+        earlier = self.earlier(question)
+        return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
+
+    def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
+        found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
+        if found is not None:
+            return found
+        state = question.fallback or self._forbidden(question, is_tried=is_tried) or self.unasked_state
+        return Reply(state=state, judgements=tuple(earlier)) if state else None
+
+    def _taken_over(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
+        found = next((one for one in self.taken_over if one.fingerprint == question.fingerprint), None)
+        return None if found is None else Reply(text=found.answer or "", judgements=(*earlier, found))
+
+    def _forbidden(self, question: Question, *, is_tried: bool) -> TierState | None:
+        """Why the cap forbids the call; None where it does not."""
+        if self.ledger.cap is None:
+            return None
+        if self.price is None:
+            return UNKNOWN_PRICE
+        least = least_case(question, self.price) if is_tried else worst_case(question, self.price, batched=self.batched)
+        return None if self.ledger.can_reserve(least) else COST_CAP
 
 
 class TaskSpec(NamedTuple):
@@ -92,7 +169,7 @@ class JudgedStage(Generic[Task]):
         """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
         What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
-        whoever asks does so in batches.
+        the caller asks in batches.
         """
         spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
@@ -128,7 +205,7 @@ class JudgedStage(Generic[Task]):
         if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
             raise RecordError(
                 f"{self.task_type.__name__}.earlier_judgements: {self.id_of(task)!r} carries what is no judgement of it",
-                hint="Ask for it again: whoever asks fills the field.",
+                hint="Ask for it again: the command fills the field.",
             )
         return carried
 

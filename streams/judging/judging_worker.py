@@ -24,7 +24,7 @@ from streams.engine.embedded import stage_progress
 from streams.engine.session_queues import SessionQueues
 from streams.judging.call_budget import ErasedError
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject
 from streams.judging.task_judge import TaskJudge, TaskResult
 from streams.log.admission import Admission, Place

@@ -19,8 +19,7 @@ from schemas.records import Judgement, Record
 from streams.engine.stage_runs import stage_failed
 from streams.judges.protocol import Judge, Verdict
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import JudgedStage, JudgingTask
 from streams.log.admission import Accepted, Admission, Place
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Taking records to their topics: new ones are produced, and those that a topic or the tables have already are told.
+"""Taking records to their topics: new ones are produced, and those that a topic or the tables have already are reported.
 
 What was produced and has not landed yet is kept in mind, so that a repetition is known at once. A record of which it cannot be told
 whether the broker has it may be on the topic twice: sink and workers drop repetitions.

@@ -88,6 +88,6 @@ async def stop(client: Client) -> None:
 
 
 def close(owner: object) -> None:
-    """Close what a client, or whoever starts one, has open, now and later."""
+    """Close what a client, or its caller, has open, now and later."""
     if (connections := _of_owner.pop(owner, None)) is not None:
         connections.close()

@@ -1,6 +1,6 @@
 """Dead letters on Kafka: read from their topic, and put back by producing the record and then the review that says so.
 
-Killed in between, the letter is open still and goes back again: the record is the same, so whoever reads its topic drops it.
+Killed in between, the letter is open still and goes back again: the record is the same, so readers of its topic drop it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ_SECONDS = 30.0
 async def keep_letters(connection: KafkaConnection, store: Store) -> None:
     """Append all dead letters and reviews of the topics to a store; BrokerError when they cannot be read.
 
-    A value that is no record is left out: it has a letter of its own from whoever reads the topic for good.
+    A value that is no record is left out: the reader of the topic writes a letter of its own for it.
     """
     names = {connection.topic(topic): topic for topic in (DEAD_LETTERS, REVIEWS)}
     try:

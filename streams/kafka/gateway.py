@@ -2,7 +2,7 @@
 
 1. A call returns when the broker has its records. Workers decide on them; nothing is scored here.
 2. What was produced and has not landed yet is known all the same (`streams.kafka.acceptance`).
-3. No record is taken before everything has landed that was on the topics at the start: until then nobody knows what is known.
+3. No record is taken before everything has landed that was on the topics at the start: until then it is not known what is known.
 """
 
 from __future__ import annotations

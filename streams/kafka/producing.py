@@ -3,7 +3,7 @@
 1. Nothing waits for ever: a call has `time_limit` seconds for everything, and a stop has `STOP_SECONDS`.
 2. After a failure the client is thrown away and the next call makes another. aiokafka's idempotent producer retries for ever, and one
    batch that is refused leaves a gap in its sequence numbers at which the broker refuses all that follow.
-3. So what was sent in vain may yet arrive, even after what was sent later: whoever reads a topic drops repetitions.
+3. So what was sent in vain may yet arrive, even after what was sent later: readers of a topic drop repetitions.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RecordProducer:
             return self._client
 
     async def _give_up(self, client: AIOKafkaProducer | None) -> None:
-        """Throw a client away; whoever waits for what it sends hears that it was not sent."""
+        """Throw a client away; callers that wait for what it sends hear that it was not sent."""
         if client is not None and client is self._client:
             self._client = None
             await asyncio.shield(_close(client))

@@ -7,8 +7,8 @@ Nothing is listed that is known elsewhere: the topics of records are those of th
 2. The other topics are keyed by project or id and see few records: a few partitions do.
 3. Records are kept for ever unless the table says otherwise. Exchanges, events, judgements and reviews are where everything else
    comes from and cannot be made again; what is derived is kept so that the tables can be rebuilt without asking a stage.
-4. The last state of a session is what counts, so state topics are compacted. Who takes up a partition reads its states from the
-   beginning: small segments and an early cleaner keep that short. A state that was replaced stays for an hour, for whoever reads.
+4. The last state of a session is what counts, so state topics are compacted. A worker that takes up a partition reads its
+   states from the beginning: small segments and an early cleaner keep that short. A state that was replaced stays for an hour, for readers.
 5. A record's time on the topic is when the broker took it in; when it happened is a field. Otherwise a producer's clock could make
    the broker drop what has just come.
 
@@ -30,7 +30,7 @@ FEW_PARTITIONS = 3
 REPLICATION = 3
 """Copies of a partition, where there are as many brokers."""
 REFERENCE = "exchanges"
-"""The keyed topic that says how many partitions the others have, where nobody else says it."""
+"""The keyed topic that says how many partitions the others have, by default."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest message: the state of the longest session, or a task with an exchange of a megabyte and all that was said of it."""
 _MINUTE = 60_000

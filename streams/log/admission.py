@@ -10,7 +10,9 @@ from datetime import datetime
 
 import msgspec
 
-from audit.fingerprints import stable_id
+from analytics.store.transaction import CONTENT
+from audit.diagnosis.duplicate_rules import named_differences
+from audit.fingerprints import canonical_json, stable_id
 from audit.redaction.redactor import Redactor
 from audit.surrogates import json_bytes
 from schemas.bounds.contract import check_record
@@ -18,6 +20,7 @@ from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import DeadLetter, Record
+from schemas.registry import schema_of
 
 DEAD_LETTERS = "dead-letters"
 MAX_BODY_BYTES = 64 * 1024
@@ -26,6 +29,8 @@ MAX_REDACTED_BYTES = 1024 * 1024
 """Of a longer body only the start is redacted: what is kept and `_OVERLAP` more, so that a secret on the border is seen whole."""
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
+TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
+"""What the sender of a record in conflict with the log can do."""
 _OVERLAP = 16 * 1024
 _LONGEST_MARKER = 64
 _UNFINISHED_TOKEN = re.compile(rb"[A-Za-z0-9+/=_.~%-]*$")
@@ -123,6 +128,21 @@ class Admission:
             rejected_at=self._now,
         )
         accepted.add(DEAD_LETTERS, encode(letter))
+
+    def set_aside_conflict(self, accepted: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
+        """Keep a record whose identity the topic has with other content; `differing` are the fields that differ.
+
+        Where it came from is not known everywhere, and when it was taken in differs from delivery to delivery: what it is and what it
+        says tell it from others.
+        """
+        name = type(record).__name__
+        identity = {field: getattr(record, field) for field in schema_of(name).identity}
+        named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
+        detail = f"{name} {named}: the log holds it with other content{named_differences(differing)}, which stays. {TO_DO}"
+        said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
+        digest = hashlib.sha256(said.encode()).hexdigest()
+        refusal = Refusal("admission", "conflicting_id", detail)
+        self.set_aside(accepted, Place(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
 
     def _redacted(self, body: bytes) -> bytes:
         """The body without its secrets: as JSON where it is some, so that keys tell what is one; else as text.

@@ -22,7 +22,7 @@ from audit.evaluation.requesting import asked_again
 from audit.fingerprints import stable_id
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
-from schemas.bounds.messages import decoding_words
+from schemas.bounds.validation_messages import decoding_words
 from schemas.codec.single_object import decode, encode, record_from, registry_schema_id
 from schemas.errors import RecordError
 from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask
@@ -32,7 +32,7 @@ from streams.topology import TOPOLOGY
 KIND = "dead_letter"
 RETRIED = "retried"
 SAMPLED = "retried"
-"""Why an exchange is sampled that intake could not get over: somebody put it back, whatever sampling would have said."""
+"""Why an exchange is sampled that intake could not get over: a person put it back, whatever sampling would have said."""
 BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
 """Who sets aside what never was a record, and why it cannot go back."""
 STATE, NO_STATE = "state", "no_state"

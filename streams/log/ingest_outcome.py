@@ -16,7 +16,7 @@ from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.records import Exchange, ScoringTask
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import STATE
+from streams.judging.judged_state import STATE
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
 from streams.stage_batches import session_key
 

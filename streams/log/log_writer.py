@@ -15,7 +15,7 @@ from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
-from streams.judging.judging_task import STATE
+from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch, session_key
@@ -65,7 +65,7 @@ class LogWriter:
     def catch_up(self) -> None:
         """Let intake and diagnosis take up what was committed but not read when the last process ended.
 
-        Where that was an import or a rebuild, the judged stages, too: nobody has said that they may be paid for.
+        Where that was an import or a rebuild, the judged stages, too: no one has said that they may be paid for.
         """
         if self._runner.finish():
             log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")

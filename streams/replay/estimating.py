@@ -17,8 +17,7 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier3_question
 from schemas.records import Judgement, Score, ScoringTask
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.stage_batches import encoded_exchange
 
 
@@ -53,7 +52,7 @@ class Estimator:
     """A court that scores nothing and counts what scoring would take; see `streams.replay.rescoring.Court`."""
 
     def __init__(self, policy: Policy, *, batched: bool, asks: bool) -> None:
-        """`asks` False: nobody is asked, so only what was answered before is counted."""
+        """`asks` False: no judge is asked, so only earlier answers count."""
         self._policy = policy
         self._batched = batched
         self._asks = asks

@@ -19,7 +19,7 @@ from schemas.codec.arrow import empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Judgement, Record
-from streams.judging.crash_recovery import settle_interrupted
+from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import Accepted
 from streams.log.group_commit import GroupCommit
@@ -128,7 +128,7 @@ class PartFile:
 
 
 def opened(path: Path) -> Store:
-    """The store in a file, once whoever was killed with it has let go of it."""
+    """The store in a file, once a process that was killed with it has let go of it."""
     gives_up = time.monotonic() + TAKEOVER_SECONDS
     while True:
         try:

@@ -19,8 +19,7 @@ from audit.policy.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.judges.batch.judge import CANCELLED, Asked, BatchJudge
 from streams.judging.call_budget import DurableBudget, StoppedError
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.replay.part_file import PartFile
 
 _TIER3 = "tier3"
@@ -73,7 +72,7 @@ class Clerk:
 
 
 async def ask_all(judge: BatchJudge, asked: Sequence[Asked], report: Callable[[int], None]) -> None:
-    """Ask the questions and record what comes of each. StoppedError when they were cancelled; `report` is told of every verdict."""
+    """Ask the questions and record what comes of each. StoppedError when they were cancelled; `report` is called with every verdict."""
     cancelled = False
     async with aclosing(judge.ask_all(asked)) as verdicts:
         async for one, verdict in verdicts:

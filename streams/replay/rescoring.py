@@ -18,20 +18,20 @@ import msgspec
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import charged
-from audit.policy.policy import Policy
+from audit.exchanges.question_rebuild import questions_about
+from audit.policy.policy import Policy, ProjectPolicy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from schemas.records import Judgement, Record, Score, ScoringTask
+from schemas.records import Exchange, Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import STATE, JudgedState
+from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
-from streams.replay.relevance import of_these_questions
 from streams.stage_batches import encoded_exchange, session_key
 from streams.topology import stage_named
 
@@ -65,7 +65,7 @@ class Kept(Protocol):
 
 
 Report = Callable[[int, int], None]
-"""Told the position that was reached, and how many more exchanges of the scope were seen."""
+"""Called with the position that was reached, and how many more exchanges of the scope were seen."""
 
 
 class Rescoring:
@@ -175,7 +175,7 @@ class Rescoring:
     def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
         """What is known of a task's exchange and counts: in what it carries and in what was found.
 
-        Who pays looks for answers to the questions of now alone. Who looks only at what was recorded takes all of it, because
+        A paying replay looks for answers to the questions of now alone. A recorded replay takes all of what was recorded, because
         nearly always all of it answers them; see `_leaves_unused`.
         """
         if self._asking is Asking.NONE:
@@ -217,3 +217,12 @@ async def _all_of(sessions: Sequence[Awaitable[tuple[JudgedState, Accepted]]]) -
         if isinstance(one, BaseException):
             raise one
     return [one for one in done if not isinstance(one, BaseException)]
+
+
+def of_these_questions(exchange: Exchange, policy: ProjectPolicy, recorded: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements of questions that the policy asks, whatever the answers come to.
+
+    Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as what a score cost.
+    """
+    asked = {question.fingerprint for question in questions_about(exchange, policy)}
+    return [one for one in recorded if one.fingerprint in asked]

@@ -54,7 +54,7 @@ class AgentDialect:
 class UnknownKinds:
     """The kinds of lines and blocks that are not known, each reported where it is met first.
 
-    A new version of a program brings new kinds. Each is worth one fault a file: that nobody has looked at it is known then, and a
+    A new version of a program brings new kinds. Each is worth one fault a file: that it is unknown is reported then, and a
     file of a thousand such lines is no thousand faults.
     """
 

@@ -8,14 +8,16 @@ An event file holds, a line, an event with its `session_id`, either flat (`{"ses
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent
@@ -41,18 +43,6 @@ class Session:
     faults: tuple[LineFault, ...] = ()
 
 
-class _Unredacted:
-    """Stands where a reader asks for a redactor and its own user's terminal is all that sees the text."""
-
-    def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text as it is."""
-        return text, Counter()
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The value as it is."""
-        return value, Counter()
-
-
 def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
     """The events of a file or stream in readings of at most BATCH events and faults.
 
@@ -69,14 +59,14 @@ def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterato
 
 
 Report = Callable[[int, str], None]
-"""Told the line and what is wrong with it, of each line that cannot be taken."""
+"""Called with each line that cannot be taken, and what is wrong with it."""
 
 
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
     """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
     `name` is the path of the file, or `-` for standard input; a session that names itself nowhere is called by the file's stem,
-    as an import calls it. What cannot be taken is told to `report` and the rest goes on; without one it is an InputError that
+    as an import calls it. `report` is called with lines that cannot be taken, and the rest goes on; without one it is an InputError that
     names the line. A transcript's faults are part of its session instead.
     """
     report = report or _refusal(name)
@@ -141,7 +131,9 @@ def _is_whole(value: Json | Document) -> bool:
 def _transcript(lines: Iterable[Line], name: str) -> Session:
     events: list[Json] = []
     # Without a clock: only an entry without any time before it is dated so, and no gap ends anything.
-    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, _Unredacted())
+    # Without a redactor: its own user's terminal is all that sees the text.
+    unredacted = Redactor(RedactionSettings(enabled=False))
+    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, unredacted)
     transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shortened(event)))
     transcript.read(lines)
     return Session(transcript.session_id, events, 1, tuple(transcript.faults))

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
 
+from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange
-
-
-class TextRedactor(Protocol):
-    """Takes secrets out of what is read, and says how many of which kind it took."""
-
-    def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text without secrets, and how often each kind was found."""
-        ...
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The JSON value without secrets in any of its strings, and how often each kind was found."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +22,7 @@ class ReadingContext:
     agent: str | None
     ingested_at: datetime
     session_gap: timedelta
-    redactor: TextRedactor
+    redactor: Redactor
 
 
 @dataclass(frozen=True, slots=True)

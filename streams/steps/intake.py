@@ -79,19 +79,8 @@ class IntakeStep:
             record=encode(exchange),
         )
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
-        if decision.sampled:
-            return "scoring-tasks", _task(exchange, candidate.record, policy, decision, tier1, revision=0)
-        return "scores", structural_score(
-            exchange,
-            policy,
-            revision=0,
-            turn_number=decision.turn,
-            sampling_reason=decision.reason,
-            sampling_probability=None,
-            tier1_score=tier1.score,
-            tier1_flags=tier1.flags,
-            judged=LEFT_OUT,
-        )
+        task = _task(exchange, candidate.record, policy, decision, tier1, revision=0)
+        return ("scoring-tasks", task) if decision.sampled else ("scores", structural_score(task, exchange, policy, LEFT_OUT))
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
         """Tasks for the session's last turns."""

@@ -13,9 +13,8 @@ import msgspec
 
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import STATE, JudgedState, JudgingTask
-from streams.judging.kept_calls import kept_after
+from streams.judging.judged_stages import JudgedStage, JudgingTask
+from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded
 from streams.stage_batches import StageBatch, StepOutcome
 

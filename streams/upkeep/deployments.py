@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from audit.fingerprints import stable_id
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
-from schemas.bounds.names import identifier_fault
+from schemas.bounds.name_rules import identifier_fault
 from schemas.errors import InputError
 from schemas.records import Deployment
 

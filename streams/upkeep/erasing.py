@@ -40,11 +40,11 @@ COPIES = (
     "Backups, copies of the database, Parquet files that were exported and result files of evaluations: delete them yourself."
 )
 FREE_SPACE = (
-    "What is deleted is still in the free space of the database file until it is compacted: at the next start of the server."
+    "Deleted records are still in the free space of the database file until it is compacted, at the next start of the server."
 )
 TOPICS = (
     "Records on Kafka's topics and what workers keep of open sessions: let the topics' retention.ms take them, or delete what lies "
-    "before an offset with kafka-delete-records. What lands of them again is dropped."
+    "before an offset with kafka-delete-records. Those that land again are dropped."
 )
 log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
@@ -178,6 +178,6 @@ def _holds(file: Path, erased: Erased) -> bool:
                 if any(erased.has(*row) for row in rows.fetchall()):
                     return True
     except (StoreError, duckdb.Error):
-        log.warning("%s cannot be read, so nobody knows whether it holds what is erased: it is deleted", file)
+        log.warning("%s cannot be read, so it may hold erased records: it is deleted", file)
         return True
     return False

@@ -30,7 +30,7 @@ from streams.log.ownership import is_fed_by_kafka
 from streams.stage_batches import encoded_exchange
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
-from streams.watch.rules.rules import LOOK_BACK
+from streams.watch.rules.drift_rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 CHECK_SECONDS = 60.0

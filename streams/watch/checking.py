@@ -28,9 +28,9 @@ from streams.watch.incidents.states import OPEN, decision_of, is_live
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rules.cases import Case
+from streams.watch.rules.drift_rules import ALL_RULES, LOOK_BACK
 from streams.watch.rules.findings import Finding, worse
 from streams.watch.rules.references import references_of
-from streams.watch.rules.rules import ALL_RULES, LOOK_BACK
 from streams.watch.rules.run_rules import RUNS, RunCase, by_runs
 from streams.watch.run_measures import measure_runs
 

@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -32,14 +32,25 @@ TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "
 """The tiers by their columns, and how people call them."""
 QUERY = "watched_hours"
 FINE_DAYS = 14
+_COARSE_HOURS = 6
 """So many days come hour by hour, those before them by six hours: that is enough for how hours differ, and for when a change began."""
 WAITED = timedelta(days=1)
 """An exchange that waits for its score holds back what is compared by so much at most: one that is never scored stops nothing."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
-_VERSION = "_rule_version"
-"""The version of the rules as the scores have it, where several are one measure."""
+
+
+class MadeWith(NamedTuple):
+    """What made the scores of a row, in the order of `RULES` and `JUDGE`; versions of the rules that are one measure are one."""
+
+    rules: tuple[Any, ...]
+    judge: tuple[Any, ...]
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a judge was asked."""
+        return bool(self.judge[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +69,18 @@ class Measured:
         self.project = project
         self.as_of = as_of
         self.waits_since = waits_since
-        rows = rows.with_columns(pl.col("rule_version").alias(_VERSION), pl.col("rule_version").replace(COMPARABLE_RULES))
-        made_with = rows.select("day", *RULES, *JUDGE, "exchanges", "last_at")
-        lately = made_with.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
-        self.rules = commonest(lately, RULES, "exchanges")
-        self.judge = commonest(lately.filter(pl.col("judge_model").is_not_null()), JUDGE, "exchanges")
-        self._rows = _matching(rows, self.rules, self.judge)
+        made_with = _made_with(rows)
+        first = np.searchsorted(rows["day"].to_numpy(), np.datetime64(as_of.date() - timedelta(days=DAYS)), side="right")
+        lately = list(zip(made_with, rows["exchanges"].to_list(), rows["last_at"].to_list(), strict=True))[int(first) :]
+        rules = commonest((made.rules, *rest) for made, *rest in lately)
+        judge = commonest((made.judge, *rest) for made, *rest in lately if made.is_judged)
+        self.rules = dict(zip(RULES, rules, strict=False))
+        self.judge = dict(zip(JUDGE, judge, strict=False))
+        same = np.array(
+            [(not rules or made.rules == rules) and (made.judge == judge or not made.is_judged) for made in made_with],
+            dtype=bool,
+        )
+        self._rows = rows if same.all() else rows.filter(same)
         self._cells: dict[str, Cells] = {}
 
     @property
@@ -80,7 +97,7 @@ class Measured:
     @property
     def made_with(self) -> dict[str, Any]:
         """What the scores were made with, in words for people."""
-        versions = ", ".join(sorted(self._rows[_VERSION].unique()))
+        versions = ", ".join(sorted(self._rows["rule_version"].unique()))
         return {**self.rules, **({"rule_version": versions} if versions else {}), **self.judge}
 
     def policies(self, start: date, end: date) -> list[str]:
@@ -170,14 +187,13 @@ def measure(
 
 
 def _watched(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
-    """The rows of `QUERY` before those of one hour, or of six, are added up."""
-    hour, day = pl.col("hour"), pl.col("hour").dt.date()
-    return hours.with_columns(
-        day.alias("day"),
-        pl.when(day < coarse_until).then(hour.dt.truncate("6h")).otherwise(hour).alias("hour"),
-        (hour.dt.hour() >= as_of.hour).alias("later"),
-        pl.col("judge_model").replace("", None),
-    )
+    """The rows of `QUERY` before those of one hour, or of six, are added up; judge_model is empty where no judge was asked."""
+    at = hours["hour"].to_numpy().astype("datetime64[h]")
+    day = at.astype("datetime64[D]")
+    of_day = (at - day).astype(np.int64)
+    coarse = np.where(day < np.datetime64(coarse_until), of_day % _COARSE_HOURS, 0)
+    added = {"day": day, "hour": (at - coarse).astype("datetime64[us]"), "later": of_day >= as_of.hour}
+    return hours.drop("hour").hstack([pl.Series(name, values) for name, values in added.items()])
 
 
 def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
@@ -192,13 +208,14 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def commonest(rows: pl.DataFrame, columns: Sequence[str], count: str) -> dict[str, Any]:
-    """The values of the columns that most of the rows share, the newest among equals; nothing where there are no rows."""
-    if rows.is_empty():
-        return {}
-    groups = rows.group_by(columns).agg(pl.col(count).sum().alias("_count"), pl.col("last_at").max().alias("_last"))
-    order = groups.sort("_count", "_last", *columns, descending=[True, True, *[False] * len(columns)])
-    return {name: order[name][0] for name in columns}
+def commonest(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[Any, ...]:
+    """The key that most of the rows share, given each row's key, count and time: the newest among equals; empty where there are no rows."""
+    sums: dict[tuple[Any, ...], tuple[int, datetime]] = {}
+    for key, count, last in rows:
+        total, newest = sums.get(key, (0, last))
+        sums[key] = total + count, max(newest, last)
+    most = max(sums.values(), default=None)
+    return min((key for key, found in sums.items() if found == most), default=())
 
 
 def _starts(keys: NDArray[Any]) -> Ints:
@@ -206,12 +223,12 @@ def _starts(keys: NDArray[Any]) -> Ints:
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
-def _matching(rows: pl.DataFrame, rules: Mapping[str, Any], judge: Mapping[str, Any]) -> pl.DataFrame:
-    """The rows that were made by these rules and, where a judge was asked, by this judge."""
-    unjudged = pl.col("judge_model").is_null()
-    judged = [pl.col(name) == value for name, value in judge.items()]
-    made_so = [pl.col(name) == value for name, value in rules.items()]
-    return rows.filter(*made_so, unjudged | pl.all_horizontal(judged) if judged else unjudged)
+def _made_with(rows: pl.DataFrame) -> list[MadeWith]:
+    """What made the scores of each row. Polars would wake its threads for it, which costs more than the rows do."""
+    *rules, versions = (rows[name].to_list() for name in RULES)
+    comparable = (COMPARABLE_RULES.get(version, version) for version in versions)
+    by_judge = zip(*(rows[name].to_list() for name in JUDGE), strict=True)
+    return list(map(MadeWith, zip(*rules, comparable, strict=True), by_judge))
 
 
 def _statistics(rows: pl.DataFrame) -> Statistics:

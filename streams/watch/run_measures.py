@@ -35,7 +35,9 @@ class AgentRuns:
     def __init__(self, agent: str | None, rows: pl.DataFrame, as_of: datetime) -> None:
         self.agent = agent
         lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
-        self.made_by = commonest(lately, MADE_BY, "runs")
+        made_by = zip(*(lately[name].to_list() for name in MADE_BY), strict=True)
+        most = commonest(zip(made_by, lately["runs"].to_list(), lately["last_at"].to_list(), strict=True))
+        self.made_by = dict(zip(MADE_BY, most, strict=False))
         """What the runs of the last days were diagnosed by; nothing without any."""
         self._rows = (
             rows.filter(*(pl.col(name) == value for name, value in self.made_by.items())) if self.made_by else rows.clear()

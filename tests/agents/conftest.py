@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,20 +17,12 @@ from agents import claude_code, codex, responses
 from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange
 from streams.sources.openclaw.storage.sqlite import EVERY_SESSION
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource
-
-
-class _NothingRedacted:
-    def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text as it is."""
-        return text, Counter()
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The value as it is."""
-        return value, Counter()
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,9 @@ class Read:
 
 def read_all(source: TranscriptSource, root: Path) -> Read:
     """Read everything below a folder, a day later."""
-    context = ReadingContext("c", "p", None, datetime.now(UTC) + timedelta(days=1), timedelta(minutes=30), _NothingRedacted())
+    context = ReadingContext(
+        "c", "p", None, datetime.now(UTC) + timedelta(days=1), timedelta(minutes=30), Redactor(RedactionSettings(enabled=False))
+    )
     readings = [reading for path in source.files_in([root]) for reading in source.read(path, context, EVERY_SESSION)]
     return Read({reading.session_ids[0]: Session(reading) for reading in readings})
 

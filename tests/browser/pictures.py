@@ -18,7 +18,7 @@ from windows import browser
 
 from service.access.access import AccessStore, Holder, access_file
 from service.pages.links import Links
-from service.supervisor.processes import serving
+from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"

@@ -17,7 +17,7 @@ from kafka_judging import PARTITIONS, topics_of
 from servers import PATIENCE, Home, nursery, until
 
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile, shipped_system_prompt
+from audit.evaluation.cases.case_files import LoadedProfile, shipped_system_prompt
 from audit.evaluation.cases.profile import Profile, plans
 from schemas.registry import topics
 from service.evaluations.client import EvaluationClient, Terms

@@ -44,7 +44,7 @@ from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.replay.history.topics import TopicHistory
+from streams.replay.history.topic_history import TopicHistory
 from streams.replay.plan import Part, Segment
 from streams.topology import stage_named
 

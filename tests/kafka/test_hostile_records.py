@@ -26,7 +26,7 @@ from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
 from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgedState
+from streams.judging.judged_state import JudgedState
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of, partition_of

@@ -21,7 +21,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table
 from service.judge_setup import unpriced_note, unpriced_projects
-from service.simulator.api.serving import running
+from service.simulator.api.loopback_server import running
 
 Command = Callable[..., tuple[int, str, str]]
 TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}

@@ -30,7 +30,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
 from service.queries import snapshot_cache as keeping
 from service.queries.query_pool import Answer, QueryPool
-from service.queries.requests import MAX_ROWS, QueryLimits, Question
+from service.queries.query_protocol import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)

@@ -176,7 +176,11 @@ def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(child
     url, token, accepted = server.serving(), home.connection("north"), set()
     said = [chance.randbytes(200_000).hex() for _ in range(60)]
     for turn, words in enumerate(said):
-        if put(url, token, turn, words) != 201:
+        try:
+            status = put(url, token, turn, words)
+        except httpx2.TransportError:  # what it does between two calls can meet the limit, too
+            break
+        if status != 201:
             break
         accepted.add(("north", f"s:{turn}"))
     assert 2 == server.wait()

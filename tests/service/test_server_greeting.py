@@ -9,7 +9,7 @@ import pytest
 from servers import Home, Nursery, nursery, until
 
 pytestmark = pytest.mark.slow
-NOBODY = "note: nobody can sign in yet: driftline operators add NAME prints a token; it works while the server runs"
+NOBODY = "note: no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from schemas.errors import SettingsError
 from service.simulator import RunningJudge, running
 from service.simulator.api import app as simulator_app
 from service.simulator.api import behaviors as behaviours
-from service.simulator.api.requests import Asked, read_request
+from service.simulator.api.request_validation import Asked, read_request
 from service.simulator.api.script import FAULTS, KINDS, Play, parse_script
 from service.simulator.filling import fill_schema
 from service.simulator.scoring import MODEL, Ratings, simulated_answer, simulated_usage

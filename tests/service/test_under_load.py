@@ -42,11 +42,11 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
 OFTEN = """
-    import functools, service.queries.snapshot_cache, service.supervisor.serving
-    from service.queries.requests import QueryLimits
+    import functools, service.queries.snapshot_cache, service.supervisor.server_lifecycle
+    from service.queries.query_protocol import QueryLimits
 
     service.queries.snapshot_cache.REST = 0
-    service.supervisor.serving.ApiSettings = functools.partial(service.supervisor.serving.ApiSettings, queries=QueryLimits(fresh_for=0.2))
+    service.supervisor.server_lifecycle.ApiSettings = functools.partial(service.supervisor.server_lifecycle.ApiSettings, queries=QueryLimits(fresh_for=0.2))
 """
 """Has a server copy its database for analysts all the time, instead of once a minute."""
 

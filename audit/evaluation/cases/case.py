@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from audit.evaluation.cases.check_kinds import Check
-from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Words
-from audit.evaluation.cases.refusals import refuse, repetitions
+from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Words, refuse, repetitions
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
 
 Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]

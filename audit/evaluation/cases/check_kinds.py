@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Words
-from audit.evaluation.cases.refusals import Problem, refuse
+from audit.evaluation.cases.fields import Dimensions, FileModel, Identifier, Problem, Words, refuse
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from schemas.errors import PolicyError
 

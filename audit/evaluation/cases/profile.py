@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from audit.evaluation.cases.fields import FileModel, Identifier
-from audit.evaluation.cases.refusals import Problem, refuse, repetitions
+from audit.evaluation.cases.fields import FileModel, Identifier, Problem, refuse, repetitions
 from audit.evaluation.dimensions import Dimension
 
 Method = Literal["median", "mean"]
@@ -32,12 +31,12 @@ _NAMES = {"type": "string", "enum": [*get_args(JudgeType), *_OTHER_NAMES]}
 
 
 class Judge(FileModel):
-    """Somebody to ask."""
+    """A judge to ask."""
 
     judge_id: Identifier
     """Name of the judge within the profile."""
     type: Annotated[JudgeType, BeforeValidator(_own_name), WithJsonSchema(_NAMES)] = "live"
-    """live, or llm_probe: the Messages API; batch: its batches, at half the price; recorded: nobody, only recorded answers count."""
+    """live, or llm_probe: the Messages API; batch: its batches, at half the price; recorded: no judge, only recorded answers count."""
     model: Model
     """Model that is asked."""
     max_tokens: Annotated[int, Field(ge=256, le=32_000)] = 3_000

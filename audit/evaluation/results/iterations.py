@@ -26,7 +26,7 @@ _REASONS: Mapping[str, str] = {
     NOT_BATCHED.reason: "no batch has answered it, and a batch judge is not asked outside of batches",
     NO_JUDGE.reason: "no judge is configured",
     COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
-    UNKNOWN_PRICE.reason: "there is a cost cap, and nobody knows what the model costs",
+    UNKNOWN_PRICE.reason: "there is a cost cap, and the model has no known price",
 }
 """Why a call was never made, in words."""
 _CALL = (

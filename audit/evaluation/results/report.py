@@ -34,7 +34,7 @@ class Evaluated:
     system_prompt: str
     user_prompt: str
     reused: bool = False
-    """Whether it was there already, so that nobody was asked."""
+    """Whether it existed already, so that no judge was asked."""
 
 
 class _Told(BaseModel):
@@ -42,7 +42,7 @@ class _Told(BaseModel):
 
 
 class EvaluationRow(_Told):
-    """One evaluation. What nobody knows is null."""
+    """One evaluation. Unknown values are null."""
 
     evaluation_id: str
     revision: Count

@@ -1,7 +1,7 @@
 """Dividing the room of the view: between its sections, between the items of a list, and between the texts of an item.
 
-Everything is a whole number of characters and depends on the content alone. Who wants less than its share leaves the rest to the
-others. An item that has no room is left out, and what stands in its place says how many of what kind.
+Everything is a whole number of characters and depends on the content alone. A section that wants less than its share leaves the
+rest to the others. An item that has no room is left out, and what stands in its place says how many of what kind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from audit.evaluation.view.marks import LEAST, Text, left_out, size
+from audit.evaluation.view.untrusted_text import LEAST, Text, left_out, size
 
 _ENOUGH = 360
 """Characters of its texts that an item is to have before another one is taken in."""

@@ -66,7 +66,7 @@ _HOMES = (b"home", b"Users")
 
 
 def _without_folders(found: bytes) -> bytes:
-    """`[path]/name` for what a match holds after its boundary; the name of somebody's home is left out as well."""
+    """`[path]/name` for what a match holds after its boundary; the name of a home folder is left out as well."""
     boundary = re.match(rb"\\[nrt](?=[~/]|[A-Za-z]:|\\*/)", found)
     begin = _START.search(found, boundary.end() if boundary else 0)
     if begin is None:

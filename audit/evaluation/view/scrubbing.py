@@ -99,7 +99,7 @@ class Scrubber:
         return _LOGS.sub(_counted, text) if "log line" in text else text
 
     def _json(self, text: str, coded: int) -> str:
-        """The text, written anew where it is JSON that holds something to clean."""
+        """The text, written again where it is JSON that holds something to clean."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

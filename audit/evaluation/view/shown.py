@@ -11,8 +11,8 @@ from audit.evaluation.cases.check_kinds import ArtifactContains, ArtifactPresent
 from audit.evaluation.cases.paths import is_recorded_as
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult
 from audit.evaluation.view.budget import Item, Listing, outside_in
-from audit.evaluation.view.marks import Text, quoted
 from audit.evaluation.view.scrubbing import Scrubber, json_text
+from audit.evaluation.view.untrusted_text import Text, quoted
 from schemas.records import CheckOutcome
 
 Sections = Mapping[str, Text | Listing]

@@ -2,7 +2,7 @@
 
 `evaluation_target` is what was asked, in the words of the case. `subject_response` is what the agent answered and which tools it
 used. `execution_evidence` is what is known of how it went. Texts of the run are cleaned of infrastructure
-(`audit.evaluation.view.scrubbing`) and stand under a mark (`audit.evaluation.view.marks`). Ids, images, paths, models, settings, times and
+(`audit.evaluation.view.scrubbing`) and stand under a mark (`audit.evaluation.view.untrusted_text`). Ids, images, paths, models, settings, times and
 prices of the run are not among what is shown.
 
 The document has at most as many characters as it is given; what had to be cut is said at the place of the cut, and takes the least
@@ -19,8 +19,8 @@ from audit.evaluation.cases.case import Case
 from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.run import Run, ToolCall, ToolResult
 from audit.evaluation.view.budget import LEAST_LIST
-from audit.evaluation.view.marks import marked, quoted, size
 from audit.evaluation.view.shown import Sections, case_sections, run_sections, spoken
+from audit.evaluation.view.untrusted_text import marked, quoted, size
 from audit.injection.run_detection import swaying
 from schemas.records import CheckOutcome
 
@@ -51,7 +51,7 @@ _TOLD = {
     "steps": "tool calls and results",
     "artifacts": "artifacts",
 }
-"""Sections of which a person is told that they were cut."""
+"""Sections whose cut is shown to people."""
 
 
 @dataclass(frozen=True, slots=True)

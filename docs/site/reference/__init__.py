@@ -9,8 +9,8 @@ from reference.commands import commands
 from reference.detectors import detectors
 from reference.endpoints import endpoints
 from reference.errors import errors
-from reference.files import methodology, policy
 from reference.metrics import metrics
+from reference.model_fields import methodology, policy
 from reference.overview import overview
 from reference.packages import packages
 from reference.queries import queries

@@ -48,7 +48,7 @@ def alerts() -> str:
     shown = [part for kind, body in bodies.items() for part in (f"## {kind}", _SAID[kind], fenced(_indented(body), "json"))]
     return page(
         "Alerts",
-        "What is posted to `DRIFTLINE_ALERT_WEBHOOK`: JSON with a `version`. Fields may be added; what is there keeps its meaning while the version is 1. How to set "
+        "Alerts post to `DRIFTLINE_ALERT_WEBHOOK` as JSON with a `version`. Fields may be added; what is there keeps its meaning while the version is 1. How to set "
         "them up: [Be told](../how-to/alerts.md).",
         *shown,
         "## digest",
@@ -60,7 +60,7 @@ def alerts() -> str:
         "`v1` is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body. A receiver compares in constant time and refuses what is "
         "older than five minutes. `Driftline-Delivery` is the alert's id: the same one may come twice.",
         "## Slack",
-        "What is posted to `DRIFTLINE_ALERT_SLACK`:",
+        "Posts to `DRIFTLINE_ALERT_SLACK`:",
         fenced(_indented(slack_body(NOTICES[INCIDENT], _SERVER + str(NOTICES[INCIDENT].path))), "json"),
     )
 

@@ -30,7 +30,7 @@ def endpoints() -> str:
     parts = [part for group, shown in found.items() for part in (f"## {_GROUPS.get(group, group.capitalize())}", *shown)]
     return page(
         "Endpoints",
-        "What all of them have in common is in [The HTTP API](../api.md). A running server shows the same at `/docs`, and `/openapi.json` has it "
+        "[The HTTP API](../api.md) says what all of them have in common. A running server shows the same at `/docs`, and `/openapi.json` has it "
         'for programs. Errors are answered `{"error", "code"}`; the codes are in [Errors](errors.md#codes-of-the-api).',
         *parts,
     )

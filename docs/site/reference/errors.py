@@ -20,7 +20,7 @@ _ALSO = {
     "conflicting_id": "The log has a record of this identity with other content.",
     "removed_by_retention": "A topic had removed records before they were read.",
     "stage_failed": "A stage could not get over the record; the detail has the error.",
-    "state_too_large": "What a stage has to keep of the session is larger than a topic takes.",
+    "state_too_large": "A stage's state of the session is larger than a topic takes.",
 }
 """Reasons for which records are set aside and that are no error of decoding."""
 
@@ -45,7 +45,7 @@ def errors() -> str:
         "The field `code` of an answer that is an error. Its `error` says more, and names the field.",
         table(("code", "status", "said, for example"), [(code(name), *told) for name, told in sorted(api_codes().items())]),
         "## Reasons of dead letters",
-        "What cannot be taken is kept with its bytes, its place and one of these reasons: `driftline dead-letters list`.",
+        "Records that cannot be taken are kept with their bytes, their place and one of these reasons: `driftline dead-letters list`.",
         table(("reason", "what it is", "what to do"), letters),
     )
 

@@ -13,7 +13,7 @@ _PAGES = (
     ("[Tiers, states, gates](tiers.md)", "what a score says, and why it is missing"),
     ("[Detectors](detectors.md)", "what goes wrong in sessions"),
     ("[Queries and views](queries.md)", "what SQL finds"),
-    ("[Alerts](alerts.md), [metrics](metrics.md)", "what is told, to people and to monitoring"),
+    ("[Alerts](alerts.md), [metrics](metrics.md)", "alerts, to people and to monitoring"),
     ("[Files of an evaluation](../evaluation-files.md)", "cases, profiles, results"),
     ("[Errors](errors.md)", "what each says, and what to do"),
     ("[Packages](packages.md)", "the map of the code"),

@@ -17,7 +17,7 @@ def settings() -> str:
     return page(
         "Settings",
         "Settings say where things are, and are read from the environment; an option of a [command](commands.md) wins over them. "
-        "What agents are judged by is the [policy](policy.md). A value that cannot be used ends the command with the variable's name.",
+        "The [policy](policy.md) says how agents are judged. A value that cannot be used ends the command with the variable's name.",
         *parts,
     )
 

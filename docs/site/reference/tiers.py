@@ -16,7 +16,7 @@ from streams.log.dead_letters import SAMPLED
 _TIERS = {
     "1": "Structural checks on every exchange, without a judge: the three that hold for everybody and those of the [methodology](methodology.md). 1 - flags / checks.",
     "2": "Semantics: the judge scores each dimension from 0 to 1. Asked about every exchange that is sampled.",
-    "2.5": "What the agent thought against what it said, from 0 to 1, where there is thinking and the policy has it analysed.",
+    "2.5": "The agent's thinking compared with its answer, from 0 to 1, if there is thinking and the policy has it analysed.",
     "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it.",
 }
 _STATES = {
@@ -58,7 +58,7 @@ _REASONS = {
     outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
     outcomes.LEFT_OUT: "The exchange was not sampled.",
     judgements.COST_CAP: "The most that the call could have cost did not fit under the cap.",
-    judgements.UNKNOWN_PRICE: "There is a cap, and nobody knows what the model costs: give it a price in the policy, or lift the cap.",
+    judgements.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
     outcomes.NO_JUDGE: "No judge is configured.",
     cascade.INVALID: "The answer does not fit, twice.",
     questions.NOT_RECORDED: "Only recorded answers count, and none is there.",
@@ -101,7 +101,7 @@ def tiers() -> str:
         f"A check of Tier 1 that fired; a dimension of Tier 3 at {LOW_DIMENSION} or less; an alignment of thinking and answer of {LOW_ALIGNMENT:g} or less; and texts "
         "that try to sway the judge (`judge_tamper`), recognised without asking it. A judge can add reasons, and never take one away.",
         "## Dispositions",
-        "What became of the exchange as a whole, from the states of its tiers.",
+        "The state of the exchange as a whole, from the states of its tiers.",
         f"One of {words(_doc('disposition'))}",
     )
 

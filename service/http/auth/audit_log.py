@@ -13,8 +13,8 @@ from service.access.audit_log import Line
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 
@@ -22,7 +22,7 @@ router = APIRouter(tags=["access"])
 
 
 class LineAnswer(Answer):
-    """A change that somebody asked for."""
+    """A requested change."""
 
     id: int
     at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -32,9 +32,9 @@ class LineAnswer(Answer):
     method: str = Field(examples=["POST"])
     route: str = Field(description="Template of the address, or the command.", examples=["/api/audit/{project}/rejudge"])
     project: str | None
-    subject: str | None = Field(description="What the change is about: an id or a name.")
+    subject: str | None = Field(description="Subject of the change: an id or a name.")
     request_id: str | None = Field(description="As in X-Request-Id and in the server's log.")
-    status: int | None = Field(description="What was answered over HTTP.", examples=[202])
+    status: int | None = Field(description="Status of the HTTP answer.", examples=[202])
     outcome: Literal["done", "refused", "failed"] | None = Field(description="null: not ended yet, or cut short.")
 
 

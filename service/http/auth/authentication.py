@@ -1,9 +1,9 @@
 """Authentication by the token of a request, before its body is read. Nothing under /api is answered without one.
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
-2. A cookie comes along whoever made the browser call. So with one, what writes has to come from a page of ours: it carries the
+2. A browser sends a cookie whatever page made the call. So with one, what writes has to come from a page of ours: it carries the
    page's mark, and the browser says no other origin.
-3. Each address may fail so many times a minute; beyond that it is told to wait (429). A right token is always let in: no failures
+3. Each address may fail so many times a minute; beyond that it has to wait (429). A right token is always let in: no failures
    of others behind the same proxy lock it out, and 256 random bits need no lock.
 """
 
@@ -146,7 +146,7 @@ def _why(values: list[bytes]) -> str:
 
 
 def caller_of(request: Request) -> Holder:
-    """Who calls; 401 when nobody has said."""
+    """The caller; 401 without a token or sign-in."""
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)

@@ -1,7 +1,7 @@
 """Tokens of connections and operators: listed, added, rotated, revoked by admins of every project.
 
-A token is answered once, where it is made, and is kept nowhere. Nobody gives what they do not have: an operator's scopes are the
-caller's own or fewer, and a token of somebody with more cannot be rotated into one's hands.
+A token is answered once, where it is made, and is kept nowhere. A token cannot grant what it does not have: an operator's scopes are the
+caller's own or fewer, and a token with more scopes cannot be rotated into one's hands.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
+from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
@@ -30,7 +31,6 @@ WRITES = (400, 408, 413, 415)
 PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
 Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
 InProject = Annotated[ConnectionName | None, Query(description="Only those of this project.")]
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class TokenAnswer(Answer):
@@ -102,7 +102,7 @@ class NewOperator(OperatorBody):
     name: ConnectionName = Field(examples=["wall"])
     project: ConnectionName | None = Field(None, description="Only this project; null: every project.")
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(SCOPES))] = Field(
-        ["read"], description="What the token may do.", examples=[["read", "review"]]
+        ["read"], description="Scopes of the token.", examples=[["read", "review"]]
     )
 
 
@@ -230,7 +230,7 @@ def _require(access: AccessStore, kind: Kind, name: str) -> Holder:
 
 def _require_scopes(caller: Holder, scopes: frozenset[str]) -> None:
     if not scopes <= caller.scopes:
-        raise ApiError(403, "scope_required", "scopes: nobody gives more than they have")
+        raise ApiError(403, "scope_required", "scopes: a token cannot grant more than it has")
 
 
 def _listed(scopes: frozenset[str]) -> list[Scope]:

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
-from schemas.bounds.messages import decoding_words
+from schemas.bounds.validation_messages import decoding_words
 from service.http.errors import ApiError
 from streams.sources.lines import decode_json
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
 
@@ -21,7 +21,7 @@ class EstimateAnswer(Answer):
     calls: int = Field(description="Questions that the judge is asked.")
     answered: int = Field(description="Questions that it has answered before, for this evaluation or another.")
     not_asked: int = Field(description="Questions that are not asked: no answer is recorded, no price known, or no room left.")
-    unpriced: int = Field(description="Calls whose price nobody knows; they count in no sum.")
+    unpriced: int = Field(description="Calls without a known price; they count in no sum.")
     expected_usd: float | None = Field(description="null where nothing is known.")
     at_most_usd: float | None = Field(description="With every answer as long as it may be.")
 
@@ -37,7 +37,7 @@ class AskedAnswer(Answer):
     case_id: str
     judge_run_id: str
     repetition: int = Field(description="Number of the run among those of its model.")
-    reused: bool = Field(description="Whether it is there already, so that nobody is asked.")
+    reused: bool = Field(description="Whether the result exists already, so that no judge is asked.")
 
 
 class EvaluateAnswer(Answer):
@@ -90,7 +90,7 @@ class EvaluationAnswer(Answer):
     run_input_tokens: int | None
     run_output_tokens: int | None
     run_cost_usd: float | None
-    cost_usd: float | None = Field(description="What the calls of the judge cost.")
+    cost_usd: float | None = Field(description="Cost of the judge's calls.")
     simulated: bool = Field(description="Whether a simulated judge was asked.")
     evaluated_at: Moment
 
@@ -125,5 +125,5 @@ class OneEvaluationAnswer(Answer):
         description="A later attempt that failed, so that the evaluation shown is an earlier one; null where there is none."
     )
     evaluation: WholeEvaluationAnswer | None = Field(description="null while there is no result.")
-    system_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")
-    user_prompt: str | None = Field(description="What the judge was sent; null while it is under way.")
+    system_prompt: str | None = Field(description="Messages to the judge; null while it is under way.")
+    user_prompt: str | None = Field(description="Messages to the judge; null while it is under way.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import MAX_SYSTEM_PROMPT_BYTES, shipped_system_prompt
+from audit.evaluation.cases.case_files import MAX_SYSTEM_PROMPT_BYTES, shipped_system_prompt
 from audit.evaluation.cases.profile import Plan, Profile, plans
 from audit.surrogates import json_bytes
 from schemas.bounds.limits import NAME
@@ -66,7 +66,7 @@ class EvaluateBody(OperatorBody):
     since: Moment | None = Field(None, description="Only sessions that ended then or later.")
     limit: Annotated[int, Field(ge=1, le=MAX_SESSIONS)] = Field(100, description="At most so many sessions, the newest first.")
     retry_failed: bool = Field(False, alias="retryFailed", description="Ask again where an answer of the judge failed, too.")
-    dry_run: bool = Field(False, alias="dryRun", description="Only say what it would take; nobody is asked.")
+    dry_run: bool = Field(False, alias="dryRun", description="Only estimate; no judge is asked.")
 
     def wanted(self, caller: Holder) -> Wanted:
         """The sessions that are meant, of those that the caller may see; 403 for another project."""

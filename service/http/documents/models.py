@@ -166,9 +166,6 @@ class IngestBody(Body):
     multi_user: bool = Field(False, description="Whether several users take part.")
 
     model_config = ConfigDict(
-        strict=True,
-        extra="ignore",
-        frozen=True,
         json_schema_extra={
             "examples": [
                 {
@@ -203,9 +200,6 @@ class EventsBody(Body):
     events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is judged by itself.")]
 
     model_config = ConfigDict(
-        strict=True,
-        extra="ignore",
-        frozen=True,
         json_schema_extra={
             "examples": [
                 {

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from service.http.documents.answers import Answer
+from service.documents.scores import iso_time
+from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Moment = Annotated[
+    str,
+    BeforeValidator(lambda at: iso_time(at) if isinstance(at, datetime) else at),
+    Field(json_schema_extra={"format": "date-time"}),
+]
+"""A time as `iso_time` writes it; made of a datetime, too."""
 Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
 """Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
 
@@ -58,7 +65,7 @@ class ScoreAnswer(ProjectAnswer):
     tier3_skipped: bool
     anomaly_flag: bool
     anomaly_reason: str | None
-    cost_usd: float | None = Field(description="What the judge's calls cost; null where a price is unknown.")
+    cost_usd: float | None = Field(description="Cost of the judge's calls; null if a price is unknown.")
     human_score: int | None
     human_comment: str | None
     human_scored_at: Moment | None
@@ -130,9 +137,7 @@ class ScoreFigures(ProjectAnswer):
     avg_tier2_semantic: float | None
     avg_tier2_5_alignment: float | None
     avg_tier3_behavioral: float | None
-    cost_usd: float | None = Field(
-        description="What is known of the cost; null where judges were asked and none of it is known."
-    )
+    cost_usd: float | None = Field(description="Known part of the cost; null if judges were asked and no price is known.")
     unknown_costs: int = Field(description="Judgements whose cost is not known.")
     simulated: int = Field(description="Scores that rest on a simulated judge.")
 

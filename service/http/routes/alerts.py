@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.store.outbox import Outbox
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 
@@ -65,6 +64,4 @@ async def alerts(
 
 
 def _answer(row: dict[str, Any]) -> AlertAnswer:
-    times = {name: iso_time(row[name]) for name in ("created_at", "not_before", "settled_at")}
-    rest = {name: row[name] for name in ("channel", "kind", "project", "severity", "status", "attempts", "last_error")}
-    return AlertAnswer(id=row["alert_id"], subject=row["subject_id"], **times, **rest)
+    return AlertAnswer.model_validate({**row, "id": row["alert_id"], "subject": row["subject_id"]})

@@ -9,14 +9,13 @@ from pydantic import Field, model_validator
 
 from schemas.errors import InputError
 from service.documents.anchors import anchor_document, anchors_document
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
@@ -29,7 +28,7 @@ class AnchorsBody(OperatorBody):
     """Which exchanges become anchors: those that are named, or so many that spread over the range of what the judge says."""
 
     exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
-    connection: ConnectionName | None = Field(None, description="Whose exchanges they are, where two connections use one id.")
+    connection: ConnectionName | None = Field(None, description="Connection of the exchanges, if two connections use one id.")
     count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(None, description="How many; without it what the policy says.")
 
     @model_validator(mode="after")
@@ -46,7 +45,7 @@ class AnchorAnswer(Answer):
     connection: str
     exchange_id: str
     active: bool = Field(description="Whether it is judged in the next round.")
-    chosen_by: str = Field(description="Who chose it, or withdrew it.")
+    chosen_by: str = Field(description="Name of the person who chose or withdrew it.")
     chosen_at: Moment
 
 
@@ -66,7 +65,7 @@ class JudgeAnswer(Answer):
     changed: bool
     direction: Literal["up", "down"] | None
     since: Moment | None = Field(description="The round that shows the change first, at the likeliest.")
-    evidence: float = Field(description="What a fair bet against a judge that never changes has come to; 200 is the proof.")
+    evidence: float = Field(description="Value of a fair bet against an unchanged judge; 200 is the proof.")
     size: float | None
     low: float | None
     high: float | None
@@ -147,7 +146,7 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
         raise ApiError(409, "not_audited", "the audit of this project is switched off")
     with durable_or_refused():
         begun = await run_round(engine, project)
-    return BegunAnswer.model_validate({"round": iso_time(begun.at), "anchors": begun.exchanges})
+    return BegunAnswer.model_validate({"round": begun.at, "anchors": begun.exchanges})
 
 
 async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:

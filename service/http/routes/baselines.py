@@ -12,10 +12,10 @@ from service.documents.incidents import NO_BASELINE, baseline_document
 from service.http.auth.authentication import Admin, Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import OperatorBody
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 
 router = APIRouter(route_class=JsonRoute, tags=["baselines"])

@@ -13,8 +13,8 @@ from schemas.bounds.limits import EARLIEST
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import QueryMoment
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
 from service.http.routes.scores import PROJECT, require_window
@@ -23,9 +23,12 @@ router = APIRouter(tags=["reading"])
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only what was judged at or after this time.")]
 To = Annotated[QueryMoment | None, Query(alias="to", description="Only what was judged before this time.")]
 ByAll = Annotated[
-    Literal["project", "day", "model", "session", "all"], Query(description="What is summed up; days are UTC, as on the bill.")
+    Literal["project", "day", "model", "session", "all"],
+    Query(description="Grouping of the sums; days are UTC, as on the bill."),
 ]
-By = Annotated[Literal["day", "model", "session", "all"], Query(description="What is summed up; days are UTC, as on the bill.")]
+By = Annotated[
+    Literal["day", "model", "session", "all"], Query(description="Grouping of the sums; days are UTC, as on the bill.")
+]
 
 
 class CostAnswer(Answer):
@@ -37,7 +40,7 @@ class CostAnswer(Answer):
     day: date | None
     model: str | None = Field(description="The model that was asked.")
     judgements: int
-    calls: int = Field(description="Attempts of all judgements; none for one that was not asked anew.")
+    calls: int = Field(description="Attempts of all judgements; none for one that was not asked again.")
     input_tokens: int
     output_tokens: int
     cache_write_tokens: int
@@ -48,7 +51,7 @@ class CostAnswer(Answer):
 
 
 class CostsAnswer(Answer):
-    """Groups: days in their order, everything else the dearest first."""
+    """Groups: days in their order, everything else the most expensive first."""
 
     costs: list[CostAnswer]
     count: int

@@ -15,10 +15,10 @@ from service.documents.deployments import deployment_document
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, Moment, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment as AnsweredMoment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
 
@@ -35,7 +35,7 @@ class DeploymentBody(OperatorBody):
     at: Moment | None = Field(
         None, description="When; left out, it is now, unless this version is the newest of label and agent already."
     )
-    by: Id | None = Field(None, description="Who deployed it; left out, it is the name of the token.")
+    by: Id | None = Field(None, description="Name of the person who deployed it; by default the name of the token.")
     comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = None
     url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
 
@@ -55,7 +55,7 @@ class DeploymentAnswer(Answer):
 
 
 class OneDeploymentAnswer(Answer):
-    """A deployment that was told of; `known` where it had been before."""
+    """A recorded deployment; `known` if it was recorded before."""
 
     deployment: DeploymentAnswer
     known: bool
@@ -72,7 +72,7 @@ class DeploymentsAnswer(Answer):
     PATH,
     status_code=201,
     responses={
-        200: {"model": OneDeploymentAnswer, "description": "It was told of before"},
+        200: {"model": OneDeploymentAnswer, "description": "It was recorded before"},
         **documented(400, 404, 408, 413, 415),
     },
 )

@@ -54,7 +54,7 @@ Of = Annotated[Id | None, Query()]
 async def evaluate(
     caller: Admin, services: Services, body: EvaluateBody, request: Request, response: Response
 ) -> EvaluateAnswer:
-    """Have finished sessions held against cases and judged, in the background. 409 without a judge, where somebody is to be asked.
+    """Have finished sessions held against cases and judged, in the background. 409 if a judge is needed and there is none.
 
     What was evaluated before is reused. With dryRun (200) nothing is done but to say what it would take. Batch judges are refused:
     a call would wait for hours.

@@ -27,9 +27,9 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import EventsAnswer, RefusedEvent
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import NO_MOMENT, EventsBody
+from service.http.documents.response_models import EventsAnswer, RefusedEvent
 from service.http.errors import ApiError, documented
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.record_intake import RecordIntake
@@ -48,7 +48,7 @@ class EventsRoute(JsonRoute):
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
 _EXPLAINED = 10
-"""Events of a batch in conflict with the log of which it is told what differs: for each of them the log is searched."""
+"""Events of a batch in conflict with the log whose differences are reported: for each of them the log is searched."""
 
 
 @dataclass

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from analytics.queries import query_rows
-from service.documents.scores import Document, iso_time, score_by_id
+from service.documents.scores import Document, score_by_id
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName, Id
 from service.http.documents.project_answers import Moment, ScoreAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.routes.scores import PROJECT
 
@@ -24,7 +24,7 @@ ExchangeId = Annotated[
 ]
 OfConnection = Annotated[
     ConnectionName | None,
-    Query(description="Whose exchange is meant: ids are a connection's own. Needed where several have it."),
+    Query(description="Connection of the exchange: ids are unique within a connection. Required if several have the id."),
 ]
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ class ExchangeAnswer(Answer):
     output_tokens: int | None
     outcome: str = Field(examples=["answered", "no_response"])
     tags: list[str]
-    labels: dict[str, str] = Field(description="What its sender tells it apart by.", examples=[{"agent_version": "1.4.0"}])
+    labels: dict[str, str] = Field(description="The sender's id of it.", examples=[{"agent_version": "1.4.0"}])
 
 
 class JudgementAnswer(Answer):
@@ -107,20 +107,9 @@ def _found(cursor: duckdb.DuckDBPyConnection, asked: Row) -> ExchangeDetailAnswe
 
 
 def _exchange(row: Row) -> ExchangeAnswer:
-    same = {name: row[name] for name in ExchangeAnswer.model_fields if name in row and name != "ingested_at"}
     labels = {one["name"]: one["value"] for one in row["labels"]}
-    times = {"timestamp": iso_time(row["occurred_at"]), "ingested_at": iso_time(row["ingested_at"])}
-    return ExchangeAnswer.model_validate({**same, **times, "id": row["exchange_id"], "labels": labels})
+    return ExchangeAnswer.model_validate({**row, "id": row["exchange_id"], "timestamp": row["occurred_at"], "labels": labels})
 
 
 def _judgement(row: Row) -> JudgementAnswer:
-    return JudgementAnswer(
-        id=row["judgement_id"],
-        purpose=row["purpose"],
-        model=row["requested_model"],
-        outcome=row["outcome"],
-        attempts=row["attempts"],
-        judged_at=iso_time(row["judged_at"]) or "",
-        cost_usd=row["cost_usd"],
-        simulated=row["simulated"],
-    )
+    return JudgementAnswer.model_validate({**row, "id": row["judgement_id"], "model": row["requested_model"]})

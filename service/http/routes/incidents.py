@@ -13,10 +13,10 @@ from service.documents.scores import Document
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, OperatorBody, Text
 from service.http.documents.project_answers import Moment, ProjectAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.routes.baselines import BaselineAnswer
@@ -46,7 +46,7 @@ class DecisionBody(OperatorBody):
         description="With resolved: this is the new normal. The reference begins with the first day of the change.",
     )
     resolved_by: Id | None = Field(
-        None, alias="resolvedBy", description="Who decides, or has it; without it the name of the operator."
+        None, alias="resolvedBy", description="Name of the person who decides or owns it; by default the operator."
     )
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
 
@@ -81,7 +81,7 @@ class IncidentAnswer(ProjectAnswer):
     status: IncidentStatus
     severity: Literal["warning", "critical"]
     title: str
-    description: str = Field(description="What was found, with its numbers.")
+    description: str = Field(description="The finding, with its numbers.")
     metadata: dict[str, Any] = Field(
         description="The evidence: what each rule saw on which days, the baseline, the exchanges that moved it most, the queries."
     )
@@ -91,16 +91,16 @@ class IncidentAnswer(ProjectAnswer):
     tier: str | None
     direction: str | None = Field(description="up or down.")
     rule: str = Field(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])
-    cause: str | None = Field(description="What changed, as far as anchors tell: agent or judge.")
+    cause: str | None = Field(description="Cause, as far as anchors tell: agent or judge.")
     confidence: Literal["suspected", "confirmed"] = Field(description="Alerts are for confirmed ones.")
     confirmed_at: Moment | None
     resolution: str | None = Field(description="Why it is resolved: recovered, vanished, fixed or new_normal.")
     acknowledged_at: Moment | None
-    acknowledged_by: str | None = Field(description="Who has it.")
-    agent: str | None = Field(description="Whose runs the leading series is of; null for a series of the whole project.")
+    acknowledged_by: str | None = Field(description="Owner.")
+    agent: str | None = Field(description="Agent of the leading series; null for a series of the whole project.")
     first_day: str | None
     last_day: str | None = Field(description="Last day of the change, once it is over.")
-    moved: list[MovedAnswer] = Field(description="What moved, the series that leads first.")
+    moved: list[MovedAnswer] = Field(description="Series that moved, the leading one first.")
     baseline_id: str | None
     checked_at: Moment | None
     revision: int

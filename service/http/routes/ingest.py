@@ -21,9 +21,9 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import IngestBody
+from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
@@ -164,7 +164,7 @@ def _content_digest(
 
 
 def conflict_words(differing: Sequence[str]) -> str:
-    """What a sender is told whose exchange has the id of another one; `differing` are fields of the record."""
+    """The words for a sender whose exchange has the id of another one; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
     words = f" (it differs in {named})" if named else ""
     return (
@@ -191,33 +191,19 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """What is answered, the first time and to a duplicate; `more` is said beside it."""
-    tier1 = Tier1(score=taken.tier1_score, flags=taken.tier1_flags)
-    again: dict[str, Any] = {**({"duplicate": True} if taken.fate == "known" else {}), **more}
+    again = {"duplicate": True} if taken.fate == "known" else {}
+    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": Tier1(score=taken.tier1_score, flags=taken.tier1_flags)}
+    said |= {**again, **more}
     kind = _answered(taken)
+    # What was not set is not answered, so each says itself what it is.
     if kind == "scored":
-        return ScoredAnswer(
-            exchange_id=exchange_id,
-            score_id=taken.score_id,
-            scored=True,
-            reason=taken.reason,
-            tier1=tier1,
-            anomaly=taken.anomaly,
-            **again,
-        )
+        return ScoredAnswer(scored=True, score_id=taken.score_id, reason=taken.reason, anomaly=taken.anomaly, **said)
     if kind == "queued":
-        return QueuedAnswer(
-            exchange_id=exchange_id,
-            score_id=taken.score_id,
-            scored=None,
-            reason="queued",
-            tier1=tier1,
-            anomaly=taken.anomaly,
-            **again,
-        )
+        return QueuedAnswer(scored=None, score_id=taken.score_id, reason="queued", anomaly=taken.anomaly, **said)
     if kind == "sampled_out":
-        return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason=taken.reason, tier1=tier1, **again)
+        return LeftOutAnswer(scored=False, reason=taken.reason, **said)
     cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
-    return LeftOutAnswer(exchange_id=exchange_id, scored=False, reason="cost_cap_exceeded", tier1=tier1, cost_cap=cap, **again)
+    return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
 
 
 def _answered(taken: Taken) -> str:

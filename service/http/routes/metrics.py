@@ -76,11 +76,13 @@ class _Snapshot(Collector):
 
 def _engine(state: EngineState) -> Iterator[Metric]:
     yield GaugeMetricFamily("driftline_ready", "Whether records are taken.", value=float(state.ready))
-    queues = GaugeMetricFamily("driftline_queue_size", "What waits, and sessions with something under way.", labels=["queue"])
+    queues = GaugeMetricFamily("driftline_queue_size", "Records that wait, and sessions with work under way.", labels=["queue"])
     for name, size in state.queues.items():
         queues.add_metric([name], size)
     calls = CounterMetricFamily("driftline_judge_questions", "Questions to the judge since the start.", labels=["outcome"])
     for outcome, count in state.judge_calls.items():
         calls.add_metric([outcome], count)
     yield from (queues, calls)
-    yield CounterMetricFamily("driftline_judge_cost_usd", "What these cost, as far as prices are known.", value=state.spent_usd)
+    yield CounterMetricFamily(
+        "driftline_judge_cost_usd", "Cost of the calls, as far as prices are known.", value=state.spent_usd
+    )

@@ -14,19 +14,19 @@ from service.documents.scores import Document, score_by_id
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment, OneScoreAnswer, ScoreAnswer
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])
 PROJECT = f"{API}/{{project}}"
 ScoreId = Annotated[Id, Path(description="Id of the judge's score.")]
-Rater = Annotated[Id | None, Query(description="Who is asked; without it the name of the operator.")]
+Rater = Annotated[Id | None, Query(description="Name of the rater; by default the operator.")]
 Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED, description="Ids of scores to pass over; may be repeated.")]
-Blind = Annotated[bool, Query(description="Leave the judge's verdict out, so that it sways nobody.")]
+Blind = Annotated[bool, Query(description="Leave the judge's verdict out, so that it cannot bias the score.")]
 Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
 Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 
@@ -36,7 +36,7 @@ class HumanScoreBody(OperatorBody):
 
     score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
-    rater: Id | None = Field(None, description="Who says it; without it the name of the operator.")
+    rater: Id | None = Field(None, description="Name of the rater; by default the operator.")
 
 
 class HumanScoreAnswer(Answer):

@@ -11,14 +11,13 @@ from pydantic import Field
 
 from analytics.queries import query_rows
 from schemas.bounds.limits import EARLIEST
-from service.documents.project_checks import COUNTS, EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
+from service.documents.project_checks import EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, NextCursor, Place, page_of
 
@@ -79,7 +78,7 @@ class ProjectHealthAnswer(ProjectAnswer):
     simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
     open_incidents: int = Field(description="Confirmed incidents that are open or acknowledged.")
     critical_incidents: int
-    acknowledged_incidents: int = Field(description="Those of the open ones that somebody has.")
+    acknowledged_incidents: int = Field(description="Open ones with an owner.")
     suspected_incidents: int = Field(description="Suspected ones, beside the open ones; they count for nothing.")
     runs: int
     last_exchange_at: Moment | None
@@ -137,36 +136,11 @@ def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
 
 
 def _answer(row: Row) -> ProjectHealthAnswer:
-    return ProjectHealthAnswer(
-        project=row["project"],
-        health=row["health"],
-        reasons=row["reasons"],
-        enabled=row["enabled"],
-        last_exchange_at=iso_time(row["last_exchange_at"]),
-        last_run_at=iso_time(row["last_run_at"]),
-        check=ProjectCheckAnswer(
-            state=check_state(row),
-            checked_at=iso_time(row["checked_at"]),
-            days=row["check_days"],
-            baseline_days=row["baseline_days"],
-        ),
-        recent=RecentAnswer(
-            days=RECENT_DAYS,
-            until=row["recent_until"],
-            scores=row["recent_scores"],
-            anomalies=row["recent_anomalies"],
-            anomaly_rate=_rounded(anomalous_share(row)),
-            unscored=row["recent_unscored"],
-            unscored_rate=_rounded(unscored_share(row)),
-            unsafe_runs=row["recent_unsafe_runs"],
-            cost_usd=row["recent_cost_usd"],
-            avg_tier1=row["recent_tier1"],
-            avg_tier2=row["recent_tier2"],
-            avg_tier2_5=row["recent_tier2_5"],
-            avg_tier3=row["recent_tier3"],
-        ),
-        **{count: row[count] for count in COUNTS},
-    )
+    recent = {name.removeprefix("recent_"): value for name, value in row.items() if name.startswith("recent_")}
+    recent |= {f"avg_{tier}": recent[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}
+    recent |= {"anomaly_rate": _rounded(anomalous_share(row)), "unscored_rate": _rounded(unscored_share(row))}
+    check = {**row, "state": check_state(row), "days": row["check_days"]}
+    return ProjectHealthAnswer.model_validate({**row, "recent": {**recent, "days": RECENT_DAYS}, "check": check})
 
 
 def _rounded(rate: float | None) -> float | None:

@@ -17,13 +17,13 @@ from schemas.errors import QueryError, StoreError
 from service.documents.scores import iso_time
 from service.http.auth.authentication import Querier
 from service.http.bounds import API
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import OperatorBody, Text
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.request_limits import ClientGone
 from service.queries import query_pool
-from service.queries.requests import DEFAULT_ROWS, MAX_ROWS, Question
+from service.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS, Question
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_SQL = 50_000

@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from service.http.auth.authentication import Admin, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Requested
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import RejudgeBody
+from service.http.documents.response_models import Requested
 from service.http.errors import ApiError, documented
 
 router = APIRouter(route_class=JsonRoute, tags=["judging"])

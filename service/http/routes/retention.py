@@ -10,16 +10,16 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from audit.policy.parts import Days
+from audit.policy.policy_fields import Days
 from schemas.bounds.limits import EARLIEST
 from schemas.errors import InputError
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
-from service.http.documents.answers import Answer
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody, Text
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
@@ -42,7 +42,7 @@ class PurgedAnswer(Answer):
     exchanges_purged: int = Field(examples=[1200])
     scores_purged: int = Field(examples=[1200])
     cutoff_date: datetime | None = Field(
-        description="What happened before this moment is deleted, in projects that have no retention of their own; null: nothing is."
+        description="Records from before this moment are deleted, in projects without a retention of their own; null: none are."
     )
 
 
@@ -74,7 +74,7 @@ class ErasedAnswer(Answer):
     """An erasure, and what it does not reach."""
 
     erasure: ErasureAnswer
-    remains: list[str] = Field(description="What is not erased, and what to do about it.")
+    remains: list[str] = Field(description="Copies that are not erased, and what to do about them.")
 
 
 class ErasuresAnswer(Answer):

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from service.documents.runs import run_document, run_page
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from service.http.routes.scores import PROJECT
@@ -64,7 +63,7 @@ async def runs(_: Reader, project: VisibleProject, services: Services, limit: Li
     before = None if cursor is None else (cursor.at, cursor.number)
     rows = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
     shown, following = page_of(rows, limit, lambda row: Place(row["last_at"], "", row["number"]))
-    return RunsAnswer(runs=[_run(row) for row in shown], count=len(shown), next_cursor=following)
+    return RunsAnswer(runs=[RunAnswer.model_validate(row) for row in shown], count=len(shown), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
@@ -75,9 +74,4 @@ async def run(_: Reader, project: VisibleProject, services: Services, run_id: Ru
         raise ApiError(404, "not_found", "the project has no run of this id")
     # The evidence quotes what agents were told and did.
     response.headers["Cache-Control"] = "no-store"
-    return OneRunAnswer(run=_run(found[0]), diagnosis=found[1])
-
-
-def _run(row: dict[str, Any]) -> RunAnswer:
-    times = {name: iso_time(row[name]) for name in ("started_at", "ended_at", "closed_at")}
-    return RunAnswer.model_validate({**row, **times})
+    return OneRunAnswer(run=RunAnswer.model_validate(found[0]), diagnosis=found[1])

@@ -11,9 +11,9 @@ from service.access.access import Holder
 from service.http.auth.authentication import Caller
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.answers import Done
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import FinalizeBody, Id, SessionBody
+from service.http.documents.response_models import Done
 from service.http.errors import ApiError, documented
 from service.http.routes.ingest import require_audit
 

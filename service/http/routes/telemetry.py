@@ -13,9 +13,9 @@ from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
-from service.http.documents.answers import Answer
 from service.http.documents.models import ConnectionName
 from service.http.documents.project_answers import Moment
+from service.http.documents.response_models import Answer
 from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions

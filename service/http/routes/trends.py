@@ -13,7 +13,6 @@ from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
 from service.documents.runs import wrap_page
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
@@ -22,7 +21,7 @@ from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
 from service.http.routes.scores import PROJECT, From, To, require_window
 
 router = APIRouter(tags=["reading"])
-MEANS = ("tier1", "tier2", "tier2_5", "tier3", "tier2_weighted", "tier2_5_weighted", "tier3_weighted")
+TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 SHOWN_DIGITS = 3
 
 
@@ -83,7 +82,7 @@ class SamplingAnswer(ProjectAnswer):
 
 
 class SamplingMixAnswer(ProjectAnswer):
-    """What was sampled and why, the most frequent first."""
+    """Sampled exchanges, and why, the most frequent first."""
 
     project: str
     mix: list[SamplingAnswer]
@@ -124,16 +123,7 @@ async def sampling(
     asked = {"project": project, "from": start or EARLIEST, "to": end or LATEST}
     rows = await services.ask(lambda cursor: query_rows(cursor, "project_sampling", asked))
     mix = [
-        SamplingAnswer(
-            sampling_reason=row["sampling_reason"],
-            disposition=row["disposition"],
-            exchanges=row["exchanges"],
-            share=row["share"],
-            anomalies=row["anomalies"],
-            avg_tier1=row["tier1_mean"],
-            avg_tier2=row["tier2_mean"],
-        )
-        for row in rows
+        SamplingAnswer.model_validate({**row, "avg_tier1": row["tier1_mean"], "avg_tier2": row["tier2_mean"]}) for row in rows
     ]
     return SamplingMixAnswer(project=project, mix=mix)
 
@@ -148,29 +138,11 @@ def _next_midnight(now: datetime) -> datetime:
 
 
 def _day(row: dict[str, Any]) -> DayAnswer:
-    means = {name: None if (mean := row[f"{name}_mean"]) is None else round(mean, SHOWN_DIGITS) for name in MEANS}
-    return DayAnswer(
-        date=row["day"],
-        avg_tier1=means["tier1"],
-        avg_tier2=means["tier2"],
-        avg_tier2_5=means["tier2_5"],
-        avg_tier3=means["tier3"],
-        weighted_tier2=means["tier2_weighted"],
-        weighted_tier2_5=means["tier2_5_weighted"],
-        weighted_tier3=means["tier3_weighted"],
-        anomaly_count=row["anomaly_count"],
-        exchange_count=row["exchange_count"],
-    )
+    means = {f"avg_{tier}": row[f"{tier}_mean"] for tier in TIERS}
+    means |= {f"weighted_{tier}": row[f"{tier}_weighted_mean"] for tier in TIERS[1:]}
+    shown = {name: None if mean is None else round(mean, SHOWN_DIGITS) for name, mean in means.items()}
+    return DayAnswer.model_validate({**row, **shown, "date": row["day"]})
 
 
 def _wrap(row: dict[str, Any]) -> WrapAnswer:
-    return WrapAnswer(
-        session_id=row["session_id"],
-        connection=row["connection"],
-        exchange_count=row["exchange_count"],
-        last_timestamp=iso_time(row["last_at"]) or "",
-        score=row["score"],
-        steps_found=row["steps_found"],
-        steps_missing=row["steps_missing"],
-        total_steps=len(STEPS),
-    )
+    return WrapAnswer.model_validate({**row, "last_timestamp": row["last_at"], "total_steps": len(STEPS)})

@@ -1,7 +1,6 @@
-"""Charts: SVG made of numbers, and the same numbers as a table for whoever cannot see it, or wants them exactly.
+"""Charts: SVG made of numbers, and the same numbers as a table, for readers who cannot see it or want them exactly.
 
-The same numbers make the same markup. Colours come from the page's style, in light and dark; what colour tells is told by a shape or
-in words, too. A number that is not known is a gap.
+The same numbers make the same markup. Colours come from the page's style, in light and dark; a shape or words say what colour says. A number that is not known is a gap.
 """
 
 from __future__ import annotations

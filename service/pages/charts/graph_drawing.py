@@ -1,8 +1,8 @@
 """A causal graph as SVG: names at the left, the drawing, the failures at the right.
 
 These are three images of one height, so that the names and the failures stay in sight while the drawing between them is moved. Every
-node is a link: an event to itself in the timeline, a block to what is in it, a failure to its cause. What colour tells is told by a shape,
-too, and by the title of each node.
+node is a link: an event to itself in the timeline, a block to what is in it, a failure to its cause. A shape and the title of each node
+say what colour says.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def cost_days(window: Window, costs: Sequence[Row], deployed: Mapping[str, str])
 
 
 def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
-    """What each model cost over the window, the dearest first; None where no cost is known."""
+    """What each model cost over the window, the most expensive first; None where no cost is known."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in costs:
         found[row["model"] or _UNKNOWN_MODEL].append(row)

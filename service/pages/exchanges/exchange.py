@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id, QueryMoment
 from service.http.errors import ApiError
-from service.pages.exchanges.parts import TEXTS, calls_of, texts_of, tiers_of, whole_text
+from service.pages.exchanges.exchange_sections import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchanges.record import ExchangeRecord, exchange_record
 from service.pages.exchanges.wording import OUTCOMES, SAMPLING
 from service.pages.links import Links

@@ -47,7 +47,7 @@ def exchange_record(
 ) -> ExchangeRecord | None:
     """The exchange of a score of a project; None where the project has none of this id.
 
-    `at` is the time of the exchange for whoever knows it: the score is then found at once among very many.
+    `at` is the time of the exchange where it is known: the score is then found at once among very many.
     """
     revisions = revisions_of(cursor, project, score_id, at)
     if not revisions:

@@ -24,7 +24,7 @@ REASONS: Mapping[str, str] = {
     "no_judge": "No judge is configured.",
     "sampling_skip": "The exchange was left out by sampling.",
     "cost_cap": "The session's cost cap left no room for the call.",
-    "unknown_price": "There is a cost cap, and nobody knows what the model costs.",
+    "unknown_price": "There is a cost cap, and the model has no known price.",
     "gate_off": "The gate is switched off: this tier judges every exchange that is sampled.",
     "tier1_flags": "Tier 1 flagged the exchange, which opened the gate.",
     "tier2_flagged": "Tier 2 flagged the exchange, which opened the gate.",
@@ -61,5 +61,5 @@ OUTCOMES: Mapping[str, str] = {
 """By the outcome of a judgement."""
 DELETED = "The exchange has been deleted, so the prompt cannot be made again."
 OTHER_POLICY = "The policy in force ({now}) is not the one of the score ({then}), and does not make the prompt that was sent."
-OTHER_PROMPT = "What the record and the policy make today has another fingerprint, so it is not what was sent: the wording of prompts has changed, or the question was about more than this exchange."
+OTHER_PROMPT = "The question that record and policy make today has another fingerprint than the one that was sent: the wording of prompts has changed, or the question was about more than this exchange."
 """Why a prompt is not shown."""

@@ -26,7 +26,7 @@ from service.http.routes.incidents import GivenStatus, IncidentType
 from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
 from service.pages.exchanges.wording import SAMPLING
-from service.pages.incidents.queries import found_again
+from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
@@ -67,7 +67,7 @@ class Sighting:
     figures: list[Figure]
     days: list[dict[str, Any]]
     leads: bool
-    """Whether the incident is told by this rule."""
+    """Whether this rule found the incident."""
 
 
 @router.get("/projects/{project}/incidents")

@@ -21,7 +21,7 @@ from streams.watch.rules.run_rules import series_name
 Seen = Mapping[str, Any]
 """What a rule saw, as the evidence of an incident has it."""
 _BEYOND = 13.8
-"""Natural logarithm of a million: larger odds are told by their power of ten."""
+"""Natural logarithm of a million: larger odds are shown by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 _YEARS = SUSPECTED / 365
 _SUSPECTED = number(SUSPECTED)

@@ -15,7 +15,7 @@ from service.http.context import Services
 from service.http.paging import Cursor
 from service.http.routes.scores import score_place
 from service.pages.charts.charts import share_bar
-from service.pages.paged import linked
+from service.pages.links import linked
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 

@@ -110,7 +110,7 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
 
 
 def _is_stale(window: Window, today: date) -> bool:
-    """Whether the days end before today because nothing was said since, and not because somebody asked for them."""
+    """Whether the days end before today because nothing was said since, and not because they were asked for."""
     return not window.is_pinned and window.last < today
 
 

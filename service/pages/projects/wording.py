@@ -35,7 +35,7 @@ REMEDIES: Mapping[str, str] = {
 
 
 def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
-    """Why a project is not healthy, in words, by the `reasons` of its row; its incidents are told of elsewhere. `days` is how many the last days are."""
+    """Why a project is not healthy, in words, by the `reasons` of its row; its incidents are shown elsewhere. `days` is how many the last days are."""
     unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
     wanted = row["recent_scored"] + unscored
     words: Mapping[Reason, str] = {

@@ -15,7 +15,7 @@ from service.http.context import Services
 from service.http.paging import Cursor, Place, after
 from service.http.routes.trends import session_place
 from service.pages.charts.charts import share_bar
-from service.pages.paged import linked
+from service.pages.links import linked
 from service.pages.projects.wording import WRAP_STEPS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer

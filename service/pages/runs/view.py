@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from audit.detectors.detectors import FAILURE_TYPES
-from audit.diagnosis.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis
@@ -20,7 +20,6 @@ from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.links import Links
-from service.pages.runs.readiness import because
 from service.pages.runs.run_data import (
     EVENTS_READ,
     EXCHANGES_SHOWN,
@@ -258,3 +257,22 @@ def _beside(first: int, width: int, count: int) -> str:
 
 def _listed(evidence: Mapping[int, Sequence[str]], name: str) -> list[int]:
     return [place for place, names in evidence.items() if name in names]
+
+
+RULES = (("unsafe_for_production", SAFE_TRUST, "critical"), ("review_recommended", READY_TRUST, "high"))
+"""A readiness level, the trust below which a run has it, and the severity of a failure that has the same effect."""
+_FAILING = {
+    "critical": ("a failure is critical", "{} failures are critical"),
+    "high": ("a failure is of high severity", "{} failures are of high severity"),
+}
+
+
+def because(diagnosis: Diagnosis) -> str:
+    """What put a run at its level of readiness, as a clause; nothing where nothing did, or the record does not say."""
+    found = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
+    if found is None or diagnosis.trust_score is None:
+        return ""
+    _, least, severity = found
+    failures = sum(cause.severity == severity for cause in diagnosis.failure_causes)
+    low = [f"trust is below {least}"] if diagnosis.trust_score < least else []
+    return " and ".join([*low, *([_FAILING[severity][failures > 1].format(failures)] if failures else [])])

@@ -17,7 +17,7 @@ from service.simulator.api.behaviors import REFUSED, Answering, altered, deliver
 from service.simulator.api.caching import PrefixCache
 from service.simulator.api.http_calls import Call, Receive, Scope, Send, json_bytes
 from service.simulator.api.plays import Arrivals, Plays
-from service.simulator.api.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
+from service.simulator.api.request_validation import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
 from service.simulator.api.script import Play, Step
 from service.simulator.evaluating import simulated_evaluation
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer

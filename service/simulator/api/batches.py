@@ -21,7 +21,7 @@ from audit.fingerprints import digest
 from service.simulator.api.behaviors import MEGABYTE, PAGE, altered, refusal_of
 from service.simulator.api.http_calls import json_bytes
 from service.simulator.api.plays import Plays
-from service.simulator.api.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
+from service.simulator.api.request_validation import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
 from service.simulator.api.script import Step
 
 MAX_BATCH_BODY = 256_000_000
@@ -51,7 +51,7 @@ class _Batch:
     cancelled_after: float | None = None
     """Seconds after which it was cancelled."""
     lines: list[bytes] | None = None
-    """Its results, once somebody has seen it end."""
+    """Its results, once its end was seen."""
     counts: Counter[str] = field(default_factory=Counter)
 
     @property

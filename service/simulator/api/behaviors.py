@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.simulator.api.http_calls import Call
-from service.simulator.api.requests import Asked, Json, Problem
+from service.simulator.api.request_validation import Asked, Json, Problem
 
 MEGABYTE = 1_000_000
 _PIECE = b" " * 65_536

@@ -12,7 +12,7 @@ from typing import Any
 
 from audit.cost.prices import price_of
 from audit.fingerprints import canonical_json
-from service.simulator.api.requests import Asked
+from service.simulator.api.request_validation import Asked
 from service.simulator.scoring import simulated_usage, tokens_of
 
 OTHER_MINIMUM = 1024

@@ -11,7 +11,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SIMULATED = "x-driftline-simulated"
-"""Header that every answer carries, so that nobody takes it for a provider's."""
+"""Header that every answer carries, so that it is not taken for a provider's."""
 
 
 class Call:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from schemas.errors import SettingsError
-from service.simulator.api.requests import Asked, Problem
+from service.simulator.api.request_validation import Asked, Problem
 from service.simulator.api.script import Play, Step, parse_script
 
 MAX_KEPT = 10_000

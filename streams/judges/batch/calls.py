@@ -17,8 +17,8 @@ from anthropic import AsyncAnthropic, AsyncStream
 from schemas.errors import DriftlineError
 from streams.judges.batch.results import Result, results_in
 from streams.judges.failures import Failure, failure_of, one_line
-from streams.judges.messages import is_simulated
 from streams.judges.rate_limits import Waiting
+from streams.judges.response_parsing import is_simulated
 
 _LOG = logging.getLogger(__name__)
 _PATH = "/v1/messages/batches"
@@ -99,7 +99,7 @@ class BatchCalls:
         self._max_line = max_line
 
     async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Make a batch. Of a failure that may have been billed nobody knows whether there is a batch now."""
+        """Make a batch. Of a failure that may have been billed it is not known whether there is a batch now."""
         raw = self._client.messages.batches.with_raw_response
         return await self._call(lambda: raw.create(requests=requests), _BATCH.decode)  # type: ignore[arg-type]
 

@@ -2,14 +2,14 @@
 
 How a caller drives it, round by round (each exchange's cascade asks its next question when it has the verdict on the one before):
 
-    judge = open_batch_judge(key, url, traits, FileJournal(path))
+    judge = open_batch_judge(key, url, traits, BatchJournal(path))
     async for asked, verdict in judge.ask_all([Asked(question, call budget, tag), ...]):
         await make_durable(verdict)          # before the next one is asked for
 
 1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
    what it is given (ValueError). `Asked.tag` comes back untouched.
 2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; the
-   `DurableBudget` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. What came of a question is told to `budget.spend`; a
+   `DurableBudget` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. `budget.spend` is called with the outcome of a question; a
    request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
 3. Durability: the plan of a batch is in the journal before the batch is made, and its id before it is waited for. After a kill -9 the
    caller asks the same questions again (those without a recorded judgement), with the same journal and call budgets that were given the
@@ -37,17 +37,17 @@ from streams.judges.batch.calls import Batch, BatchCalls, JudgeUnavailableError
 from streams.judges.batch.making import BatchMaker
 from streams.judges.batch.opening import BatchLimits, BatchOpener
 from streams.judges.batch.pending import OpenBatch, Pending
-from streams.judges.batch.plans import Asked, BatchJournal, FileJournal
+from streams.judges.batch.plans import Asked, BatchJournal
 from streams.judges.batch.results import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Traits
-from streams.judges.messages import Message
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import Waiting
 from streams.judges.requests import Rung
+from streams.judges.response_parsing import Message
 
-__all__ = ["CANCELLED", "Asked", "BatchJudge", "BatchLimits", "FileJournal", "JudgeUnavailableError", "open_batch_judge"]
+__all__ = ["CANCELLED", "Asked", "BatchJournal", "BatchJudge", "BatchLimits", "JudgeUnavailableError", "open_batch_judge"]
 CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0
 _GONE = 404
 _OVERDUE = Failure(words="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)
@@ -107,7 +107,7 @@ class BatchJudge:
         return [], cancelled
 
     async def _has_ended(self, one: OpenBatch) -> bool:
-        """Look at a batch; cancel it where it is time or somebody wants to. True when nothing more is to be waited for."""
+        """Look at a batch; cancel it when it is time or on request. True when nothing more is to be waited for."""
         batch = await self._calls.retrieve(one.batch_id)
         if isinstance(batch, Failure):
             if batch.status != _GONE:
@@ -125,7 +125,7 @@ class BatchJudge:
         return batch.ended or one.lost is not None
 
     async def _verdicts(self, one: OpenBatch, todo: deque[Pending]) -> AsyncGenerator[tuple[Asked, Verdict]]:
-        """The verdicts of a batch that has ended; a question that is to be asked anew goes back to `todo`."""
+        """The verdicts of a batch that has ended; a question that is to be asked again goes back to `todo`."""
         reads = 0
         while one.pending and one.lost is None and reads < _READS:
             failure: Failure | None = None
@@ -154,7 +154,7 @@ class BatchJudge:
             await self._journal.finished(one.plan.plan_id)
 
     def _settled(self, one: OpenBatch, pending: Pending, came: Message | Failure) -> Verdict | None:
-        """The verdict; None where the question is to be asked anew, which has cost nothing so far."""
+        """The verdict; None where the question is to be asked again, which has cost nothing so far."""
         asking = pending.asking
         asking.simulated |= self._calls.simulated
         asking.seconds = one.seconds

@@ -1,4 +1,4 @@
-"""Making a batch once: one of which nobody knows whether it was made is looked for before it is made again."""
+"""Making a batch once: one that may or may not have been made is looked for before it is made again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BatchMaker:
                 return found
 
     async def find(self, plan: Plan) -> Batch | None:
-        """The batch of a plan of which nobody knows whether it was made; None when there is none.
+        """The batch of a plan that may or may not have been made; None when there is none.
 
         The API does not show what a batch holds before it has ended. So one that was made about then and has as many requests is
         waited for: to wait costs nothing, to ask twice does.
@@ -86,7 +86,7 @@ class BatchMaker:
             after = page.data[-1].batch_id
 
     async def _is_of(self, batch: Batch, plan: Plan) -> bool:
-        """Whether the batch's results carry the plan's id: its first one tells. One whose results are gone is nobody's."""
+        """Whether the batch's results carry the plan's id: its first one tells. A batch whose results are gone belongs to no plan."""
         patience = Patience(self._waiting, self._patience)
         while True:
             async with aclosing(self._calls.results(batch.batch_id)) as results:

@@ -62,7 +62,7 @@ class BatchOpener:
         self._rungs: dict[str, Rung] = {}
 
     async def take_up(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[Pending]]:
-        """Batches of before that hold questions of `todo`, and those of them for which the call budget has no money. Both leave `todo`."""
+        """Earlier batches that hold questions of `todo`, and those of them for which the call budget has no money. Both leave `todo`."""
         plans = newest(await self._journal.unfinished())
         members: dict[str, list[Pending]] = {}
         for one in todo:

@@ -11,9 +11,9 @@ from streams.judges.asking import INVALID, Asking, usable
 from streams.judges.batch.calls import Patience
 from streams.judges.batch.plans import Asked, Plan
 from streams.judges.failures import Failure, one_line
-from streams.judges.messages import Message, is_simulated
 from streams.judges.protocol import Verdict
 from streams.judges.requests import Rung
+from streams.judges.response_parsing import Message, is_simulated
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class OpenBatch:
     lost: str | None = None
     """Why its results will never come."""
     is_whole: bool = True
-    """Whether all of its questions are waited for: nobody needs it afterwards."""
+    """Whether all of its questions are waited for: it is not needed afterwards."""
 
 
 async def reserved(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:

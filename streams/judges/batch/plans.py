@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -42,30 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: datetime
     """UTC, by this machine's clock."""
     batch_id: str | None = None
-    """As the API calls it; None while nobody knows whether there is one."""
-
-
-class BatchJournal(Protocol):
-    """Remembers batches for one run and its resumptions. What a method was given is durable when it returns.
-
-    Plans of another run are not in it: a question that is asked again on purpose must not find the answer of then.
-    """
-
-    async def planned(self, plan: Plan) -> None:
-        """The batch is about to be made."""
-        ...
-
-    async def created(self, plan_id: str, batch_id: str) -> None:
-        """It was made, and is called this."""
-        ...
-
-    async def finished(self, plan_id: str) -> None:
-        """It was never made, or all of its verdicts are durable."""
-        ...
-
-    async def unfinished(self) -> Sequence[Plan]:
-        """Plans that are not finished, in the order in which they were made."""
-        ...
+    """As the API calls it; None while it is not known whether there is one."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,8 +56,12 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 _ENTRY = msgspec.json.Decoder(_Entry)
 
 
-class FileJournal:
-    """A journal in a file of its own: a line of JSON for each thing that happened. One process at a time uses it."""
+class BatchJournal:
+    """Remembers batches for one run and its resumptions, in a file of its own: a line of JSON for each thing that happened.
+
+    What a method was given is durable when it returns. One process at a time uses the file. Plans of another run are not in it: a
+    question that is asked again on purpose must not find the answer of then.
+    """
 
     def __init__(self, path: Path) -> None:
         """StoreError when the file is there and cannot be read."""
@@ -100,22 +80,22 @@ class FileJournal:
                 self._sound += len(line)
 
     async def planned(self, plan: Plan) -> None:
-        """See `BatchJournal`."""
+        """The batch is about to be made."""
         self._write(_Entry(plan=plan))
         self._plans[plan.plan_id] = plan
 
     async def created(self, plan_id: str, batch_id: str) -> None:
-        """See `BatchJournal`."""
+        """It was made, and is called this."""
         self._write(_Entry(plan_id=plan_id, batch_id=batch_id))
         self._plans[plan_id] = msgspec.structs.replace(self._plans[plan_id], batch_id=batch_id)
 
     async def finished(self, plan_id: str) -> None:
-        """See `BatchJournal`."""
+        """It was never made, or all of its verdicts are durable."""
         self._write(_Entry(plan_id=plan_id))
         self._plans.pop(plan_id, None)
 
     async def unfinished(self) -> Sequence[Plan]:
-        """See `BatchJournal`."""
+        """Plans that are not finished, in the order in which they were made."""
         return tuple(self._plans.values())
 
     def _take(self, line: bytes, number: int) -> None:

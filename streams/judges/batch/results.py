@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, blames_format, one_line
-from streams.judges.messages import Message, read_message
+from streams.judges.response_parsing import Message, read_message
 
 _LOG = logging.getLogger(__name__)
 CANCELLED = "the batch was cancelled before the question was asked"
-"""Error of a question that was not asked because somebody cancelled its batch."""
+"""Error of a question that was not asked because its batch was cancelled."""
 _MAX_NAME = 64
 _UNASKED = {
     "expired": Failure(words="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),
@@ -87,7 +87,7 @@ def _came(result: _Result) -> Message | Failure:
         return read_message(bytes(result.message))
     if result.type == "errored":
         return _errored(result.error)
-    return _UNASKED.get(result.type) or Failure(words=f"a result of a kind that nobody knows: {one_line(result.type)}")
+    return _UNASKED.get(result.type) or Failure(words=f"a result of an unknown kind: {one_line(result.type)}")
 
 
 def _errored(error: Any) -> Failure:

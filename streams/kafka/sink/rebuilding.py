@@ -35,7 +35,7 @@ async def rebuild(
 ) -> None:
     """Drop what landed from the first record on that each partition still has, and land it again; what retention took stays.
 
-    What was erased and is still on a topic is erased again. `report` is told how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
+    What was erased and is still on a topic is erased again. `report` is called with how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
     `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)

@@ -2,7 +2,7 @@
 
 1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
 2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:
-   `UntoldError` gives whoever asked the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
+   `UntoldError` gives the caller the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
    them once more, and they are the same: a letter is told from others by its place. They land as everything does, from their topic.
 3. Nothing here knows Kafka's clients. It all runs in one thread at a time, beside the event loop.
 """
@@ -135,7 +135,7 @@ class SinkWriter:
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Transaction]:
-        """A transaction; what was told for it is forgotten once it is committed, and nothing is in doubt where letters are to be told."""
+        """A transaction; letters that were produced for it are forgotten once it is committed, and nothing is in doubt where letters are to be produced."""
         try:
             with self._store.transaction() as transaction:
                 yield transaction

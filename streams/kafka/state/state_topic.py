@@ -3,9 +3,9 @@
 1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
 2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
    What is no state (`streams.kafka.state.stored_states`) counts for nothing. Where such a value stands last it would outlive the right one in
-   compaction, so whoever finds it writes the right one again.
-3. Where more than a few states go farther than their source has records, they are of another topic of that name, and nobody goes on
-   from any of them.
+   compaction, so the reader that finds it writes the right one again.
+3. Where more than a few states go farther than their source has records, they are of another topic of that name, and no worker goes
+   on from any of them.
 4. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
 """
 
@@ -78,7 +78,7 @@ class StateTopic:
     async def load(self, partition: int) -> None:
         """Read what the partition has beyond what was read before; BrokerError when it cannot be read.
 
-        Called before the first records of a partition that was assigned: nobody else writes there from then on.
+        Called before the first records of a partition that was assigned: no other process writes there from then on.
         """
         consumer = AIOKafkaConsumer(
             **self._connection.for_aiokafka(),
@@ -142,7 +142,7 @@ class StateTopic:
             raise BrokerError(
                 f"topic {self._connection.topic(self._source)}, partition {partition}, ends at offset {end}, and {self.name} has "
                 f"states up to {farthest}: it is not the topic that they were made from, or brokers have lost records",
-                hint="Begin anew under another prefix; or delete the state topics and create them again, and every session begins anew.",
+                hint="Start again under another prefix; or delete the state topics and create them again, and every session starts again.",
             )
 
     def _take_in(self, partition: int, records: Sequence[RawRecord], outlived: set[bytes]) -> None:

@@ -1,8 +1,8 @@
 """Stored states of sessions, and the detection of values that no stage could go on from.
 
 1. A state must be readable, outside and inside, and go no farther than the source had come when the topic was read.
-2. What is none counts for nothing, is logged and becomes a dead letter, the same whoever finds it. Its session goes on from the right
-   state where the topic has one, else it begins anew.
+2. What is none counts for nothing, is logged and becomes a dead letter, the same from any finder. Its session goes on from the right
+   state where the topic has one, else it begins again.
 3. One that goes too far may be anybody's mistake. Where more of them do, the source is another topic of that name.
 """
 

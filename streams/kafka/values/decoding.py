@@ -2,8 +2,8 @@
 
 A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or is of a type that does
 not travel on its topic; and where a topic is keyed by session, when its key is not that of its session: it may be on another partition
-than the session's other records, where nobody knows what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
-whoever rejects it, and however often, the letter is the same.
+than the session's other records, where it is not known what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
+whichever process rejects it, and however often, the letter is the same.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def decode_chunk(
     """Decode records of one partition of a topic, as `decode_values` does.
 
     `on` is the number of the partition and how many the topic has: given, sessions that belong on another one are rejected. That is for
-    who keeps states by partition. The tables need not care, and have records of before partitions were added.
+    who keeps states by partition. The tables need not care, and have records from before partitions were added.
     """
     batch = decode_values(topic, records, values)
     if on is not None and on[1]:
@@ -166,12 +166,12 @@ def letter_of(topic: str, partition: int, rejected: RejectedRecord, redactor: Re
 
 
 def conflict_of(topic: str, partition: int, record: RawRecord, redactor: Redactor) -> Accepted:
-    """The dead letter of a record whose identity the log has with other content: the same from whoever finds it out."""
+    """The dead letter of a record whose identity the log has with other content: the same from any finder."""
     return _letter_of(topic, partition, record, CONFLICT, redactor)
 
 
 def unworkable(chunk: Chunk, refusal: Refusal, redactor: Redactor) -> Accepted:
-    """The dead letters of records that a stage cannot work on, for a reason that nobody foresaw."""
+    """The dead letters of records that a stage cannot work on, for an unforeseen reason."""
     letters = Accepted()
     for record in chunk.records:
         letters.extend(_letter_of(chunk.topic, chunk.partition, record, refusal, redactor))

@@ -1,7 +1,7 @@
 """Values of producers that frame for a schema registry (00, the schema's id in 4 bytes, the Avro body), brought into our framing.
 
 1. The body of a published schema of ours is taken as it is: only the framing is exchanged.
-2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded anew.
+2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded again.
 3. Any other value is left as it is: decoding rejects it, and the dead letter names the schema's id. The log says once what is wrong.
 
 A registry that does not answer says nothing of a value, so nothing is decided without it: `reframe` raises, `insist` waits.
@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import fastavro
 import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
@@ -37,7 +38,7 @@ MAX_BODY_BYTES = 1_000_000
 FORGET_SECONDS = 300.0
 """After so long a schema that could not be used is asked for again: it may have been registered since."""
 MAX_SCHEMAS = 10_000
-_FIRST_PAUSE, _LAST_PAUSE = 0.5, 8.0
+_PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_SUCH_SCHEMA = 40403
 
@@ -94,15 +95,9 @@ class RegistryFraming:
         return await asyncio.to_thread(_reframed, values, ids, writers)
 
     async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """As `reframe`, but waits as long as it takes: for whoever holds the partition until then. A cancellation ends it."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await self.reframe(values)
-            except RegistryUnavailableError as error:
-                _LOG.warning("records wait for a schema: %s", error)
-            await self._sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE)
+        """As `reframe`, but waits as long as it takes: for the owner of the partition until then. A cancellation ends it."""
+        retry = retry_if_exception_type(RegistryUnavailableError)
+        return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
 
     async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
         """What these schemas mean; those that are not known are asked for. Which others are forgotten meanwhile changes nothing of it."""
@@ -153,6 +148,10 @@ class RegistryFraming:
         if answer.get("references"):
             return None, "it refers to other schemas; register it with its types spelled out"
         return answer["schema"], None
+
+
+def _warn(tried: RetryCallState) -> None:
+    _LOG.warning("records wait for a schema: %s", tried.outcome and tried.outcome.exception())
 
 
 def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:

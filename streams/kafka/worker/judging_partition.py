@@ -27,12 +27,10 @@ from streams.engine.session_queues import SessionQueues
 from streams.engine.stage_runs import FAILURES, stage_failed
 from streams.engine.turns import Turns
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import StoppedError
-from streams.judging.crash_recovery import interrupted
+from streams.judging.call_budget import StoppedError, interrupted
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judging_task import STATE, JudgedState
-from streams.judging.kept_calls import kept_after
+from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.task_judge import TaskJudge
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
@@ -118,7 +116,7 @@ class JudgingPartition:
         self._changed = asyncio.Event()
 
     async def take_up(self, since: int) -> bool:
-        """Read what was recorded since then, and charge in full the calls of which nobody knows the outcome.
+        """Read what was recorded since then, and charge in full the calls with an unknown outcome.
 
         Once, before anything is judged. False when the partition goes away meanwhile; what `lease` raises where that was not told.
         """

@@ -38,7 +38,7 @@ class JudgingProcessor:
 
     Whoever opened the judge closes it, and `states`, after `stop`. `turns` bounds what is judged at once; processors that ask the same judge
     share it. `calls` takes note of what the judge says. `is_sure` tells
-    whether nobody else can have our partitions; `fail` is told of what nobody can mend in this process.
+    whether no other worker can have our partitions; `fail` is called with errors that this process cannot mend.
     """
 
     def __init__(

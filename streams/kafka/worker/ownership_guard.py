@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class OwnershipGuard:
     """See the module. `lease` raises when this process stood still, and then `on_lost` is called.
 
-    `is_sure` tells whether nobody else can have the partition.
+    `is_sure` tells whether no other worker can have the partition.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OwnershipGuard:
     async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do something with the broker until it is done. StoppedError once the partition is not ours.
 
-        Whoever is cancelled here leaves at once, and what was begun goes on: what was handed to the broker may arrive, and the client
+        A caller that is cancelled here leaves at once, and what was begun goes on: what was handed to the broker may arrive, and the client
         swallows a cancellation that meets it while it closes. `end` waits for it.
         """
         while True:

@@ -24,7 +24,7 @@ def end_process(error: BaseException) -> None:
 
 
 class PartitionQueues:
-    """The lanes of one stage. `fail` is told of what a processor lets out, which nobody can mend in this process."""
+    """The lanes of one stage. `fail` is called with errors that a processor raises, which this process cannot mend."""
 
     def __init__(
         self, processor: Processor, tracker: OffsetTracker, fail: Callable[[BaseException], None] = end_process

@@ -1,7 +1,7 @@
 """Start positions of a worker's partitions; each has a committed position from then on.
 
 Left to itself, aiokafka asks the leader that it knows for the first record of a partition that never committed, again and again. One that
-leads no more only refuses, and nothing is read from that node before the client learns anew who leads what.
+leads no more only refuses, and nothing is read from that node before the client learns again who leads what.
 """
 
 from __future__ import annotations

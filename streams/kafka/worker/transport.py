@@ -47,7 +47,7 @@ QUIET = "debug"
 
 
 class RebalanceListener(Protocol):
-    """Who has the stages of a worker, and is told which partitions it has."""
+    """The owner of a worker's stages, which hears which partitions it has."""
 
     async def assigned(self, partitions: frozenset[Partition]) -> None:
         """These partitions are ours from now on."""
@@ -152,7 +152,7 @@ class BatchConsumer(driver.Consumer):
     def waiting(self) -> dict[Partition, int | None]:
         """Records that could be given to a stage and were not yet, by partition; None where that is not known, and should be.
 
-        While the group does not answer either, nobody can know, and another process could not do better.
+        While the group does not answer either, that cannot be known, and another process could not do better.
         """
         if not self.flow_active:
             return {}

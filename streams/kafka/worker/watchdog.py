@@ -1,7 +1,7 @@
 """Watchdog: ends a worker that makes no progress, so that another process takes its place.
 
-A worker of which the broker heard nothing for the session timeout has lost its partitions. Whoever was frozen for most of that must
-write nothing more: it may not be the only one. And a client can stop bringing records without a word.
+A worker of which the broker heard nothing for the session timeout has lost its partitions. A process that was frozen for most of
+that must write nothing more: it may not be the only one. And a client can stop bringing records without a word.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Pulse:
 class Watchdog:
     """Ends the process where records of a partition wait and nothing of it has moved for long.
 
-    `waiting` counts the records that could be fetched, by partition, and has None where nobody knows, which counts as if some waited;
-    `patient` are the topics whose stage waits for somebody else, such as a judge, and may take as long as that takes.
+    `waiting` counts the records that could be fetched, by partition, and has None where that is not known, which counts as if some waited;
+    `patient` are the topics whose stage waits for others, such as a judge, and may take as long as that takes.
     """
 
     def __init__(

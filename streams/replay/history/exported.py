@@ -9,7 +9,7 @@ from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.errors import InputError
 from schemas.registry import schema_of
-from streams.replay.history.tables import PARQUET, RECORDS
+from streams.replay.history.table_history import PARQUET, RECORDS
 from streams.replay.plan import Origin
 
 
@@ -39,5 +39,5 @@ def _require_parquet(file: Path) -> None:
         kind = unlike_json(head)
         raise InputError(
             f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
-            hint="Write the folder anew with `driftline export`.",
+            hint="Export the folder again with `driftline export`.",
         )

@@ -14,7 +14,7 @@ from schemas.errors import InputError, SettingsError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.replay.history.consuming import consumer_of
-from streams.replay.history.tables import EXCHANGES, JUDGEMENTS, SCORES
+from streams.replay.history.table_history import EXCHANGES, JUDGEMENTS, SCORES
 from streams.replay.plan import Part, Segment
 
 
@@ -55,7 +55,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 def _by_partition(option: str, given: Sequence[tuple[int | None, int]]) -> Bounds:
-    """The offsets by partition; SettingsError for two of one partition: which of them is meant, nobody can tell."""
+    """The offsets by partition; SettingsError for two of one partition: it cannot be told which of them is meant."""
     found: dict[int | None, int] = {}
     for partition, offset in given:
         if partition in found:

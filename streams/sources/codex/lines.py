@@ -61,7 +61,7 @@ class CodexDialect(AgentDialect):
         self._effort: str | None = None
         self._tools: dict[str, str] = {}
         self._waiting: Entry | None = None
-        """A text that nobody wrote, which becomes a question when the agent answers it."""
+        """A text that no person wrote, which becomes a question when the agent answers it."""
         self._is_asked = True
         """Whether the turn has a question; the lines before any turn are of the one before them."""
         self._is_under_way = False

@@ -1,11 +1,11 @@
 """Skill use: did the agent follow the skills it was asked for or took up? The rule `skill-use-1`.
 
-A skill is a SKILL.md that the agent has to read before it acts. `skill_event` is told of three failures, and of nothing else: a skill
+A skill is a SKILL.md that the agent has to read before it acts. `skill_event` reports three failures, and nothing else: a skill
 that is there and not used is no failure.
 
 1. **ignored**: the user names a skill the agent has (`/name`, `/skill name`, `$name`, "use the name skill") and the agent answers
    without having read its SKILL.md in this session. Which skills it has is known from what the agent's own store says; without that
-   nobody can tell a skill from another command, and nothing counts as ignored.
+   a skill cannot be told from another command, and nothing counts as ignored.
 2. **failed**, `read_failed`: a SKILL.md was to be read, could not be, and was not read afterwards.
 3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run
    something; that `grep` finds nothing is no failure.
@@ -66,7 +66,7 @@ class SkillUse:
             self._last_command = failed
 
     def over(self) -> list[Json]:
-        """The answer is over: what is to be told of its skills."""
+        """The answer is over: what is to be reported of its skills."""
         ignored = [name for name in self._named if name not in self._read and name not in self._failed]
         found = [_event(name, "ignored", "not_read") for name in ignored]
         found += [_event(name, "failed", "read_failed") for name in self._failed]

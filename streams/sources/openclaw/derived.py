@@ -1,7 +1,7 @@
 """The rules for derived evidence over an OpenClaw transcript: they are fed entry by entry, and speak when an answer is over.
 
 An answer is over when a user message follows, or nothing for longer than the session gap: never earlier, for what was told cannot be
-taken back. What stands then is told in front of the events of the entry that ended it, wherever the file was cut between two readings.
+taken back. What stands then comes before the events of the entry that ended it, wherever the file was cut between two readings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from streams.sources.derived.rules import ExchangeEvidence, SessionTexts
+from streams.sources.derived.derivations import ExchangeEvidence, SessionTexts
 from streams.sources.openclaw.answer import Answer, is_mirror
 from streams.sources.openclaw.entry import Entry
 from streams.sources.openclaw.text import text_of, unwrap

@@ -7,7 +7,7 @@ Calls without a result and results without a call are events like any other. Whe
 transcript, so no event says so.
 
 Since 2026.9 most tools are hidden behind one, `tool_call {id, args}`, so that the model's prompt stays small: such a call and its
-result are told as those of the tool inside, with `via` naming the wrapper.
+result are reported as those of the tool inside, with `via` naming the wrapper.
 """
 
 from __future__ import annotations

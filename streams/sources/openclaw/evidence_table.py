@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from streams.sources.derived.rules import OUTPUT_USE
+from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 
 

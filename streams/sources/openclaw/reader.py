@@ -25,9 +25,16 @@ from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_text
+from streams.sources.openclaw.companion_files import (
+    TRAJECTORY,
+    is_set_aside,
+    read_header,
+    read_trajectory,
+    read_window,
+    stem_of,
+)
 from streams.sources.openclaw.events import shortened
-from streams.sources.openclaw.files import TRAJECTORY, is_set_aside, read_header, read_trajectory, read_window, stem_of
-from streams.sources.openclaw.runs import events_of_run, skills_event
+from streams.sources.openclaw.run_facts import events_of_run, skills_event
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.text import cut_bytes
 from streams.sources.openclaw.trajectory import Trajectory
@@ -107,8 +114,8 @@ def read_session(
     """The records of one session's lines.
 
     `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
-    `follows_header` is off, the context overrides the second. `is_left` says that nobody has written there for longer than the
-    session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
+    `follows_header` is off, the context overrides the second. `is_left` says that nothing was written there for longer than
+    the session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
     account of its runs. `dialect` reads the lines.
     """
     builder = _Records(context, context.agent or agent, window, dialect)

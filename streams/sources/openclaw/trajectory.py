@@ -35,7 +35,7 @@ SKIPPED = ("context.compiled", "prompt.submitted", "trace.artifacts")
 METADATA = "trace.metadata"
 """The kind of line that names the skills of a run, among much else."""
 MAX_RUNS = 100_000
-"""Runs of a session that are told of."""
+"""Runs of a session that are reported."""
 
 _TIMEOUTS = ("timedOut", "idleTimedOut", "timedOutDuringCompaction", "timedOutDuringToolExecution", "timedOutByRunBudget")
 _HEAD = 512

@@ -18,7 +18,7 @@ from streams.sources.openclaw.answer import Answer, exchange_id_of, is_mirror, s
 from streams.sources.openclaw.derived import DerivedEvents
 from streams.sources.openclaw.entry import Entry, has_bad_time
 from streams.sources.openclaw.events import wrapped_calls
-from streams.sources.openclaw.runs import Note, Notes
+from streams.sources.openclaw.run_facts import Note, Notes
 from streams.sources.openclaw.tree import Tree
 from streams.sources.source import LineFault, ReadingContext
 

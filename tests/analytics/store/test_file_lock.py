@@ -24,7 +24,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from streams.replay import part_file
-from streams.replay.history.tables import Tables, origin_of_tables
+from streams.replay.history.table_history import Tables, origin_of_tables
 from streams.replay.part_file import opened
 
 

@@ -14,13 +14,12 @@ from evaluations import answer, case, judgement, plan, run, said
 
 from audit.evaluation.answers import EvaluationAnswer, answer_schema, read_evaluation
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import shipped_system_prompt
+from audit.evaluation.cases.case_files import shipped_system_prompt
 from audit.evaluation.cases.profile import Plan
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.prompting import FORM, complete
 from audit.evaluation.questions import Terms
-from audit.evaluation.requesting import asked_again, evaluation_request
+from audit.evaluation.requesting import FORM, asked_again, complete, evaluation_request
 from audit.evaluation.run import Run, Turn
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Reply

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import builders as build
 import pytest
 
-from audit.exchanges.applicability import Circumstances, applies
+from audit.exchanges.applicability import applies
 from audit.policy.methodology import When
+from schemas.records import Exchange
 
 
 def circumstances(
     user: str = "hello", response: str = "hi", *, flagged: bool = False, multi_user: bool = False
-) -> Circumstances:
-    """An exchange to which only `always` applies, unless told otherwise."""
-    return Circumstances(user_message=user, agent_response=response, flagged=flagged, multi_user=multi_user)
+) -> tuple[Exchange, bool]:
+    """An exchange to which only `always` applies, unless told otherwise, and whether it was flagged."""
+    return build.exchange("s", 1, response, user_message=user, multi_user=multi_user), flagged
 
 
-def selected(given_circumstances: Circumstances) -> set[str]:
+def selected(given: tuple[Exchange, bool]) -> set[str]:
     """The filters that hold."""
-    return {str(when) for when in When if applies(when, given_circumstances)}
+    subject, flagged = given
+    return {str(when) for when in When if applies(when, subject, flagged=flagged)}
 
 
 def test_always_holds_and_nothing_else_by_itself() -> None:

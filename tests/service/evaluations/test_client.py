@@ -17,7 +17,7 @@ from servers import Home, Nursery, nursery
 
 from analytics.store.store import Store
 from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile
+from audit.evaluation.cases.case_files import LoadedProfile
 from audit.evaluation.cases.profile import Profile, plans
 from schemas.errors import InputError, SettingsError
 from service.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback

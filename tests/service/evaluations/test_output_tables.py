@@ -20,7 +20,7 @@ from rich.console import Console
 
 from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Report, mean_interval, report_of
-from service.evaluations.files import readable_json
+from service.evaluations.evaluation_files import readable_json
 from service.evaluations.output_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "evaluation"

@@ -27,10 +27,10 @@ from service.access.access import AccessStore, Holder
 from service.cli.main import run
 from service.documents.incidents import incident_records
 from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
-from service.pages.incidents.queries import command
+from service.pages.incidents.reproduce import command
 from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
 from service.pages.links import Links
-from streams.watch.rules.rules import ALL_RULES
+from streams.watch.rules.drift_rules import ALL_RULES
 from streams.watch.rules.run_rules import RUNS
 
 LINKS = Links()
@@ -413,7 +413,7 @@ def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, sto
     query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
     metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
-    rows = asked_again(call, tokens.root, page, "What the rule of rates saw")
+    rows = asked_again(call, tokens.root, page, "Rates that the rule of rates saw")
     assert [("2026-09-29", 10, 10), ("2026-09-30", 10, 10), ("2026-10-01", 10, 10)] == [
         (row["day"], row["anomalies"], row["exchanges"]) for row in rows
     ]

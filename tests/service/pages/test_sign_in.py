@@ -25,7 +25,7 @@ from service.http.auth.cookies import cookie_name
 from service.http.bounds import ApiSettings
 from service.pages.viewing import local_path
 from service.settings import Settings
-from service.supervisor.serving import api_settings
+from service.supervisor.server_lifecycle import api_settings
 
 
 def looks(call: Call, value: str) -> httpx2.Response:

@@ -26,8 +26,7 @@ from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.protocol import CallBudget, Judge, Verdict
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch

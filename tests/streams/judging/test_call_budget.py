@@ -17,8 +17,7 @@ from schemas.codec import single_object
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.call_budget import DurableBudget, StoppedError
-from streams.judging.judged_stages import SCORING
-from streams.judging.judging_task import JudgingTask
+from streams.judging.judged_stages import SCORING, JudgingTask
 
 
 class RepairingJudge:

@@ -11,12 +11,12 @@ import builders as build
 import duckdb
 import pytest
 from engines import engine_over
+from tenacity import wait_none
 
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.judging.call_budget import StoppedError
-from streams.log.commits import RECENT, Commits
-from streams.log.group_commit import GroupCommit
+from streams.log.group_commit import RECENT, Commits, GroupCommit
 from streams.log.log_writer import Committed, LogWriter, Submission
 
 FULL = duckdb.IOException("No space left on device")
@@ -50,7 +50,7 @@ def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for."""
-    monkeypatch.setattr("streams.log.commits._pauses", lambda: iter([0.0] * 5))
+    monkeypatch.setattr("streams.log.group_commit.PAUSES", wait_none())
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:

@@ -13,10 +13,10 @@ from replayed import Command, clean_environment, scored_live
 from soak import SOAK
 
 from service.cli.main import run
-from streams.replay import processes
+from streams.replay import part_processes
 
 NAME = "driftline.duckdb"
-PARTS = ["service.replays.jobs", "streams.replay.parts"]
+PARTS = ["service.replays.jobs", "streams.replay.part_run"]
 """What the process of a part loads."""
 
 
@@ -27,7 +27,7 @@ def loaded_parts() -> Iterator[None]:
         if not SOAK:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PARTS)
-            patch.setattr(processes, "_SPAWN", context)
+            patch.setattr(part_processes, "_SPAWN", context)
         yield
 
 

@@ -25,7 +25,7 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
     driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
     """Neither the number of processes nor the size of what is scored at once may be seen in a score."""
-    monkeypatch.setattr("streams.replay.history.tables.WINDOW_RECORDS", window)
+    monkeypatch.setattr("streams.replay.history.table_history.WINDOW_RECORDS", window)
     before = contents(database)
     document = replay(driftline, "--workers", workers, "--label", "again")
     assert document["equal"]

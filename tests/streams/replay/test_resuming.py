@@ -16,9 +16,9 @@ from service.simulator import running
 POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
 LOADED_ONCE = """
 import multiprocessing
-import streams.replay.processes as processes
-processes._SPAWN = multiprocessing.get_context("forkserver")
-processes._SPAWN.set_forkserver_preload(["service.replays.jobs", "streams.replay.parts"])
+from streams.replay import part_processes
+part_processes._SPAWN = multiprocessing.get_context("forkserver")
+part_processes._SPAWN.set_forkserver_preload(["service.replays.jobs", "streams.replay.part_run"])
 """
 """Has the processes of a replay's parts load their code once, and not each for itself; not run in a soak run."""
 BEFORE = "" if SOAK else LOADED_ONCE

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
-
-
-class NothingRedacted:
-    """A redactor that finds nothing."""
-
-    def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text as it is."""
-        return text, Counter()
-
-    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The value as it is."""
-        return value, Counter()
 
 
 @pytest.fixture
@@ -37,7 +26,7 @@ def context() -> ReadingContext:
         agent=None,
         ingested_at=datetime(2026, 11, 20, tzinfo=UTC),
         session_gap=timedelta(minutes=30),
-        redactor=NothingRedacted(),
+        redactor=Redactor(RedactionSettings(enabled=False)),
     )
 
 

@@ -42,14 +42,14 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
         out.print(table(headers, [_row(one) for one in found["anchors"]]))
         out.print(_last_round(found["rounds"]), markup=False)
         for one in found["judge"]:
-            out.print(_in_words(one), markup=False, soft_wrap=True)
+            out.say(_in_words(one))
 
 
 @anchors_app.command("add")
 def add_anchors(
     project: OfProject,
     exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
-    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Whose exchanges they are.")] = None,
+    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the exchanges.")] = None,
     count: Annotated[
         int | None, typer.Option(min=1, max=500, help="Without ids: so many, spread over what the judge says.")
     ] = None,
@@ -106,7 +106,7 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
         return
     out.print(f"{counted(judged, 'anchor')} judged again")
     for one in found["judge"]:
-        out.print(_in_words(one), markup=False, soft_wrap=True)
+        out.say(_in_words(one))
 
 
 def _log_of(workspace: Workspace) -> StoreLog:

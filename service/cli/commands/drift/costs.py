@@ -1,4 +1,4 @@
-"""Commands on judging: what it cost, and what an agent is told of it."""
+"""Commands on judging: what it cost, and the banner for agents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def costs(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what judging cost: calls, tokens, money, by session, project, day or model, the dearest first."""
+    """Say what judging cost: calls, tokens, money, by session, project, day or model, the most expensive first."""
     with opened_to_show(database, project) as workspace:
         rows = query_rows(
             workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project, "from": None, "to": None}
@@ -62,7 +62,7 @@ def banner(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what an agent of the project is told of its audit when a session begins."""
+    """Print the banner that an agent of the project sees when a session begins."""
     if not re.fullmatch(NAME, project):
         raise InputError(
             f"{plain(project, 64)!r} cannot be the name of a project",
@@ -77,7 +77,7 @@ def banner(
     if as_json:
         print_json({"project": project, "banner": text})
     else:
-        out.print(text, markup=False, soft_wrap=True)
+        out.say(text)
 
 
 def _note_unknown(workspace: Workspace, project: str) -> None:
@@ -85,4 +85,4 @@ def _note_unknown(workspace: Workspace, project: str) -> None:
     try:
         require_known(workspace, project, place="PROJECT")
     except InputError as error:
-        err.print(f"note: {error}. {error.hint}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"note: {error}. {error.hint}", style="yellow")

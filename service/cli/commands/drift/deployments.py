@@ -21,7 +21,9 @@ from service.workspace import open_workspace
 from streams.log.admission import Accepted, admissible
 from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
 
-deployments_app = typer.Typer(no_args_is_help=True, help="What was released when: charts mark it, and incidents name it.")
+deployments_app = typer.Typer(
+    no_args_is_help=True, help="Record and list deployments: charts mark them, and incidents name them."
+)
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
 
 
@@ -36,14 +38,16 @@ def add_deployment(
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="When, in ISO 8601; else now, unless this version is the newest.")
     ] = None,
-    by: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who deployed it; else you.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="WHO", help="Name of the person who deployed it; you by default.")
+    ] = None,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="What changed.")] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where more is said about it.")] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell of a deployment. Told again, it changes nothing."""
+    """Tell of a deployment. Recorded again, it changes nothing."""
     try:
         moment = None if at is None else parse_timestamp(at)
     except ValueError:

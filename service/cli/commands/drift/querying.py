@@ -124,7 +124,7 @@ def _list(*, as_json: bool) -> None:
         else:
             out.print(one.name, style="bold", markup=False)
             for what, text in (("", one.purpose), ("grain: ", one.grain), ("parameters: ", one.explained)):
-                out.print(f"  {what}{text}", markup=False, soft_wrap=True)
+                out.say(f"  {what}{text}")
 
 
 def _check(form: Form, output: Path | None) -> None:
@@ -199,12 +199,7 @@ def _add_up(path: Path) -> None:
         with Store(path) as store, err.status("adding up days"):
             refresh_daily(store)
     except StoreError as error:
-        err.print(
-            f"note: days are not added up, so the answer may take a while: {error}",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
+        err.say(f"note: days are not added up, so the answer may take a while: {error}", style="yellow")
 
 
 def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limit: int) -> None:
@@ -228,7 +223,7 @@ def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limi
         raise SettingsError(
             f"{output}: {error.strerror}", hint="Name a file in a folder that is there and can be written to."
         ) from error
-    err.print(f"wrote {counted(frame.height, 'row')}{_cut(more, limit)} to {plain(output)}", markup=False, soft_wrap=True)
+    err.say(f"wrote {counted(frame.height, 'row')}{_cut(more, limit)} to {plain(output)}")
 
 
 def _print_rows(columns: Sequence[str], rows: Sequence[tuple[Any, ...]], more: bool, form: Form, limit: int) -> None:

@@ -13,17 +13,17 @@ import typer
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.terminal import MISSING, err, out, plain, table
+from service.cli.views import agreement_cells
 from service.documents.people import agreement_document, next_to_review, with_human_score
 from service.documents.scores import score_by_id
 from service.known_projects import require_known
-from service.reports.agreement_table import agreement_cells
 from service.workspace import open_workspace
 from streams.log.store_log import StoreLog
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
-Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Who looks; without it the name of your account.")]
+Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
 _SHOWN = 4000
 
 
@@ -32,7 +32,9 @@ def review_next(
     project: OfProject,
     rater: Rater = None,
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Pass over this; may be repeated.")] = None,
-    blind: Annotated[bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it sways nobody.")] = False,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it cannot bias the score.")
+    ] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
@@ -49,7 +51,7 @@ def review_next(
         err.print(f"nothing is left to look at in project {plain(project, 64)}", markup=False)
     else:
         for line in _lines(found):
-            out.print(line, markup=False, soft_wrap=True)
+            out.say(line)
 
 
 @review_app.command("score")
@@ -77,7 +79,7 @@ def review_score(
     if as_json:
         print_json(with_human_score(known, said))
     else:
-        out.print(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5", markup=False, soft_wrap=True)
+        out.say(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5")
 
 
 def agreement(

@@ -53,12 +53,14 @@ from streams.watch.watching import Watch
 
 incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
 IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it the name of your account.")]
+Who = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Name of the person who decides; your account by default.")
+]
 Reason = Annotated[
     str | None,
     typer.Option("--reason", "--comment", metavar="TEXT", help="Why. Required; on a terminal it is asked for."),
 ]
-SAY_WHY = 'Say why, in a few words: --reason "new prompt". Shown to whoever sees this next.'
+SAY_WHY = 'Say why, in a few words: --reason "new prompt". It is shown with the incident.'
 
 
 def check_drift(
@@ -82,11 +84,9 @@ def check_drift(
     elif checked:
         out.print(check_view(checked))
     else:
-        out.print(
+        out.say(
             f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(as_of_now)}. "
-            "--as-of TIME takes another present.",
-            markup=False,
-            soft_wrap=True,
+            "--as-of TIME takes another present."
         )
 
 
@@ -150,44 +150,28 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
         out.print(incident_view(document, decisions))
 
 
-@incidents_app.command("acknowledge")
-def acknowledge(
-    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
-) -> None:
-    """Take an incident on: it has your name, stays red, and changes no baseline."""
-    _decide(incident, ACKNOWLEDGED, by, reason, database, as_of)
+def _add_decision(name: str, decision: str, words: str, *, hidden: bool = False) -> None:
+    @incidents_app.command(name, help=words, hidden=hidden)
+    def decide(
+        incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
+    ) -> None:
+        _decide(incident, decision, by, reason, database, as_of)
 
 
-@incidents_app.command("resolve")
-def resolve(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Resolve an incident: it is fixed. Its days say nothing of what is normal; if it goes on, it is found again."""
-    _decide(incident, RESOLVED, by, reason, database, as_of)
-
-
-@incidents_app.command("new-normal")
-def new_normal(
-    incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None
-) -> None:
-    """Resolve an incident as the new normal: what is compared begins with the first day of the change."""
-    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
-
-
-@incidents_app.command("accept", hidden=True)
-def accept(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Resolve an incident as the new normal, as versions before called it."""
-    _decide(incident, NEW_NORMAL, by, reason, database, as_of)
-
-
-@incidents_app.command("dismiss")
-def dismiss(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Dismiss an incident: it was no change that matters. The same change opens nothing again."""
-    _decide(incident, DISMISSED, by, reason, database, as_of)
-
-
-@incidents_app.command("reopen")
-def reopen(incident: IncidentId, by: Who = None, reason: Reason = None, database: Database = None, as_of: AsOf = None) -> None:
-    """Open an incident again."""
-    _decide(incident, OPEN, by, reason, database, as_of)
+_add_decision("acknowledge", ACKNOWLEDGED, "Take an incident on: it has your name, stays red, and changes no baseline.")
+_add_decision(
+    "resolve",
+    RESOLVED,
+    "Resolve an incident: it is fixed. Its days say nothing of what is normal; if it goes on, it is found again.",
+)
+_add_decision(
+    "new-normal",
+    NEW_NORMAL,
+    "Resolve an incident as the new normal: what is compared begins with the first day of the change.",
+)
+_add_decision("accept", NEW_NORMAL, "Resolve an incident as the new normal, as versions before called it.", hidden=True)
+_add_decision("dismiss", DISMISSED, "Dismiss an incident: it was no change that matters. The same change opens nothing again.")
+_add_decision("reopen", OPEN, "Open an incident again.")
 
 
 def _decide(incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
@@ -202,7 +186,7 @@ def _decide(incident: str, decision: str, by: str | None, reason: str | None, da
             f"incident {found.incident_id} cannot be opened again: another one is live for the same tier and direction",
             hint="`driftline incidents list --status open --status acknowledged` lists it.",
         )
-    out.print(f"{made.incident_id} is {state_words(made)}: {made.title}", markup=False, soft_wrap=True)
+    out.say(f"{made.incident_id} is {state_words(made)}: {made.title}")
 
 
 def _reason(given: str | None) -> str:

@@ -87,7 +87,7 @@ def policy_check(
     """Check a policy file and every methodology it names, or one methodology; say what is in force for each project."""
     document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
     if note:
-        err.print(f"note: {note}. {PRICE_IT}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"note: {note}. {PRICE_IT}", style="yellow")
     if as_json:
         print_json(document)
         return

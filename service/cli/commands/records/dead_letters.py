@@ -15,7 +15,7 @@ from service.cli.terminal import err, leave_quietly, out
 from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
 from service.dead_letters import retry as retried
 
-letters_app = typer.Typer(no_args_is_help=True, help="What could not be taken: list it, look at it, put it back.")
+letters_app = typer.Typer(no_args_is_help=True, help="List records that could not be taken, look at them, put them back.")
 Stage = Annotated[str | None, typer.Option("--stage", metavar="NAME", help="Only what this stage set aside, e.g. decoding.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="CODE", help="Only for this reason, e.g. unknown_schema.")]
 Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only from this topic or file.")]
@@ -97,7 +97,7 @@ def retry_letters(
         print_json(outcome_document(outcome, done))
     else:
         for line in outcome_lines(outcome, done):
-            out.print(line, markup=False, soft_wrap=True)
+            out.say(line)
     raise typer.Exit(1 if outcome.stays else 0)
 
 

@@ -44,9 +44,7 @@ def export(
         print_json({"folder": str(folder), "rows": written})
     else:
         total = sum(written.values())
-        out.print(
-            f"{counted(len(written), 'table')} with {counted(total, 'row')} written to {folder}", markup=False, soft_wrap=True
-        )
+        out.say(f"{counted(len(written), 'table')} with {counted(total, 'row')} written to {folder}")
 
 
 def _check(by: str | None, *, selected: bool) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -26,6 +24,7 @@ from service.imports.importing import Importer, ImportSummary, Report, Stamp, st
 from service.imports.input_files import EVENTS, checked, input_files, transcripts_of
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
+from streams.stop_signals import handled
 
 SEE_LETTERS = "driftline dead-letters list"
 WHOLE_EVERY = timedelta(minutes=1)
@@ -119,25 +118,22 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
-    """Print what an import did, at once: whoever reads a follower's pipe reads along. `database` is what it filled."""
+    """Print what an import did, at once: a reader of a follower's pipe reads along. `database` is what it filled."""
     if as_json:
         print_json(summary.as_json())
         sys.stdout.flush()
         return
     unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
-    out.print(
+    out.say(
         f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
         f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
         f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
-        soft_wrap=True,
     )
     if summary.faults:
         faults = counted(summary.faults, "record")
-        out.print(
+        out.say(
             f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {for_database(SEE_LETTERS, database)}",
             style="yellow",
-            markup=False,
-            soft_wrap=True,
         )
 
 
@@ -156,27 +152,22 @@ def _follow(
     Only files that changed are read, and all that are not complete once a minute, when a session may have fallen idle.
     """
     stop = threading.Event()
-
-    def request_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, request_stop)
-    err.print("following; interrupt to stop")
-    seen: dict[Path, Stamp | None] = {}
-    whole = workspace.now()
-    while not stop.wait(interval):
-        try:
-            stamps = {path: stamp_of(path) for path in source.files_in(paths)}
-        except InputError as error:  # the folder is gone for now; it may come back
-            log.warning("%s", error)
-            continue
-        is_whole = workspace.now() - whole >= WHOLE_EVERY
-        changed = [path for path, stamp in stamps.items() if is_whole or seen.get(path) != stamp]
-        if is_whole:
-            whole = workspace.now()
-        seen = stamps
-        if changed:
-            summary = Importer(workspace, agent=agent).transcripts(source, changed)
-            if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
-                show(summary, workspace.settings.database, as_json=as_json)
+    with handled(lambda _: stop.set()):
+        err.print("following; interrupt to stop")
+        seen: dict[Path, Stamp | None] = {}
+        whole = workspace.now()
+        while not stop.wait(interval):
+            try:
+                stamps = {path: stamp_of(path) for path in source.files_in(paths)}
+            except InputError as error:  # the folder is gone for now; it may come back
+                log.warning("%s", error)
+                continue
+            is_whole = workspace.now() - whole >= WHOLE_EVERY
+            changed = [path for path, stamp in stamps.items() if is_whole or seen.get(path) != stamp]
+            if is_whole:
+                whole = workspace.now()
+            seen = stamps
+            if changed:
+                summary = Importer(workspace, agent=agent).transcripts(source, changed)
+                if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
+                    show(summary, workspace.settings.database, as_json=as_json)

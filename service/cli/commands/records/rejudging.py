@@ -62,7 +62,7 @@ def rejudge(
         words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
         if rows and not dry_run and expected.not_asked == len(rows):
             raise SettingsError(words, hint=PRICE_IT)
-        err.print(f"{words}. {PRICE_IT}" if expected.not_asked else words, markup=False, soft_wrap=True)
+        err.say(f"{words}. {PRICE_IT}" if expected.not_asked else words)
         if not rows or dry_run:
             return
         if not yes:
@@ -71,7 +71,7 @@ def rejudge(
     if as_json:
         print_json(outcome)
     else:
-        out.print(_outcome_in_words(outcome), markup=False, soft_wrap=True)
+        out.say(_outcome_in_words(outcome))
 
 
 async def _judge_again(
@@ -110,7 +110,7 @@ class _Expected:
     """Exchanges of which nothing is asked: no price is known of their judge's model, and their session has a cap."""
 
     def document(self) -> dict[str, Any]:
-        """For scripts; a cost that nobody knows is null."""
+        """For scripts; an unknown cost is null."""
         known: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
         return self.bulk.__dict__ | known | {"not_asked": self.not_asked}
 
@@ -141,7 +141,7 @@ def _say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
     if found.name == NONE and not dry_run:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
     if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
-        err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"note: {note}", style="yellow")
 
 
 def _unpriced(rows: Sequence[dict[str, Any]], policy: Policy) -> int:

@@ -44,7 +44,7 @@ def replay(
         ),
     ] = Asking.RECORDED,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="NAME", help="What it is called; by default policy, judge and source.")
+        str | None, typer.Option("--label", metavar="NAME", help="Name of the replay; by default policy, judge and source.")
     ] = None,
     from_offset: Annotated[
         str, typer.Option("--from-offset", metavar="WHERE", help="Of topics: an offset, PARTITION:OFFSET,…, or a time.")
@@ -67,9 +67,9 @@ def replay(
     offsets = OffsetRange(from_offset, to_offset)
     found = replay_of(settings, Wanted(source, scope, judge, label, workers or default_workers(), offsets))
     if found.note:
-        err.print(f"note: {found.note}", style="yellow", markup=False, soft_wrap=True)
+        err.say(f"note: {found.note}", style="yellow")
     if found.outcome is not None:
-        err.print(f"{found.plan.label} is complete: nothing is done", markup=False, soft_wrap=True)
+        err.say(f"{found.plan.label} is complete: nothing is done")
         _show(found, found.outcome, None, as_json=as_json)
         return
     asked = found.who_judges() if judge.pays and not dry_run else None
@@ -89,7 +89,7 @@ def replays(database: Database = None, as_json: AsJson = False) -> None:
     settings = settings_of(database)
     found = list(replays_in(settings.database))
     if not found:
-        err.print("there is no replay yet: `driftline replay` makes one", markup=False, soft_wrap=True)
+        err.say("there is no replay yet: `driftline replay` makes one")
     elif as_json:
         for one in found:
             file = str(settings.database.with_name(f"{settings.database.name}.replays"))
@@ -105,7 +105,7 @@ def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     if dry_run and as_json:
         print_json(estimate_document(found, expected))
         return False
-    err.print(estimate_in_words(found, expected), markup=False, soft_wrap=True)
+    err.say(estimate_in_words(found, expected))
     if dry_run:
         return False
     if expected.calls and not yes:
@@ -118,7 +118,7 @@ def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json
         print_json(outcome_document(outcome, str(found.files.result)))
         return
     for line in outcome_in_words(outcome, judge):
-        out.print(line, markup=False, soft_wrap=True)
+        out.say(line)
 
 
 def _scope(project: str | None, since: str | None, until: str | None) -> Scope:

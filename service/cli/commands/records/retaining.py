@@ -1,4 +1,4 @@
-"""Commands that delete from a closed database: what is too old, whatever belongs to somebody, and free space."""
+"""Commands that delete from a closed database: old records, records of a session or connection, and free space."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def retention_run(
 
 
 def erase(
-    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Whose records: of this connection.")],
+    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of it.")] = None,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before erasing.")] = False,
@@ -89,11 +89,11 @@ def erase(
     out.print(f"erased: {rows or 'there was nothing'}; {_sizes(before, after)}")
     for label in replays:
         out.print(f"deleted the replay {plain(label)}: it held some of it")
-    err.print(f"note: {COPIES}", style="yellow", markup=False, soft_wrap=True)
+    err.say(f"note: {COPIES}", style="yellow")
 
 
 def compact(database: Database = None, as_json: AsJson = False) -> None:
-    """Give the free space of a closed database back: it is written anew beside itself and takes its own place in one step."""
+    """Give the free space of a closed database back: it is written again beside itself and replaced in one step."""
     path: Path = settings_of(database).database
     require_database(path)
     used = space_of(path).used

@@ -117,8 +117,8 @@ def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
     """Print what is wrong, unless it was printed as JSON, and exit accordingly."""
     for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda found: found.advice):
         for found in alike:
-            err.print(plain(f"{found.topic} {found.what}", 400), style="red", markup=False, soft_wrap=True)
-        err.print(f"    → {advice}", markup=False, soft_wrap=True)
+            err.say(plain(f"{found.topic} {found.what}", 400), style="red")
+        err.say(f"    → {advice}")
     if mismatches:
         raise typer.Exit(1)
 

@@ -12,9 +12,7 @@ from typing import Annotated
 
 import typer
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.files import LoadedProfile, load_profile
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases.case_files import load_profile
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
@@ -24,7 +22,7 @@ from service.evaluations.chart import require_charts, write_chart
 from service.evaluations.client import EvaluationClient, Terms, token_of_environment
 from service.evaluations.evaluating import catch_up
 from service.evaluations.evaluating import evaluate as make_evaluations
-from service.evaluations.files import readable_json, write_files
+from service.evaluations.evaluation_files import readable_json, write_files
 from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
 from service.evaluations.output_tables import evaluation_view
 from service.evaluations.wording import estimate_document, estimate_in_words, telling
@@ -69,38 +67,26 @@ class Agreement:
     """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
-        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where nobody can be asked."""
+        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where no question can be asked."""
         if self.dry_run and self.output is Output.JSON:
             print_json(estimate_document(prepared))
             return False
-        err.print(estimate_in_words(prepared, is_capped=self.is_capped), markup=False, soft_wrap=True)
+        err.say(estimate_in_words(prepared, is_capped=self.is_capped))
         if self.dry_run:
             return False
         if prepared.estimate.calls and not self.yes:
             if not sys.stdin.isatty():
                 raise SettingsError(
-                    "nobody can be asked whether to pay: there is no terminal",
+                    "cannot ask whether to pay: there is no terminal",
                     hint="Say --yes, or --dry-run to see the cost only.",
                 )
             typer.confirm("Ask the judge?", abort=True, err=True)
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What is to be evaluated by what."""
-
-    settings: Settings
-    cases: Sequence[Case]
-    profile: LoadedProfile
-    plans: Sequence[Plan]
-    wanted: Wanted
-    retry_failed: bool
-
-
 def evaluate(
     case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
-    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Who judges, how often, and what counts.")],
+    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Profile: judges, repetitions, thresholds.")],
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,
@@ -115,7 +101,7 @@ def evaluate(
     folder: Annotated[
         Path | None, typer.Option("-o", metavar="DIR", help="Write the results as files into this folder.")
     ] = None,
-    output: Annotated[Output, typer.Option("--output", help="What is printed.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
     chart: Annotated[
         Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost (needs matplotlib).")
     ] = None,
@@ -132,9 +118,9 @@ def evaluate(
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Hold finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
+    """Evaluate finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
 
-    Exit 1 when an evaluation has no score or one below --fail-under. What was evaluated before is reused.
+    Exit 1 when an evaluation has no score or one below --fail-under. Earlier evaluations are reused.
     """
     if server is not None and (database is not None or policy is not None):
         raise SettingsError(
@@ -146,11 +132,14 @@ def evaluate(
     warn(warnings_of(cases))
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
-    work = Work(settings_of(database, policy), cases, loaded, plans, wanted, retry_failed)
+    settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
     if not dry_run:
         _require(folder, chart)
     agreement = Agreement(dry_run, yes, output, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
-    found = _evaluate_here(work, agreement) if server is None else _evaluate_there(work, agreement, server, insecure=insecure)
+    if server is None:
+        found = _evaluate_here(settings, terms, agreement)
+    else:
+        found = _evaluate_there(terms, agreement, server, insecure=insecure)
     if found is None:
         return
     report = report_of(found, fail_under)
@@ -191,45 +180,44 @@ def _wanted(
     )
 
 
-def _evaluate_here(work: Work, agreement: Agreement) -> Sequence[Evaluated] | None:
+def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Sequence[Evaluated] | None:
     """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
-    with open_workspace(work.settings, writes=True) as workspace:
-        require_known(workspace, work.wanted.project)
+    with open_workspace(settings, writes=True) as workspace:
+        require_known(workspace, terms.wanted.project)
         catch_up(workspace)
-        judge = who_judges(work.settings, workspace.policy)
+        judge = who_judges(settings, workspace.policy)
         prepared = prepare(
             workspace.store,
             workspace.policy,
-            work.cases,
-            work.plans,
-            work.profile.system_prompt,
-            work.wanted,
+            terms.cases,
+            terms.plans,
+            terms.profile.system_prompt,
+            terms.wanted,
             workspace.now(),
-            retry_failed=work.retry_failed,
+            retry_failed=terms.retry_failed,
             takes_simulated=judge.name != LIVE,
         )
         if not prepared.sessions:
             raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
         if prepared.estimate.calls or prepared.estimate.not_asked:
-            refuse_unconfigured(work.plans, workspace.policy, judge.address)
+            refuse_unconfigured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
             if judge.name == NONE and not agreement.dry_run:
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
             if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:
-                err.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+                err.say(f"note: {note}", style="yellow")
         if not agreement.given(prepared):
             return None
         try:
             with telling() as tell:
-                return make_evaluations(workspace, work.settings, prepared, tell)
+                return make_evaluations(workspace, settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
             err.print("stopped; the same command goes on from here", markup=False)
             raise typer.Exit(1) from None
 
 
-def _evaluate_there(work: Work, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
+def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
     """Evaluations made by a server, over the database that it has; None where it was agreed to make none."""
-    terms = Terms(work.cases, work.profile, work.plans, work.wanted, work.retry_failed)
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
             return None
@@ -252,7 +240,7 @@ def _write(found: Sequence[Evaluated], report: Report, folder: Path | None, char
     """The files that are asked for. What is written was paid for, so an error says that nothing is lost."""
     if folder is not None:
         written = write_files(folder, found)
-        err.print(f"{counted(len(written), 'result')} written to {folder}", markup=False, soft_wrap=True)
+        err.say(f"{counted(len(written), 'result')} written to {folder}")
     if chart is not None:
         write_chart(report, chart)
-        err.print(f"chart written to {chart}", markup=False, soft_wrap=True)
+        err.say(f"chart written to {chart}")

@@ -17,12 +17,12 @@ from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation
 from service.cli.commands.options import Database, Project, print_json, print_text, settings_of
 from service.cli.terminal import MISSING, err, out, plain, table
+from service.cli.views import agreement_cells
 from service.documents.evaluation_history import beside_people, models_compared, quality_by_case
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.evaluations.output_tables import SIMULATED_NOTE, model_name, usd
 from service.evaluations.summary import summary_markdown
 from service.known_projects import require_known
-from service.reports.agreement_table import agreement_cells
 from service.workspace import open_workspace
 
 Cursor = duckdb.DuckDBPyConnection

@@ -175,7 +175,7 @@ def opened_to_show(database: Path | None, project: str | None = None) -> Iterato
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
         if lag := stages_behind(workspace.store):
-            err.print(f"note: {lag}. {CATCH_UP}", style="yellow", soft_wrap=True)
+            err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
         yield workspace
 
 

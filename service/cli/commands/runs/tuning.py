@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from analytics.queries import query_rows
+from audit.detectors.thresholds import Thresholds
 from audit.detectors.tuning import MIN_RUNS, proposed_policy
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
-from service.cli.terminal import counted, out, plain
-from service.cli.tuning_view import tuning_view
+from service.cli.terminal import MISSING, counted, out, plain, table
 from service.known_projects import require_known
 from service.tuning import ProfileTuning, tune_agent
 from service.workspace import Workspace, open_workspace
@@ -97,3 +99,32 @@ def _show(project: str, agent: str | None, tuning: ProfileTuning, share: float, 
         out.print(yaml.safe_dump({"projects": {project: changes}}, sort_keys=False), markup=False, highlight=False)
     else:
         out.print("The thresholds fit these runs: nothing to change.")
+
+
+def tuning_view(agent: str | None, tuning: ProfileTuning) -> RenderableType:
+    """The thresholds of one profile on a line each: what the runs have, what is flagged now, what is proposed."""
+    headers = ["threshold", "now", "median", "p95", "p99", "most", "flags", "proposed", "would flag", "newest flagged runs"]
+    fields = Thresholds.model_fields
+    rows = [
+        [
+            str(fields[row.threshold].alias),
+            _number(row.value),
+            *map(_number, (row.median, row.p95, row.p99, row.most)),
+            _share(row.flagged, tuning.runs),
+            _number(row.proposed) if row.is_changed else "same",
+            _share(row.proposed_flagged, tuning.runs),
+            ", ".join(f"run_{number:03d}" for number in row.runs) or MISSING,
+        ]
+        for row in tuning.rows
+        if row.value is not None
+    ]
+    title = f"{agent or 'runs without an agent'}: {counted(tuning.runs, 'run')}, thresholds {tuning.profile.version}"
+    return Group(Text(title, style="bold"), table(headers, rows, right=headers[1:-1]))
+
+
+def _number(value: float | None) -> str:
+    return "off" if value is None else f"{value:,.0f}".replace(",", " ")
+
+
+def _share(count: int, runs: int) -> str:
+    return f"{count} ({count / runs:.1%})"

@@ -1,4 +1,4 @@
-"""`driftline alerts`: whether people can be told, and what they were told."""
+"""`driftline alerts`: whether alerts can be sent, and which were."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.cli.commands.options import AsJson, Database, Row, print_json, sett
 from service.cli.terminal import MISSING, out, table
 from service.workspace import require_database, utc_now
 
-alerts_app = typer.Typer(no_args_is_help=True, help="Whether people can be told of incidents, and what they were told.")
+alerts_app = typer.Typer(no_args_is_help=True, help="Try the alert channels, and list alerts.")
 Status = Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"Only those: {', '.join(STATUSES)}.")]
 
 
@@ -34,7 +34,7 @@ def try_channels(as_json: AsJson = False) -> None:
         if as_json:
             print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
         else:
-            out.print(f"{channel.name}: {outcome.reason or 'delivered'}", markup=False, soft_wrap=True)
+            out.say(f"{channel.name}: {outcome.reason or 'delivered'}")
     raise typer.Exit(0 if all(outcome.verdict == "delivered" for _, outcome in outcomes) else 1)
 
 

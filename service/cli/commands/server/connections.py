@@ -18,11 +18,11 @@ from service.cli.commands.options import AsJson, Database, settings_of, show_row
 from service.cli.terminal import MISSING, counted, err, out, table
 from service.workspace import utc_now
 
-connections_app = typer.Typer(no_args_is_help=True, help="Who may deliver records, and their tokens.")
-operators_app = typer.Typer(no_args_is_help=True, help="Who may read and decide, and their tokens.")
+connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
+operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")
 
 SHOWN_LENGTH = 64
-"""Characters of a name that are kept of what somebody typed."""
+"""Characters of a typed name that are kept."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
 Grace = Annotated[
     float | None,
@@ -49,7 +49,7 @@ def add_operator(
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
     scopes: Annotated[
         str | None,
-        typer.Option("--scopes", metavar="LIST", help="What the token may do, with commas; without it all that there is."),
+        typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all of them by default."),
     ] = None,
     database: Database = None,
 ) -> None:
@@ -84,7 +84,7 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
     def revoke(
-        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Whose tokens, or which one.")],
+        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Names or prefixes of tokens.")],
         database: Database = None,
     ) -> None:
         # Somebody may paste a whole token: what is kept of it is what finds it.
@@ -127,7 +127,7 @@ def _account() -> str:
 
 def _show_token(token: str) -> None:
     """Print a token alone on its line, so that a script can take it."""
-    out.print(token, markup=False, soft_wrap=True)
+    out.say(token)
     err.print("This is shown once: keep it where secrets are kept. The server stores only a digest of it.")
 
 

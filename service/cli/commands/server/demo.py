@@ -27,7 +27,7 @@ from service.reports.cost_report import cost_report
 from service.reports.exchange_report import delivered_line, exchange_report, worst_first
 from service.reports.fleet_report import fleet_report, heading, worst_run
 from service.settings import Settings, load_settings
-from service.supervisor.processes import unwound_by_signals
+from service.supervisor.child_processes import unwound_by_signals
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import OPENCLAW
 
@@ -54,7 +54,7 @@ defaults:
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; made anew each time.")
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; replaced each time.")
     ] = Path("demo-data"),
 ) -> None:
     """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""
@@ -86,7 +86,7 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
     with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
         files = OPENCLAW.files_in([plan.root / "agents"])
         with file_progress(files) as report:
-            summary = Importer(workspace).openclaw(files, report)
+            summary = Importer(workspace).transcripts(OPENCLAW, files, report)
         show(summary, settings.database, as_json=False)
         with file_progress([events]) as report:
             show(Importer(workspace).events([events], report), settings.database, as_json=False)

@@ -53,9 +53,9 @@ def doctor(
     else:
         for finding in findings:
             out.print(f"[{STYLES[finding.state]}]{finding.state:8}[/] {finding.subject}: ", end="")
-            out.print(plain(finding.detail, 400), markup=False, soft_wrap=True)
+            out.say(plain(finding.detail, 400))
             if finding.advice:
-                out.print(f"         → {finding.advice}", markup=False, soft_wrap=True)
+                out.say(f"         → {finding.advice}")
     raise typer.Exit(1 if any(finding.state == "problem" for finding in findings) else 0)
 
 
@@ -79,7 +79,7 @@ def _look_at_policy(settings: Settings) -> Iterator[Finding]:
 
 def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
     if settings.redaction_key is None:
-        advice = "set DRIFTLINE_REDACTION_KEY, so that nobody can confirm a guess at a weak secret from its marker"
+        advice = "set DRIFTLINE_REDACTION_KEY, so that a marker cannot confirm a guess at a weak secret"
         yield Finding("redaction key", "note", "the public default", advice)
     else:
         yield Finding("redaction key", "ok", "set")
@@ -183,7 +183,7 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
     path = access_file(settings.database)
     if not path.exists():
         yield Finding(
-            "access", "note", "no tokens: nobody can deliver over HTTP", "driftline connections add NAME --project PROJECT"
+            "access", "note", "no tokens: records cannot come in over HTTP", "driftline connections add NAME --project PROJECT"
         )
         return
     try:

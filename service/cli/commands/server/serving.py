@@ -41,7 +41,7 @@ def serve(
 
     With --kafka it produces them to the topics, for workers to score, and lands every topic in the database.
     """
-    from service.supervisor.serving import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
+    from service.supervisor.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
     settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
@@ -49,11 +49,7 @@ def serve(
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
-    out.print(
-        f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.",
-        markup=False,
-        soft_wrap=True,
-    )
-    out.print(JUDGES[judge], markup=False, soft_wrap=True)
+    out.say(f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.")
+    out.say(JUDGES[judge])
     for note in notes:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+        out.say(f"note: {note}")

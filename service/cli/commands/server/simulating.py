@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -15,6 +12,7 @@ from schemas.errors import SettingsError
 from service.cli.terminal import out
 from service.simulator import running
 from service.simulator.api.script import KINDS
+from streams.stop_signals import handled
 
 PORT = 8788
 NOTICE = "(simulated: it rates by simple rules, not by understanding)"
@@ -24,9 +22,7 @@ def simulate_judge(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 is any free one.")] = PORT,
     script: Annotated[
         str,
-        typer.Option(
-            metavar="STEPS", help=f"What it does with each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."
-        ),
+        typer.Option(metavar="STEPS", help=f"Reaction to each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."),
     ] = "answer",
     script_for: Annotated[
         list[str] | None,
@@ -51,8 +47,9 @@ def simulate_judge(
         logging.getLogger("service.simulator").setLevel(logging.INFO)
     scripts_for = dict(_script_for(given) for given in script_for or ())
     serving = running(script, latency, seed, faults, port, batch_seconds=batch_seconds, scripts_for=scripts_for)
-    with _until_signal() as stopped, serving as judge:
-        out.print(f"simulated judge at {judge.base_url} {NOTICE}", markup=False, soft_wrap=True)
+    stopped = threading.Event()
+    with handled(lambda _: stopped.set()), serving as judge:
+        out.say(f"simulated judge at {judge.base_url} {NOTICE}")
         stopped.wait()
 
 
@@ -64,15 +61,3 @@ def _script_for(given: str) -> tuple[str, str]:
             f"script for a text: {given!r} has no text", hint="Write TEXT=STEPS, such as 'rotate the key=garbage*2,answer'."
         )
     return text, steps
-
-
-@contextmanager
-def _until_signal() -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM or SIGINT; afterwards the signals mean what they meant before."""
-    stopped = threading.Event()
-    before = {one: signal.signal(one, lambda *_: stopped.set()) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

@@ -45,17 +45,15 @@ def worker(
     from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
     partitions = partitions_of(connection_of(settings), wanted)
-    out.print(
-        f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}", markup=False, soft_wrap=True
-    )
+    out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")
     if processes > sum(partitions.values()):
         note = f"note: {processes} processes for {sum(partitions.values())} partitions: the others wait for one to go"
-        out.print(note, markup=False, soft_wrap=True)
+        out.say(note)
     if any(stage.judged for stage in wanted):
         opened = who_judges(settings, in_force)
         for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
             if note:
-                out.print(note, markup=False, soft_wrap=True)
+                out.say(note)
     given = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
     supervise(settings, [*arguments, "--child"], processes)

@@ -1,6 +1,6 @@
 """OpenClaw transcripts kept in SQLite: `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, opened read-only.
 
-What a file holds is told by its tables, never by a version number. `openclaw_rows` knows where the lines of a session lie. A
+The tables of a file say what it holds, never a version number. `openclaw_rows` knows where the lines of a session lie. A
 file without any of these tables holds only login state and is no source of transcripts.
 """
 

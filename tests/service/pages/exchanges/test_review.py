@@ -177,7 +177,7 @@ def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, sto
     put(store, "scores", [score("gone", 1, exchange_at=NOW, **(JUDGED | ODD))])
     page = shown(call, tokens.root)
     assert "score gone:1" == item_of(page)
-    assert "What was said has been deleted" in page
+    assert "The texts have been deleted" in page
 
 
 @pytest.mark.parametrize("path", [REVIEW, AGREEMENT])

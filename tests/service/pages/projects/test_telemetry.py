@@ -118,7 +118,7 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
     Outbox(store).put([alert(1, project="web")])
     page = shown(call, tokens.ops_reader)
     assert [("green", "mine")] == listed(page)
-    assert "for operators of every project" in page
+    assert "for operators of all projects" in page
     assert "i1" not in page
     assert 403 == call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code
 
@@ -128,7 +128,7 @@ def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> Non
     page = shown(call, tokens.root)
     assert ["0", "0", "0"] == figures(page)
     assert "A session is watched from its first exchange" in page
-    assert "Nobody was told of anything yet" in page
+    assert "No alerts yet" in page
 
 
 def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:

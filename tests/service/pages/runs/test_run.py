@@ -24,9 +24,8 @@ from audit.diagnosis.diagnosis import _readiness, diagnose
 from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.documents.runs import events_of
-from service.pages.runs.readiness import because
 from service.pages.runs.run_data import PAYLOAD_SHOWN, read_events
-from service.pages.runs.view import GIST_SHOWN
+from service.pages.runs.view import GIST_SHOWN, because
 from streams.engine.engine import Engine
 
 RUNS = "/projects/ops/runs"

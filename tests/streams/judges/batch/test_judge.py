@@ -34,7 +34,7 @@ from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.api.script import KINDS
-from streams.judges.batch.judge import CANCELLED, Asked, BatchLimits, FileJournal, JudgeUnavailableError, open_batch_judge
+from streams.judges.batch.judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
 from streams.judges.batch.plans import Plan, custom_id
 from streams.judges.batch.results import results_in
 from streams.judges.live import open_live_judge
@@ -135,7 +135,7 @@ class Desk:
         self.purse_for = purse_for
         self.budgets: dict[int, Any] = {}
         self.transport: httpx2.AsyncHTTPTransport | None = None
-        self.kept = FileJournal
+        self.kept = BatchJournal
 
     def judge(self, **limits: Any) -> Any:
         """A judge as a new process opens it."""
@@ -210,7 +210,7 @@ def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
         assert full is not None
         assert abs(full / 2 - sum(desk.budgets[number].settled)) < 2
         assert _halved(desk.purse_for(_question(number)).amount) == _halved(2 * desk.budgets[number].amount)
-    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
+    assert () == asyncio.run(BatchJournal(desk.journal).unfinished())
 
 
 def _halved(nano: int) -> int:
@@ -392,20 +392,20 @@ def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) ->
 # The end of the process
 
 
-class _DiesBeforeMaking(FileJournal):
+class _DiesBeforeMaking(BatchJournal):
     async def planned(self, plan: Plan) -> None:
         """Durable, and that is the last of it."""
         await super().planned(plan)
         raise Killed
 
 
-class _DiesBeforeRecording(FileJournal):
+class _DiesBeforeRecording(BatchJournal):
     async def created(self, plan_id: str, batch_id: str) -> None:
         """The batch was made."""
         raise Killed(plan_id, batch_id)
 
 
-class _DiesAfterRecording(FileJournal):
+class _DiesAfterRecording(BatchJournal):
     async def created(self, plan_id: str, batch_id: str) -> None:
         """Recorded."""
         await super().created(plan_id, batch_id)
@@ -414,17 +414,17 @@ class _DiesAfterRecording(FileJournal):
 
 @pytest.mark.parametrize("journal", [_DiesBeforeMaking, _DiesBeforeRecording, _DiesAfterRecording])
 @pytest.mark.parametrize("slow", [0.0, 0.3])
-def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[FileJournal], slow: float, desk: Desk) -> None:
+def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJournal], slow: float, desk: Desk) -> None:
     """Between the plan, the batch and the record of the batch: the next process finds the batch if there is one."""
     desk.simulator.reset("answer", batch_seconds=slow)
     desk.kept = journal
     with pytest.raises(Killed):
         desk.ask(range(6), requests=3)
-    desk.kept = FileJournal
+    desk.kept = BatchJournal
     verdicts = desk.ask(range(6), requests=3)
     assert {"answered": 6} == Counter(verdict.outcome for verdict in verdicts.values())
     assert 6 == desk.simulator.requests
-    assert () == asyncio.run(FileJournal(desk.journal).unfinished())
+    assert () == asyncio.run(BatchJournal(desk.journal).unfinished())
 
 
 def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
@@ -443,7 +443,7 @@ def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> Non
     with pytest.raises(Killed):
         desk.ask(range(3))
     other.ask(range(3))
-    desk.kept = FileJournal
+    desk.kept = BatchJournal
     assert {"answered": 3} == Counter(verdict.outcome for verdict in desk.ask(range(3)).values())
     assert 6 == desk.simulator.requests
 
@@ -454,7 +454,7 @@ CHILD = """
     import builders as build
     from audit.policy.policy import Policy
     from audit.prompts.exchange_prompts import tier2_question
-    from streams.judges.batch.judge import Asked, BatchLimits, FileJournal, open_batch_judge
+    from streams.judges.batch.judge import Asked, BatchLimits, BatchJournal, open_batch_judge
 
     class Budget:
         async def reserve(self): return True
@@ -464,7 +464,7 @@ CHILD = """
         policy = Policy().for_project("ops")
         asked = [Asked(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
         limits = BatchLimits(requests=4, first_poll=0.02, last_poll=0.02)
-        judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), FileJournal(Path(sys.argv[2])), limits=limits)
+        judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), BatchJournal(Path(sys.argv[2])), limits=limits)
         async for one, verdict in judge.ask_all(asked):
             print(one.tag, verdict.outcome, flush=True)
             if len(sys.argv) > 3:
@@ -512,16 +512,16 @@ def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(t
     """A kill tears the last line, on the strength of which nothing was done. Anything else would pay twice in silence."""
     path = tmp_path / "journal"
     plan = Plan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
-    asyncio.run(FileJournal(path).planned(plan))
+    asyncio.run(BatchJournal(path).planned(plan))
     sound = path.read_bytes()
     path.write_bytes(sound + b'{"plan_id":"000000000')
-    torn = FileJournal(path)
+    torn = BatchJournal(path)
     assert (plan,) == asyncio.run(torn.unfinished())
     asyncio.run(torn.created(plan.plan_id, "msgbatch_1"))
-    assert ["msgbatch_1"] == [one.batch_id for one in asyncio.run(FileJournal(path).unfinished())]
+    assert ["msgbatch_1"] == [one.batch_id for one in asyncio.run(BatchJournal(path).unfinished())]
     path.write_bytes(b"{}x\n" + sound)
     with pytest.raises(StoreError, match=":1: this is no line"):
-        FileJournal(path)
+        BatchJournal(path)
 
 
 @given(fingerprint=st.binary(min_size=32, max_size=32), plan=st.binary(min_size=8, max_size=8))

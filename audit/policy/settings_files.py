@@ -1,0 +1,248 @@
+"""Policies, methodologies and other settings in files: YAML (so JSON too) read into plain values, with the line of every field for its errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from audit.file_kinds import HEAD, binary_kind
+from schemas.bounds.limits import MAX_DEPTH
+from schemas.bounds.validation_messages import words_of
+from schemas.errors import PolicyError
+
+MAX_FILE_BYTES = 1024 * 1024
+
+_KIND_PROBLEMS = frozenset({"union_tag_invalid", "union_tag_not_found"})
+
+Location = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
+"""What to do about problems in a policy or methodology."""
+_KEYS = {"string_pattern_mismatch": "project name"}
+_TYPES_IN_WORDS = {  # what a file says otherwise than a call
+    "model_type": "fields are expected here, one a line: `name: value`",
+    "model_attributes_type": "fields are expected here, one a line: `name: value`",
+    "missing": "is required",
+    "extra_forbidden": "there is no such field",
+    "string_type": "must be a string; put it in quotes",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without aliases (a few lines of them stand for gigabytes) and of bounded depth."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal("aliases (*name) are not supported, write the value out", event)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+class Document:
+    """A file's value together with the line of each field and the problems found in it so far."""
+
+    def __init__(self, path: Path, *, hint: str = POLICY_HINT) -> None:
+        """Read the file; PolicyError when it cannot be read or is no YAML. `hint` says what to do about problems in it."""
+        self.path = path
+        self.hint = hint
+        self.lines: dict[Location, int] = {(): 1}
+        self.problems: list[tuple[int, str]] = []
+        self._loader = _Loader(_read(path))
+        try:
+            node = self._loader.get_single_node()
+            self.value = self._construct(node, ()) if node is not None else None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise self._unreadable((mark.line + 1) if mark else 1, error.problem or "no YAML") from None
+        finally:
+            self._loader.dispose()
+        if node is None:
+            raise self._unreadable(1, "the file is empty")
+
+    def problem(self, location: Location, reason: str) -> None:
+        """Note what is wrong with a field."""
+        self.note(location, f"{self.place(location)}: {reason}")
+
+    def note(self, location: Location, message: str) -> None:
+        """Note a message about a field that already says where."""
+        self.problems.append((self.line(location), message))
+
+    def place(self, location: Location) -> str:
+        """`FILE:LINE: field.path` of a field."""
+        return f"{self.path}:{self.line(location)}: {_field_path(location)}"
+
+    def line(self, location: Location) -> int:
+        """Line of a field, from 1; that of what contains it when it is missing."""
+        while location not in self.lines:
+            location = location[:-1]
+        return self.lines[location]
+
+    def validate(self, model: type[Model]) -> Model:
+        """The value as a model; PolicyError that lists every problem, one a line."""
+        try:
+            result = model.model_validate(self.value, by_alias=True, by_name=False)
+        except ValidationError as error:
+            found = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
+            for own, problem in found:
+                if not _is_consequence(own, problem, [place for place, _ in found]):
+                    self.problem(own, _in_words(problem, model))
+            self.refuse_problems()
+            raise  # unreachable: a ValidationError has at least one error
+        self.refuse_problems()
+        return result
+
+    def refuse_problems(self) -> None:
+        """PolicyError with all problems noted so far in the order of the file, if any."""
+        if self.problems:
+            raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=self.hint)
+
+    def _own_location(self, problem: Any) -> Location:
+        """Where the file has it. Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key."""
+        *around, last = problem["loc"] or ("",)
+        own: Location = ()
+        for element in around:
+            own = (*own, element) if (*own, element) in self.lines else own
+        if problem["type"] in _KIND_PROBLEMS:
+            return (*own, last, problem["ctx"]["discriminator"].strip("'"))
+        return own if last in ("", "[key]") else (*own, last)
+
+    def _unreadable(self, line: int, reason: str) -> PolicyError:
+        return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
+
+    def _construct(self, node: yaml.Node, location: Location) -> Any:
+        """The node as plain values (sequences as tuples), noting lines and refusing what only YAML has."""
+        self.lines.setdefault(location, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self._mapping(node, location)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return tuple(self._construct(item, (*location, index)) for index, item in enumerate(node.value))
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        raise _refusal(f"the tag {node.tag} is not supported", node)
+
+    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[Hashable, Any]:
+        result: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str):
+                raise _refusal("a field name must be text; put it in quotes", key_node)
+            line = key_node.start_mark.line + 1
+            if key in result:
+                first = self.lines[(*location, key)]
+                message = f"{self.path}:{line}: {_field_path((*location, key))}: given twice, first on line {first}"
+                self.problems.append((line, message))
+                continue
+            self.lines[(*location, key)] = line
+            result[key] = self._construct(value_node, (*location, key))
+        return result
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return self._loader.construct_object(node)
+        except (ValueError, OverflowError):
+            raise _refusal(f"not a value: {node.value[:40]!r}", node) from None
+
+
+def _refusal(reason: str, at: Any) -> yaml.MarkedYAMLError:
+    """An error as YAML's own, at a node or event."""
+    return yaml.MarkedYAMLError(None, None, reason, at.start_mark)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except IsADirectoryError:
+        raise PolicyError(f"{path}:1: document: is a folder", hint="Name a file in it.") from None
+    except OSError as error:
+        raise PolicyError(
+            f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its rights."
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise PolicyError(
+            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="Such a file is a page or two of settings."
+        )
+    if kind := binary_kind(data[:HEAD]):
+        raise PolicyError(f"{path}:1: document: is {kind.name}, not YAML or JSON", hint=kind.hint)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PolicyError(f"{path}:{line}: document: not UTF-8", hint="Save the file as UTF-8.") from None
+    odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if odd:
+        line = text.count("\n", 0, odd.start()) + 1
+        raise PolicyError(f"{path}:{line}: document: control character {odd.group()!r}", hint="Remove the character.")
+    return text
+
+
+def _field_path(location: Location) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return path.removeprefix(".") or "document"
+
+
+def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> bool:
+    """Whether a list is only called too short because pydantic does not count the elements that have problems of their own."""
+    return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
+
+
+def _in_words(problem: Any, model: type[BaseModel]) -> str:
+    kind, location = problem["type"], problem["loc"]
+    if location and location[-1] == "[key]":
+        return f"not a {_KEYS.get(kind, 'name')}: {words_of(problem)}"
+    if kind in _KIND_PROBLEMS:
+        return _about_kinds(problem, model)
+    reason = _TYPES_IN_WORDS.get(kind) or words_of(problem)
+    if kind == "extra_forbidden":
+        names = _field_names(model) - {str(location[-1])}
+        return reason + _nearest(str(location[-1]), names)
+    shown = problem["input"]
+    is_plain = isinstance(shown, str | int | float) or shown is None
+    return f"{reason} (it is {shown!r:.80})" if kind != "missing" and is_plain else reason
+
+
+def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
+    """Which kinds there are, where a field chooses one of several and none of them is named."""
+    field = problem["ctx"]["discriminator"].strip("'")
+    choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
+    kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))
+    tag = problem["ctx"].get("tag")
+    start = "is required" if tag is None else f"there is no {field} {tag[:80]!r}{_nearest(tag, kinds)}"
+    return f"{start}; there are {', '.join(kinds)}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _nested(schema: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a JSON schema, at every depth."""
+    if isinstance(schema, dict):
+        yield schema
+    if isinstance(schema, dict | list):
+        for item in schema.values() if isinstance(schema, dict) else schema:
+            yield from _nested(item)
+
+
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """The names a file may use anywhere in the model, for suggestions."""
+    names: set[str] = set()
+    for definition in (schema := model.model_json_schema(by_alias=True)).get("$defs", {}).values():
+        names |= set(definition.get("properties", {}))
+    return names | set(schema.get("properties", {}))

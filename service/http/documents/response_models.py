@@ -1,0 +1,103 @@
+"""Answers, field by field, in camelCase: one definition for answering and for the documentation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Answer(BaseModel):
+    """What every answer has in common: names in camelCase."""
+
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, alias_generator=to_camel)
+
+
+Duplicate = Annotated[Literal[True] | None, Field(description="Set when the log had the exchange already.")]
+FiledUnder = Annotated[str | None, Field(description="Project that it is filed under; set when the body names another one.")]
+WhyThere = Annotated[str | None, Field(description="Why it is filed there; set with the project.")]
+
+
+class Tier1(Answer):
+    """What the rules say: 1 - flags / checks, and the checks that fired."""
+
+    score: float
+    flags: tuple[str, ...]
+
+
+class CostCap(Answer):
+    """What the session has spent and may spend, in USD."""
+
+    current_cost: float
+    cap: float | None
+
+
+class ScoredAnswer(Answer):
+    """The exchange is durable and will be judged."""
+
+    exchange_id: str
+    score_id: str
+    scored: Literal[True] = True
+    reason: str = Field(examples=["first_turns"])
+    tier1: Tier1
+    anomaly: bool
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
+
+
+class LeftOutAnswer(Answer):
+    """The exchange is durable and will not be judged: sampled out, or its session has spent its cap."""
+
+    exchange_id: str
+    scored: Literal[False] = False
+    reason: str = Field(examples=["sampling_skip", "cost_cap_exceeded"])
+    tier1: Tier1
+    cost_cap: CostCap | None = Field(None, description="Set when the reason is cost_cap_exceeded.")
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
+
+
+class QueuedAnswer(Answer):
+    """The exchange is durable; what becomes of it is decided elsewhere, and read from the scores."""
+
+    exchange_id: str
+    score_id: str
+    scored: None = None
+    reason: Literal["queued"] = "queued"
+    tier1: Tier1
+    anomaly: bool
+    duplicate: Duplicate = None
+    project: FiledUnder = None
+    note: WhyThere = None
+
+
+class RefusedEvent(Answer):
+    """An event that was not taken: its place in the batch, and why."""
+
+    index: int
+    error: str
+
+
+class EventsAnswer(Answer):
+    """What became of a batch: new events, events the log had, events that were set aside."""
+
+    accepted: int
+    known: int
+    refused: list[RefusedEvent]
+    project: str | None = Field(None, description="Project that they are filed under; set when the body names another one.")
+    note: str | None = Field(None, description="Why they are filed there; set with the project.")
+
+
+class Done(Answer):
+    """It is done."""
+
+    ok: Literal[True] = True
+
+
+class Requested(Answer):
+    """What was asked for; it is done in the background."""
+
+    requested: int

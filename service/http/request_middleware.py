@@ -1,0 +1,93 @@
+"""Around every request: an id, one line in the log, headers that keep browsers from guessing, and an answer whatever happens.
+
+The line says method, route, status, time and who called: no address of what was asked, no query, no body, no token.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.http.errors import METHODS, ApiError, error_response
+from service.http.request_limits import ClientGone
+from service.http.routes.metrics import Metrics
+
+log = logging.getLogger(__name__)
+UNKNOWN_ROUTE = "-"
+CLIENT_GONE = 499
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+"""What every answer has unless it says otherwise itself."""
+
+
+class RequestRecord:
+    """The outermost middleware."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and note that it was."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, request_id = self._clock(), uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        try:
+            await self._app(scope, receive, answer)
+        except ClientGone:
+            answer.status = CLIENT_GONE
+        except Exception:
+            log.exception("a call failed", extra={"request_id": request_id, "route": _route(scope)})
+            if answer.status:
+                raise  # half an answer cannot be mended: the server ends the connection
+            error = ApiError(500, "internal", f"internal error; the log has it under {request_id}")
+            await error_response(error)(scope, receive, answer)
+        finally:
+            self._note(scope, answer.status, request_id, self._clock() - started)
+
+    def _note(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+        route, caller = _route(scope), scope.get("state", {}).get("caller")
+        method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
+        self._metrics.answered(method, route, status, seconds)
+        fields: dict[str, Any] = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+        if caller is not None:
+            fields[caller.kind] = caller.name
+        log.info("request", extra={**fields, "request_id": request_id})
+
+
+class _Answer:
+    """Passes an answer on, with the headers that all have; remembers its status, 0 before there is one."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self.status = 0
+        self._send = send
+        self._request_id = request_id
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(raw=list(message.get("headers", [])))
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            headers["X-Request-Id"] = self._request_id
+            message = {**message, "headers": headers.raw}
+        await self._send(message)
+
+
+def _route(scope: Scope) -> str:
+    """The route's template, without what stands for its parameters; what is no route has none."""
+    return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))

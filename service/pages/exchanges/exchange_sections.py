@@ -1,0 +1,187 @@
+"""The parts of the page of an exchange: its tiers in words, its texts, and what the judge was asked and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.exchanges.outcomes import SCORED
+from audit.exchanges.question_rebuild import rebuilt
+from audit.exchanges.questions import Question
+from audit.fingerprints import canonical_json
+from audit.policy.policy import ProjectPolicy
+from schemas.records import Exchange, Judgement
+from service.pages.exchanges.record import ExchangeRecord
+from service.pages.exchanges.wording import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS
+from service.pages.texts import Excerpt, excerpt
+
+Row = Mapping[str, Any]
+Whole = Callable[[str], str]
+"""Called with the name of a text: the address of all of it."""
+BOUNDARY = "BOUNDARY"
+"""Stands for what is drawn for each call, and kept nowhere."""
+PROMPT, ANSWER = "prompt", "answer"
+TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
+_SAYS = {True: "Yes", False: "No", None: ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a tier found."""
+
+    name: str
+    state: str
+    why: str
+    score: float | None
+    scale: str
+    notes: Sequence[tuple[str, str]] = ()
+    """What it says beside its dimensions."""
+    dimensions: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the judge was sent."""
+
+    instructions: Excerpt
+    content: Excerpt
+    schema: str
+    max_tokens: int
+    whole: str
+    """Address of all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A question to the judge, and how it ended."""
+
+    judgement: Judgement
+    counts: bool
+    """Whether the current score rests on it."""
+    answer: Excerpt | None
+    prompt: Prompt | None
+    no_prompt: str
+    """Why there is no prompt; empty where there is one."""
+
+
+def tiers_of(score: Row) -> list[Tier]:
+    """The four tiers of a score, in their order."""
+    flags = " ".join(CHECKS.get(flag, f"The check {flag} of the methodology fired.") for flag in score["tier1_flags"])
+    structure = Tier(
+        name="tier1",
+        state=SCORED,
+        why="Fixed rules look at every exchange. " + (flags or "None of them found anything."),
+        score=score["tier1_score"],
+        scale="0 to 1",
+    )
+    return [structure, *(_judged(score, tier) for tier in _JUDGED)]
+
+
+def _judged(score: Row, tier: str) -> Tier:
+    column, scale, notes = _JUDGED[tier]
+    return Tier(
+        name=tier,
+        state=score[f"{tier}_state"],
+        why=_why(score, tier),
+        score=score[column],
+        scale=scale,
+        notes=list(notes(score)),
+        dimensions=score.get(f"{tier}_dimensions", ()),
+    )
+
+
+def _why(score: Row, tier: str) -> str:
+    reason = score[f"{tier}_reason"]
+    return REASONS.get(reason, reason or "The reason was not recorded.")
+
+
+def _semantic(score: Row) -> Iterator[tuple[str, str]]:
+    if score["tier2_flagged"]:
+        yield "Flagged", score["tier2_flag_reason"] or "Yes, without a reason"
+
+
+def _thinking(score: Row) -> Iterator[tuple[str, str]]:
+    found = {"Sycophancy": score["tier2_5_sycophancy"], "Suppressed advocacy": score["tier2_5_advocacy_suppression"]}
+    yield from ((label, _SAYS[value]) for label, value in found.items() if value is not None)
+    if score["tier2_5_reasoning"]:
+        yield "The judge's words", score["tier2_5_reasoning"]
+
+
+def _behavioural(score: Row) -> Iterator[tuple[str, str]]:
+    if score["tier3_anomaly"]:
+        said = score["tier3_anomaly_reason"] or "it gives no reason"
+        yield "The judge calls it anomalous", f"{said} (on its own this makes no anomaly)"
+
+
+_JUDGED: Mapping[str, tuple[str, str, Callable[[Row], Iterator[tuple[str, str]]]]] = {
+    "tier2": ("tier2_score", "0 to 1", _semantic),
+    "tier2_5": ("tier2_5_alignment", "0 to 1", _thinking),
+    "tier3": ("tier3_score", "1 to 5", _behavioural),
+}
+"""The tiers that a judge scores: the column of the score, its scale, and what they say beside their dimensions."""
+
+
+def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
+    """The texts of an exchange that has them, by name."""
+    texts = {name: getattr(exchange, name) for name in TEXTS}
+    return {name: excerpt(text, whole(name)) for name, text in texts.items() if text is not None}
+
+
+def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> list[Call]:
+    """Everything the judge was asked about an exchange, in that order."""
+    resting = set(record.score["judgement_ids"])
+    return [_call(one, record, policy, whole, counts=one.judgement_id in resting) for one in record.judgements]
+
+
+def _call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
+    question = None if record.exchange is None else rebuilt(record.exchange, policy, judgement)
+    answer = judgement.answer
+    return Call(
+        judgement=judgement,
+        counts=counts,
+        answer=None if answer is None else excerpt(answer, whole(f"{ANSWER}:{judgement.judgement_id}")),
+        prompt=None if question is None else _prompt(question, whole, f"{PROMPT}:{judgement.judgement_id}"),
+        no_prompt="" if question is not None else _no_prompt(judgement, record, policy),
+    )
+
+
+def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
+    address = whole(name)
+    return Prompt(
+        instructions=excerpt(question.instructions, address),
+        content=excerpt(question.content(BOUNDARY), address),
+        schema=canonical_json(question.schema),
+        max_tokens=question.max_tokens,
+        whole=address,
+    )
+
+
+def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
+    """Why the prompt cannot be shown."""
+    if record.exchange is None:
+        return DELETED
+    then = next((one["policy_digest"] for one in record.revisions if one["revision"] == judgement.subject_revision), None)
+    same = then is None or then == policy.digest
+    return OTHER_PROMPT if same else OTHER_POLICY.format(now=policy.digest, then=then)
+
+
+def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str | None:
+    """A text of the page in full, by its name; None where there is none of that name."""
+    exchange, (kind, _, judgement_id) = record.exchange, name.partition(":")
+    if name in TEXTS:
+        text: str | None = None if exchange is None else getattr(exchange, name)
+        return text
+    judgement = next((one for one in record.judgements if one.judgement_id == judgement_id), None)
+    if judgement is None or kind not in {PROMPT, ANSWER}:
+        return None
+    if kind == ANSWER:
+        return judgement.answer
+    question = None if exchange is None else rebuilt(exchange, policy, judgement)
+    return None if question is None else _in_full(question)
+
+
+def _in_full(question: Question) -> str:
+    schema = canonical_json(question.schema)
+    parts = ("Instructions", question.instructions), ("Message", question.content(BOUNDARY)), ("Schema of the answer", schema)
+    return "\n\n".join(f"{title}:\n\n{text}" for title, text in parts) + "\n"

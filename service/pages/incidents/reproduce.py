@@ -1,0 +1,132 @@
+"""Queries that reproduce an incident's days and exchanges: SQL over the analysts' views, and an exact command.
+
+A statement is answered from a snapshot beside the server. The query that the evidence rests on reads the log itself, which only a
+command can, while no server has the file.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from schemas.records import Incident
+from service.documents.scores import Document
+from streams.watch.incidents.moves import seen_by_rules
+
+TITLES: Mapping[str, str] = {
+    "daily_averages": "The averages day by day",
+    "incident_exchanges": "The exchanges that moved it most",
+    "sampling_change": "Sampling before and after",
+    "drift_runs": "Days that the rule of consecutive days saw",
+    "drift_units": "Sessions that the sequential rule saw",
+    "watched_hours": "The hours that the rule looked at",
+    "slices": "Which part changed",
+    "anomaly_spikes": "Rates that the rule of rates saw",
+    "run_days": "The runs day by day",
+    "incident_runs": "The runs that moved it most",
+    "watched_runs": "The runs that the rule looked at",
+}
+TIERS = ("tier1", "tier2", "tier2_5", "tier3")
+_WEIGHTED = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {
+    "tier1": "avg(tier1)"
+}
+_MEANS = """SELECT
+    day, count({tier}) AS scores, avg({tier}) AS average,
+    {weighted} AS weighted_average
+FROM turns
+WHERE project = $project AND {tier} IS NOT NULL
+    AND day >= $first::DATE AND exchange_at < $as_of::TIMESTAMP
+GROUP BY day
+ORDER BY day"""
+_ANOMALIES = """SELECT
+    day, count(*) FILTER (anomaly) AS anomalies, count(*) AS exchanges,
+    anomalies / exchanges AS rate
+FROM turns
+WHERE project = $project
+    AND day BETWEEN $first::DATE AND $last::DATE AND exchange_at < $as_of::TIMESTAMP
+GROUP BY day
+ORDER BY day"""
+_MOVED = """SELECT
+    exchange_at, agent, session_id, turn_number, exchange_id, score_id, {score} AS score, {counts},
+    round({weight} * ({distance}), 6) AS moved, sampling_reason
+FROM turns
+WHERE project = $project
+    AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
+    AND {distance} > 0
+ORDER BY moved DESC, exchange_at DESC, score_id
+LIMIT {limit}"""
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A query behind an incident: what it finds, a statement that finds it, too, and the command for the query itself."""
+
+    title: str
+    sql: str
+    """Over the analysts' views; empty where they have not what it takes."""
+    parameters: Mapping[str, str]
+    command: str
+    text: str
+    """The query itself, to be read."""
+
+
+def found_again(incident: Incident, evidence: Document) -> list[Again]:
+    """The queries of an incident, as its evidence names them; what it does not say, or says oddly, is left out."""
+    found = [_again(incident, query) for query in evidence["queries"] if isinstance(query.get("parameters"), dict)]
+    return sorted(found, key=lambda one: not one.sql)
+
+
+def _again(incident: Incident, query: Document) -> Again:
+    name, values = str(query.get("name")), query["parameters"]
+    try:
+        sql, parameters = next(_statements(incident, name, values), ("", {}))
+    except (KeyError, TypeError, ValueError):
+        sql, parameters = "", {}
+    return Again(TITLES.get(name, name), sql, parameters, command(name, values), str(query.get("sql") or ""))
+
+
+def command(name: str, values: Values) -> str:
+    """The command that asks a query with these values; each is quoted for a shell."""
+    given = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
+    return f"driftline sql {shlex.quote(name)} {given}".rstrip()
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _statements(incident: Incident, name: str, values: Values) -> Iterator[tuple[str, dict[str, str]]]:
+    """The statement that finds what a query does, with its values; nothing for a query that the views do not answer."""
+    if name == "daily_averages" and incident.tier in TIERS:
+        yield _means(incident.tier, values)
+    elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):
+        yield _moved(values)
+    elif name == "anomaly_spikes":
+        seen = seen_by_rules(incident)["rate_ratio"]
+        days = {"first": seen["since"], "last": seen["until"], "as_of": values["as_of"]}
+        yield _ANOMALIES, {"project": values["project"], **days}
+
+
+def _means(tier: str, values: Values) -> tuple[str, dict[str, str]]:
+    until = datetime.fromisoformat(values["as_of"]) - timedelta(microseconds=1)
+    first = until.date() - timedelta(days=int(values["days"]) - 1)
+    asked = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
+    return _MEANS.format(tier=tier, weighted=_WEIGHTED[tier]), asked
+
+
+def _moved(values: Values) -> tuple[str, dict[str, str]]:
+    tier = values["tier"]
+    score = tier or "anomaly::INTEGER"
+    weight = "1.0" if tier in (None, "tier1") else "weight"
+    counts = "weight" if weight == "weight" else f"{weight} AS weight"
+    up, down = f"{score} - $expected::DOUBLE", f"$expected::DOUBLE - {score}"
+    distance = {"up": up, "down": down}.get(values["direction"], f"abs({up})")
+    asked = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
+    return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), asked

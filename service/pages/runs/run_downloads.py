@@ -1,0 +1,93 @@
+"""The files of a run, to be kept: its events as they were taken in, its diagnosis in full, and one event whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import StreamingResponse
+
+from analytics.queries import query_rows
+from audit.diagnosis.events import raw_event
+from schemas.errors import InputError
+from service.documents.runs import Row, run_document, run_row
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError
+from service.http.routes.runs import RunId
+from service.pages.runs.run import NO_RUN
+from service.pages.runs.run_data import payloads_of
+from service.pages.viewing import ShownProject
+
+router = APIRouter(include_in_schema=False)
+AT_ONCE = 200
+"""Events that are read together: each may have half a megabyte."""
+_WHOLE = 2**31 - 1
+_JSON = "application/json"
+Offset = Annotated[int, Path(ge=0, lt=2**63)]
+
+
+@router.get("/projects/{project}/runs/{run_id}/session.json")
+async def session(project: ShownProject, services: Services, run_id: RunId) -> Response:
+    """The raw events of the run's session, sent as they are read."""
+    row = await _row(services, project, run_id)
+    return StreamingResponse(_session(services, row), media_type=_JSON, headers=_headers(f"{project}-{run_id}-session.json"))
+
+
+@router.get("/projects/{project}/runs/{run_id}/diagnosis.json")
+async def diagnosis(project: ShownProject, services: Services, run_id: RunId) -> Response:
+    """The run's diagnosis with all evidence and the causal graph."""
+    found = await services.ask(lambda cursor: run_document(cursor, project, run_id))
+    if found is None:
+        raise ApiError(404, "not_found", NO_RUN)
+    written = json.dumps(found[1], indent=2, ensure_ascii=False) + "\n"
+    return Response(written, media_type=_JSON, headers=_headers(f"{project}-{run_id}-diagnosis.json"))
+
+
+@router.get("/projects/{project}/runs/{run_id}/events/{offset}.json")
+async def event(project: ShownProject, services: Services, run_id: RunId, offset: Offset) -> Response:
+    """One event of the run, whole, by where it is in its topic."""
+    row = await _row(services, project, run_id)
+    found = await services.ask(lambda cursor: payloads_of(cursor, row, [offset], _WHOLE))
+    if offset not in found:
+        raise ApiError(404, "not_found", "the run has no event at this place")
+    return Response(_written(found[offset]["payload"]), media_type=_JSON, headers=_headers(f"{run_id}-event-{offset}.json"))
+
+
+async def _row(services: ApiContext, project: str, run_id: str) -> Row:
+    row = await services.ask(lambda cursor: run_row(cursor, project, run_id))
+    if row is None:
+        raise ApiError(404, "not_found", NO_RUN)
+    return row
+
+
+def _headers(name: str) -> Mapping[str, str]:
+    """A file to be kept, by a name that has been checked; no proxy stores what agents said and did on the way."""
+    return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+
+
+async def _session(services: ApiContext, row: Row) -> AsyncIterator[str]:
+    """The text of the file, a part of the events after the other."""
+    asked: dict[str, Any] = {"connection": row["connection"], "session": row["session_id"], "limit": AT_ONCE}
+    yield f'{{"session_id": {json.dumps(row["session_id"])}, "events": ['
+    after, separator = -1, "\n"
+    while found := await _part(services, {**asked, "after": after}):
+        for one in found:
+            yield f"{separator}{_written(one['payload'])}"
+            separator = ",\n"
+        after = found[-1]["place"]
+    yield "\n]}\n"
+
+
+async def _part(services: ApiContext, asked: Mapping[str, Any]) -> list[Row]:
+    return await services.ask(lambda cursor: query_rows(cursor, "session_payloads", asked))
+
+
+def _written(payload: str) -> str:
+    """The payload, which is a JSON object; what is none, as a JSON text, so that the file can be read."""
+    try:
+        raw_event(payload)
+    except InputError:
+        return json.dumps(payload, ensure_ascii=False)
+    return payload

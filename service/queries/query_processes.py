@@ -1,0 +1,103 @@
+"""Starting the processes that answer and build, and ending them: when they are done, overdue, or no longer asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from analytics.sandbox.subprocesses import command, environment
+from schemas.errors import QueryError, StoreError
+from service.queries.child import TOO_MUCH
+from service.queries.query_protocol import Outcome, QueryLimits, Question, Task
+
+START = 60.0
+"""Seconds a process may take before it begins, which on a busy machine are many; from then on it watches its time itself."""
+LINE = 1024 * 1024
+CHUNK = 256 * 1024
+OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
+"""What ends a process that took longer than it may; the last is ours."""
+
+
+async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
+    """The answer of a process of its own to a question about an open snapshot.
+
+    QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
+    """
+    task = Task(f"/proc/self/fd/{file}", question, limits)
+    async with _started("service.queries.child", (), files=(file,)) as process:
+        try:
+            async with asyncio.timeout(START + limits.seconds + limits.grace):
+                outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
+        except TimeoutError:
+            raise _overdue(limits) from None
+    if outcome.error:
+        raise QueryError(outcome.error, hint=outcome.hint)
+    return outcome, body
+
+
+async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits) -> None:
+    """Have a process make a snapshot from a copy; StoreError when it fails or takes too long."""
+    async with _started("service.queries.building", (str(copy), str(target), str(spill))) as process:
+        try:
+            async with asyncio.timeout(limits.building):
+                _, said = await process.communicate()
+        except TimeoutError:
+            raise StoreError(f"the snapshot was not made within {limits.building:g} seconds") from None
+    if process.returncode:
+        words = said.decode("utf-8", "replace").strip().splitlines()
+        raise StoreError(f"the snapshot was not made: {words[-1] if words else f'ended with {process.returncode}'}")
+
+
+async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
+    assert process.stdin is not None  # noqa: S101 - it was started with pipes
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended before it listened: its status tells why
+        process.stdin.write(task)
+        await process.stdin.drain()
+    process.stdin.close()
+    answer = bytearray()
+    while chunk := await process.stdout.read(CHUNK):
+        answer += chunk
+        if len(answer) > limits.answer + LINE:
+            raise QueryError(
+                f"the answer is larger than {limits.answer} bytes", hint="Ask for fewer rows or columns, or for Parquet."
+            )
+    head, found, body = bytes(answer).partition(b"\n")
+    status = await process.wait()
+    if found and status == 0:
+        return msgspec.json.decode(head, type=Outcome), body
+    if -status in OVERDUE:
+        raise _overdue(limits)
+    raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
+
+
+def _overdue(limits: QueryLimits) -> QueryError:
+    return QueryError(
+        f"the statement took longer than {limits.seconds:g} seconds",
+        hint="Ask for less: a shorter time, fewer sessions, no join of everything with everything.",
+    )
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    module: str, arguments: Sequence[str], files: tuple[int, ...] = ()
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of ours with an environment of its own, which has nothing in it; it is gone when the context is left."""
+    variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command(module, *arguments),
+        stdin=pipe, stdout=pipe, stderr=pipe if not files else asyncio.subprocess.DEVNULL, env=variables, cwd="/", pass_fds=files,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()

@@ -1,0 +1,181 @@
+"""Running the server: it listens before it works, and stops so that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from analytics.deletion.compaction import compact_at_start
+from audit.policy.policy import Policy
+from schemas.errors import SettingsError
+from service.access.access import AccessStore, access_file
+from service.http.app import create_app
+from service.http.bounds import LOOPBACK_NAMES, ApiSettings
+from service.http.http_server import server_of
+from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
+from service.kafka import connection_of, framing_of
+from service.settings import Settings
+from service.supervisor.periodic_tasks import periodic_tasks_of
+from service.workspace import Workspace, open_workspace, policy_of
+from streams.engine.engine import Engine
+from streams.engine.record_intake import RecordIntake
+from streams.stop_signals import handled_in_loop
+from streams.upkeep.periodic_tasks import PeriodicTasks
+
+_NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
+Announce = Callable[[str, str, Sequence[str]], None]
+"""Called with the address of a started server, who judges, and what keeps exchanges from being judged."""
+
+
+def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce) -> None:
+    """Serve until a signal asks to stop; `announce` is called once calls are taken.
+
+    SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
+    """
+    with listen(settings.host, settings.port, expose=expose) as listener:
+        asyncio.run(_serve(settings, listener, names, announce))
+
+
+async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
+    # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
+    by_workers = settings.kafka is not None
+    opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
+    judge = opened.judge
+    async with contextlib.AsyncExitStack() as stack:
+        if judge is not None:
+            stack.push_async_callback(judge.aclose)
+        compact_at_start(settings.database)
+        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
+        access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
+        engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
+        app = create_app(engine, access, api_settings(settings, names))
+        stack.push_async_callback(app.state.query_pool.close)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        config = server_of(app, host, port).config
+        config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
+        server = _Server(
+            config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy, access))
+        )
+        with handled_in_loop(server.asked_to_stop):
+            # Settings that are wrong are said before anything has begun.
+            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
+            await engine.start()
+            periodic_tasks.start()
+            watch = asyncio.create_task(server.stopped_by(engine.broken))
+            try:
+                await server.serve(sockets=[listener])
+                if engine.broken.is_set():
+                    raise engine.failure()
+            finally:
+                watch.cancel()
+                await periodic_tasks.stop()
+                await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
+
+
+def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
+    """By what names the server may be called, and by which of them a proxy calls that speaks TLS."""
+    public = urlsplit(settings.public_url or "")
+    known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
+    encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
+    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted)
+
+
+def _engine(workspace: Workspace, opened: OpenedJudge) -> RecordIntake:
+    """What audits in this process."""
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
+
+
+def _gateway(workspace: Workspace) -> RecordIntake:
+    """What hands on to workers."""
+    from streams.kafka.gateway import Gateway  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
+
+    connection = connection_of(workspace.settings)
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    framing = framing_of(workspace.settings)
+    reframe = None if framing is None else framing.reframe
+    return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS, reframe=reframe)
+
+
+def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
+    """What keeps a judge that there is from judging, and people from signing in."""
+    notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
+    return notes if access.holders("operator") else [*notes, _NOBODY]
+
+
+async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
+    """Stop the engine, at a second signal without waiting for what is being judged: what waits is committed all the same."""
+    stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
+    await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not stopping.done():
+        await engine.stop(0)
+    await stopping
+
+
+class _Server(uvicorn.Server):
+    """Says when it takes calls, and leaves signals to its caller: once it has stopped, the engine still has to commit what waits."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.hurry = asyncio.Event()
+        """Set by a second signal."""
+        self._announce = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as usual, then say so."""
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._announce()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def stopped_by(self, event: asyncio.Event) -> None:
+        """Stop when the event is set."""
+        await event.wait()
+        self.should_exit = True
+
+    def asked_to_stop(self, _signal: signal.Signals) -> None:
+        """Stop, and hurry when asked again; nothing is cut off in the middle, however often that is."""
+        if self.should_exit:
+            self.force_exit = True
+            self.hurry.set()
+        self.should_exit = True
+
+
+def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
+    """A socket that listens; SettingsError as `serve` says."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
+    if not ipaddress.ip_address(address[0]).is_loopback and not expose:
+        raise SettingsError(
+            f"{host} can be reached from other machines",
+            hint="Say --expose when that is wanted, and put TLS in front; without it only loopback is listened on.",
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"{host} port {port}: {error.strerror}", hint="Name another with --port; 0 takes a free one."
+        ) from error
+    return listener

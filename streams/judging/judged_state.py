@@ -1,0 +1,73 @@
+"""What a judged stage keeps of one session: how far it has come, what was spent, and on Kafka the calls of its newest turns.
+
+Topics are no index: of a task that is done, nothing is read back. So a worker on Kafka keeps in the state what the questions of a turn
+were answered, as long as the turn may become one of the last, and it is not paid for twice. The embedded runner asks its store instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated
+
+import msgspec
+
+from audit.exchanges.sampling import LAST_TURNS, may_become_last
+from audit.policy.policy import Policy
+from schemas.codec.single_object import decode, encode
+from schemas.errors import RecordError
+from schemas.records import Judgement, Record, ScoringTask
+
+KEPT_BYTES = 1_000_000
+"""How much of one session is kept; beyond that the earliest turns are paid for again."""
+
+
+class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
+    """What was recorded of a turn that may be judged again as one of its session's last."""
+
+    turn: int
+    subject_id: str
+    judgements: tuple[bytes, ...]
+    """Encoded."""
+
+
+class JudgedState(msgspec.Struct, frozen=True, array_like=True):
+    """What a stage that asks a judge keeps of one session."""
+
+    next_offset: int = 0
+    spent: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Nano-USD its judge calls have cost, where one cap holds for all of them."""
+    kept: tuple[KeptCalls, ...] = ()
+    """What was recorded of its newest turns that may be judged again when it closes, ascending; only where no store can tell."""
+
+    def recorded_of(self, subject_id: str) -> list[Judgement]:
+        """What is kept of a subject. What cannot be read counts for nothing: at worst a question is asked again."""
+        found: list[Judgement] = []
+        for message in (message for one in self.kept if one.subject_id == subject_id for message in one.judgements):
+            with contextlib.suppress(RecordError):
+                record = decode(message)
+                found += [record] if isinstance(record, Judgement) else []
+        return found
+
+
+STATE = msgspec.msgpack.Decoder(JudgedState)
+
+
+def kept_after(
+    kept: Sequence[KeptCalls], task: Record, judgements: Sequence[Judgement], policy: Policy
+) -> tuple[KeptCalls, ...]:
+    """What is kept after a task of which these judgements are recorded."""
+    if not isinstance(task, ScoringTask):
+        return tuple(kept)
+    others = [one for one in kept if one.subject_id != task.exchange_id]
+    if task.sampling_reason == LAST_TURNS:
+        # Last turns come in their order, so nothing before this one comes again.
+        return tuple(one for one in others if one.turn >= task.turn_number)
+    if not judgements or not may_become_last(task.sampling_reason):
+        return tuple(kept)
+    this = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
+    newest_first = sorted((*others, this), key=lambda one: one.turn, reverse=True)
+    last = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
+    sizes = accumulate(sum(map(len, one.judgements)) for one in last)
+    return tuple(reversed([one for one, size in zip(last, sizes, strict=True) if size <= KEPT_BYTES]))

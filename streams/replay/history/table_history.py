@@ -1,0 +1,234 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""History in tables: those of a database, or the same as Parquet files. It is read beside others who read, and never changed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import duckdb
+import polars as pl
+from polars import selectors
+
+from analytics.store.connection import connect, fetch, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.tables import LOG, columns_of, default_of, literal, quote
+from schemas.codec.arrow import rows_as_records
+from schemas.errors import InputError
+from schemas.records import Judgement
+from schemas.registry import RecordSchema, schema_of, topics
+from streams.judging.recorded_judgements import Subject
+from streams.replay.history.history import WINDOW_RECORDS, Window
+from streams.replay.plan import Origin, Part, Scope, Segment
+from streams.stage_batches import OFFSET, StageBatch
+
+TABLES, PARQUET = "tables", "parquet"
+EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
+RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
+"""Record types that a replay reads."""
+_SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
+"""Whether a session is the part's. MD5, because it is the same in every version of DuckDB."""
+_SCORES_AT_ONCE = 20_000
+_SCOPE = (
+    "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
+    "AND ($until::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ < $until::TIMESTAMPTZ)"
+)
+
+
+class Contents(NamedTuple):
+    """What tables hold: exchanges in a scope, projects, and from when to when anything was said."""
+
+    exchanges: int
+    projects: list[str]
+    first: str | None
+    last: str | None
+
+
+class Tables:
+    """The tables of a history as views of one connection, all of them there whatever the source has."""
+
+    def __init__(self, origin: Origin) -> None:
+        """StoreError when a database cannot be opened, InputError when files are no export of a log."""
+        with contextlib.ExitStack() as opening:
+            if origin.kind == TABLES:
+                opening.enter_context(FileLock(Path(origin.place), shared=True))
+            self.connection = opening.enter_context(connect(None))
+            if origin.kind == TABLES:
+                self._attach(Path(origin.place))
+            for name in RECORDS:
+                self._view(schema_of(name), origin)
+            self._opened = opening.pop_all()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def segments(self, topic: str) -> list[Segment]:
+        """What the topic has of each partition."""
+        tables = [schema_of(name).table for name in topics()[topic] if name in RECORDS]
+        places = " UNION ALL ".join(f"SELECT _partition, _offset FROM {table} WHERE _topic = $topic" for table in tables)
+        statement = f"SELECT _partition, min(_offset), max(_offset) + 1 FROM ({places}) GROUP BY ALL ORDER BY ALL"
+        rows = self.rows(statement, {"topic": topic})
+        return [Segment(*row) for row in rows]
+
+    def contents(self, scope: Scope) -> Contents:
+        """What there is to score."""
+        within = _SCOPE.format(at="occurred_at")
+        statement = f"SELECT count(*) FILTER ({within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
+        ((count, first, last),) = self.rows(statement, _values(scope))
+        projects = [name for (name,) in self.rows("SELECT DISTINCT project FROM exchanges ORDER BY ALL")]
+        return Contents(count, projects, first, last)
+
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """What a statement finds."""
+        return self.connection.execute(statement, dict(values or {})).fetchall()
+
+    def frame(self, name: str, where: str, values: Mapping[str, Any], order: str) -> pl.DataFrame:
+        """Rows of a record type with `_partition` and `_offset`, times in UTC."""
+        columns = ", ".join(
+            f"{quote(column)}::{kind} AS {quote(column)}"
+            for column, kind in columns_of(schema_of(name), timestamp="TIMESTAMPTZ").items()
+        )
+        statement = f"SELECT {columns}, _partition, _offset FROM {schema_of(name).table} {where} ORDER BY {order}"
+        frame = fetch(self.connection, statement, values)
+        # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
+        return frame.with_columns(selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
+
+    def scores(self, scope: Scope, part: Part | None = None) -> Iterator[pl.DataFrame]:
+        """The source's own scores in a scope, of a part's sessions alone where one is given, some thousands at a time."""
+        share = {"divisor": part.divisor if part else 1, "remainder": part.remainder if part else 0}
+        where = (
+            f"WHERE {_SCOPE.format(at='exchange_at')} AND {_SHARE} "
+            "AND _topic = 'scores' AND _partition = $partition AND _offset >= $start AND _offset < $end"
+        )
+        for segment in self.segments(SCORES):
+            for start in range(segment.start, segment.end, _SCORES_AT_ONCE):
+                places = {"partition": segment.partition, "start": start, "end": min(start + _SCORES_AT_ONCE, segment.end)}
+                yield self.frame("Score", where, _values(scope) | share | places, "_offset")
+
+    def _attach(self, path: Path) -> None:
+        try:
+            self.connection.execute(f"ATTACH {literal(str(path))} AS history (READ_ONLY)")
+        except duckdb.Error as error:
+            raise store_error(path, error) from error
+
+    def _view(self, schema: RecordSchema, origin: Origin) -> None:
+        """The table of a record type under its own name; what was written before a column existed has its default."""
+        rows = f"history.{LOG}.{quote(schema.table)}"
+        if origin.kind == PARQUET:
+            file = Path(origin.place) / f"{schema.table}.parquet"
+            if not file.exists():
+                self._empty(schema)
+                return
+            rows = f"read_parquet({literal(str(file))})"
+        try:
+            there = {name for name, *_ in self.rows(f"DESCRIBE SELECT * FROM {rows}")}
+        except duckdb.Error as error:
+            raise _no_export(origin, schema, str(error).splitlines()[0]) from error
+        wanted = [*(field["name"] for field in schema.fields), "_topic", "_partition", "_offset"]
+        defaults = {field["name"]: field for field in schema.fields if "default" in field}
+        missing = [name for name in wanted if name not in there and name not in defaults]
+        if missing:
+            raise _no_export(origin, schema, f"column {', '.join(missing)} is missing")
+        columns = ", ".join(
+            quote(name) if name in there else f"{default_of(defaults[name])} AS {quote(name)}" for name in wanted
+        )
+        self.connection.execute(f"CREATE VIEW {schema.table} AS SELECT {columns} FROM {rows}")
+
+    def _empty(self, schema: RecordSchema) -> None:
+        columns = ", ".join(f"{quote(name)} {kind}" for name, kind in columns_of(schema).items())
+        self.connection.execute(f"CREATE TABLE {schema.table} ({columns}, _topic VARCHAR, _partition INTEGER, _offset BIGINT)")
+
+
+class TableHistory:
+    """One part of a history in tables; see `streams.replay.history.history.History`."""
+
+    def __init__(self, origin: Origin, part: Part, scope: Scope) -> None:
+        self._tables = Tables(origin)
+        self._part = part
+        self._is_all = scope.is_all
+        values = {"divisor": part.divisor, "remainder": part.remainder}
+        if not scope.is_all:
+            # Sampling wants to know all of a session that has anything in the scope, and nothing of the others.
+            self._tables.connection.execute(
+                "CREATE TEMP TABLE wanted AS SELECT DISTINCT connection, session_id FROM exchanges WHERE "
+                f"{_SCOPE.format(at='occurred_at')} AND {_SHARE}",
+                _values(scope) | values,
+            )
+        self._mine = (f"AND {_SHARE}", values) if scope.is_all else ("", {})
+        self._has_judgements = bool(part.judgements)
+        self._tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
+        for partition, end in part.judgements.items():
+            self._tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
+
+    async def windows(self, start: int) -> AsyncGenerator[Window]:
+        """See `History`."""
+        position, step = start, WINDOW_RECORDS * self._part.divisor
+        while (found := self._part.at(position)) is not None:
+            rest, base = found
+            end = min(rest.start + step, rest.end)
+            frames = {name: self._read(name, Segment(rest.partition, rest.start, end), base) for name in topics()[EXCHANGES]}
+            position = base + end
+            yield Window(StageBatch.of(EXCHANGES, {name: frame for name, frame in frames.items() if frame.height}), position)
+
+    def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        """See `History`."""
+        found: dict[Subject, list[Judgement]] = defaultdict(list)
+        if not subjects or not self._has_judgements:
+            return found
+        where = (
+            "AS j JOIN judged USING (_partition) SEMI JOIN (SELECT unnest($subjects::STRUCT(connection VARCHAR, subject_id VARCHAR)[], "
+            "recursive := true)) USING (connection, subject_id) WHERE _topic = 'judgements' AND _offset < next_offset"
+        )
+        wanted = [{"connection": connection, "subject_id": subject} for connection, subject in dict.fromkeys(subjects)]
+        frame = self._tables.frame("Judgement", where, {"subjects": wanted}, "_partition, _offset")
+        for one in rows_as_records("Judgement", frame):
+            if isinstance(one, Judgement):
+                found[one.connection, one.subject_id].append(one)
+        return found
+
+    def close(self) -> None:
+        """See `History`."""
+        self._tables.close()
+
+    def _read(self, name: str, segment: Segment, base: int) -> pl.DataFrame:
+        sessions = "" if self._is_all else "SEMI JOIN wanted USING (connection, session_id)"
+        mine, values = self._mine
+        where = (
+            f"{sessions} WHERE _topic = 'exchanges' AND _partition = $partition AND _offset >= $start AND _offset < $end {mine}"
+        )
+        places = {"partition": segment.partition, "start": segment.start, "end": segment.end}
+        frame = self._tables.frame(name, where, places | values, "_offset")
+        return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
+
+
+def origin_of_tables(database: Path) -> Origin:
+    """The tables of a database."""
+    return Origin(TABLES, str(database.resolve()))
+
+
+def parts_of_tables(tables: Tables, number: int) -> tuple[Part, ...]:
+    """The history in so many parts, each with the sessions whose keys' hashes leave one remainder."""
+    segments = tuple(tables.segments(EXCHANGES))
+    judgements = {one.partition: one.end for one in tables.segments(JUDGEMENTS)}
+    return tuple(Part(place, segments, number, place, judgements) for place in range(number))
+
+
+def _values(scope: Scope) -> dict[str, Any]:
+    return {"project": scope.project, "since": scope.since, "until": scope.until}
+
+
+def _no_export(origin: Origin, schema: RecordSchema, what: str) -> InputError:
+    return InputError(
+        f"{origin.place}: table {schema.table}: {what}",
+        hint="Open the database once with this version (`driftline doctor`), or export it again with `driftline export`.",
+    )

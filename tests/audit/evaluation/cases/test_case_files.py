@@ -1,0 +1,273 @@
+"""Test cases and profiles as files: what they may say, and that every problem leads to its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from audit.evaluation.cases.case_files import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, shipped_system_prompt
+from audit.evaluation.cases.profile import plans
+from audit.evaluation.dimensions import DIMENSIONS
+from audit.policy.settings_files import MAX_FILE_BYTES
+from schemas.errors import PolicyError
+
+CASE = """\
+case_id: disk_report
+title: A report on disk usage
+input:
+  messages:
+    - {role: user, content: Write a report on disk usage to report.md.}
+expectations:
+  hard_expectations:
+    - {text: report.md names the fullest disk.}
+deterministic_checks:
+  - {check_id: answers, kind: final_response_present}
+  - check_id: calls
+    kind: tool_call_count
+    dimensions: [efficiency, process]
+    min: 1
+    max: 5
+  - {check_id: says, kind: response_matches, regex: 'report\\.md'}
+rubric:
+  scale_anchors:
+    - {score: 0, meaning: Nothing was written.}
+    - {score: 10, meaning: It is all there.}
+"""
+PROFILE = """\
+profile_id: nightly
+judges:
+  - {judge_id: haiku, model: claude-haiku-4-5}
+  - {judge_id: sonnet, type: batch, model: claude-sonnet-5-5}
+judge_runs:
+  - {judge_run_id: quick, judge_id: haiku}
+  - {judge_run_id: thorough, judge_id: sonnet, repetitions: 3, aggregation: {method: mean}}
+dimension_policies:
+  task: {policy: weighted, judge_weight: 2, deterministic_weight: 1}
+"""
+TEN = "final_response_present, max_total_tokens, response_contains, response_matches, status_is, tool_call_count, tool_called"
+KINDS = f"artifact_contains, artifact_present, {TEN}, trust_at_least"
+FILES: dict[str, tuple[str, Callable[[Path], object]]] = {"case": (CASE, load_case), "profile": (PROFILE, load_profile)}
+
+
+def refusal(tmp_path: Path, kind: str, text: str) -> list[str]:
+    """The problems that loading this text as a case or profile reports, without the folder."""
+    path = tmp_path / f"{kind}.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(PolicyError) as caught:
+        FILES[kind][1](path)
+    assert caught.value.hint
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
+    """What is not said has its default: all six dimensions are judged, and a check counts for the task."""
+    path = tmp_path / "case.yaml"
+    path.write_text(CASE, "utf-8")
+
+    case = load_case(path)
+
+    assert ("disk_report", DIMENSIONS, ()) == (case.case_id, case.dimensions, case.tags)
+    assert [("task",), ("process", "efficiency"), ("task",)] == [check.dimensions for check in case.deterministic_checks]
+    assert ["final_response_present", "tool_call_count", "response_matches"] == [c.kind for c in case.deterministic_checks]
+
+
+def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
+    """A judge run names its judge and may have an aggregation of its own; the rest is the profile's."""
+    path = tmp_path / "profile.yaml"
+    path.write_text(PROFILE, "utf-8")
+
+    quick, thorough = plans(load_profile(path).profile)
+
+    assert ("claude-haiku-4-5", 1, "median") == (quick.judge.model, quick.repetitions, quick.method)
+    assert ("claude-sonnet-5-5", 3, "mean") == (thorough.judge.model, thorough.repetitions, thorough.method)
+    assert quick.dimension_policies == thorough.dimension_policies
+
+
+def test_a_profile_without_a_prompt_has_the_shipped_one(tmp_path: Path) -> None:
+    """The rules of scoring are always sent."""
+    path = tmp_path / "profile.yaml"
+    path.write_text(PROFILE, "utf-8")
+
+    assert shipped_system_prompt() == load_profile(path).system_prompt
+    assert all(dimension in shipped_system_prompt() for dimension in DIMENSIONS)
+
+
+def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> None:
+    """A profile and its prompt are moved together. The byte order mark of some editors is no text."""
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "strict.md").write_bytes("\ufeff# Be strict\r\n".encode())
+    path = tmp_path / "profile.yaml"
+    path.write_text(PROFILE + "judge_system_prompt_path: prompts/strict.md\n", "utf-8")
+
+    assert "# Be strict\r\n" == load_profile(path).system_prompt
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b" \n\t\n", "is empty: without instructions the judge cannot answer"),
+        (b"x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "is larger than 65536 bytes"),
+        (b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_refused_at_the_line_that_names_it(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    """The shipped prompt instead would score by other rules than were asked for."""
+    if content is not None:
+        (tmp_path / "own.md").write_bytes(content)
+    text = "judge_system_prompt_path: own.md\n" + PROFILE
+
+    assert [f"profile.yaml:1: judge_system_prompt_path: the file 'own.md' {reason}"] == refusal(tmp_path, "profile", text)
+
+
+def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
+    """The bound is what it says."""
+    (tmp_path / "own.md").write_bytes(b"x" * MAX_SYSTEM_PROMPT_BYTES)
+    path = tmp_path / "profile.yaml"
+    path.write_text("judge_system_prompt_path: own.md\n" + PROFILE, "utf-8")
+
+    assert MAX_SYSTEM_PROMPT_BYTES == len(load_profile(path).system_prompt)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "problem"),
+    [
+        ("case", "title:", "titel:", "2: titel: there is no such field; did you mean title?"),
+        ("case", "kind: tool_call_count", "kind: tool_calls", f"12: deterministic_checks[1].kind: there is no kind 'tool_calls'; did you mean tool_called?; there are {KINDS}"),
+        ("case", ", kind: final_response_present", "", f"10: deterministic_checks[0].kind: is required; there are {KINDS}"),
+        ("case", "    min: 1\n    max: 5\n", "", "11: deterministic_checks[1].min: give min, max or both: without them any count passes"),
+        ("case", "min: 1", "min: 6", "14: deterministic_checks[1].min: is above max, 5: no count passes (it is 6)"),
+        ("case", "check_id: calls", "check_id: answers", "11: deterministic_checks[1].check_id: deterministic_checks[0] has the same; each needs its own (it is 'answers')"),
+        ("case", "[efficiency, process]", "[speed]", "13: deterministic_checks[1].dimensions[0]: must be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark' (it is 'speed')"),
+        ("case", "[efficiency, process]", "[task, task]", "13: deterministic_checks[1].dimensions: names a dimension twice"),
+        ("case", "min: 1", "min: one", "14: deterministic_checks[1].min: must be a whole number (it is 'one')"),
+        ("case", "min: 1", "tol: ls", "14: deterministic_checks[1].tol: there is no such field; did you mean tool?"),
+        ("case", "score: 10", "score: 0", "20: rubric.scale_anchors[1].score: scale_anchors[0] has the same; each needs its own (it is 0.0)"),
+        ("case", "role: user", "role: tool", "5: input.messages[0].role: must be 'system', 'user' or 'assistant' (it is 'tool')"),
+        ("profile", "judge_id: sonnet, repetitions", "judge_id: sonet, repetitions", "7: judge_runs[1].judge_id: there is no such judge; did you mean sonnet? (it is 'sonet')"),
+        ("profile", "judge_id: haiku}", "judge_id: gpt}", "6: judge_runs[0].judge_id: there is no such judge; there are haiku, sonnet (it is 'gpt')"),
+        ("profile", "judge_id: sonnet, type", "judge_id: haiku, type", "4: judges[1].judge_id: judges[0] has the same; each needs its own (it is 'haiku')"),
+        ("profile", "thorough", "quick", "7: judge_runs[1].judge_run_id: judge_runs[0] has the same; each needs its own (it is 'quick')"),
+        ("profile", "judge_weight: 2, deterministic_weight: 1", "judge_weight: 0, deterministic_weight: 0", "9: dimension_policies.task.judge_weight: both weights are 0: one of them must count"),
+        ("profile", "  task: {", "  tusk: {", "9: dimension_policies.tusk: not a name: must be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark'"),
+        ("profile", "repetitions: 3", "repetitions: 0", "7: judge_runs[1].repetitions: must be 1 or more (it is 0)"),
+    ],
+)  # fmt: skip
+def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, old: str, new: str, problem: str) -> None:
+    """Who writes a case sees only this message: it must lead to the line and say what to write."""
+    text = FILES[kind][0]
+    assert old in text
+
+    assert f"{kind}.yaml:{problem}" in refusal(tmp_path, kind, text.replace(old, new))
+
+
+@pytest.mark.parametrize(("repetitions", "reason"), [("0", "must be 1 or more"), ("true", "must be a whole number")])
+def test_a_list_is_not_called_empty_because_of_a_problem_in_it(tmp_path: Path, repetitions: str, reason: str) -> None:
+    """Whoever is told of two problems looks for the second one, which is not there."""
+    (told,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
+    assert "judge_runs[1].repetitions" in told
+    assert reason in told
+    (told,) = refusal(tmp_path, "profile", PROFILE.partition("judge_runs:")[0] + "judge_runs: []\n")
+    assert "judge_runs: must hold 1 or more" in told
+
+
+def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """A pattern that matches nothing would be a check that always fails."""
+    (problem,) = refusal(tmp_path, "case", CASE.replace("report\\.md'", "(?=report)'"))
+
+    assert problem.startswith(
+        "case.yaml:16: deterministic_checks[2].regex: RE2: pattern '(?=report)' does not compile: invalid perl"
+    )
+    assert "no look-around" in problem
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """One run of the command, one list to mend."""
+    text = (
+        PROFILE.replace("nightly", "'not an id'")
+        .replace("repetitions: 3", "repetitions: many")
+        .replace("type: batch", "type: b")
+    )
+
+    assert [1, 4, 7] == [int(problem.split(":")[1]) for problem in refusal(tmp_path, "profile", text)]
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", ":1: document: the file is empty"),
+        (b"# only a comment\n", ":1: document: the file is empty"),
+        (b"title: a\ncase: \xff\n", ":2: document: not UTF-8"),
+        (b"#" * (MAX_FILE_BYTES + 1), ":1: document: larger than 1048576 bytes"),
+        (b"a: &x [1]\nb: *x\n", ":2: document: aliases (*name) are not supported, write the value out"),
+        (b"a: 1\na: 2\n", ":2: a: given twice, first on line 1"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str, content: bytes, problem: str) -> None:
+    """Whatever is handed in, the answer is a message, not a stack trace."""
+    path = tmp_path / f"{kind}.yaml"
+    path.write_bytes(content)
+
+    with pytest.raises(PolicyError) as caught:
+        FILES[kind][1](path)
+
+    assert f"{path}{problem}" in str(caught.value)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    """A misspelt path is the commonest mistake of all."""
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        load_case(tmp_path / "nowhere.yaml")
+
+
+def test_a_problem_of_a_case_sends_nobody_to_the_policy(tmp_path: Path) -> None:
+    """The hint must lead to the fields of this file."""
+    path = tmp_path / "case.yaml"
+    path.write_text("{}", "utf-8")
+    with pytest.raises(PolicyError) as caught:
+        load_case(path)
+
+    assert "policy" not in caught.value.hint
+
+
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "evaluation").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_a_shipped_example_loads(path: Path) -> None:
+    """What people copy from must be right."""
+    load = load_profile if "profile_id:" in path.read_text("utf-8") else load_case
+
+    assert load(path) is not None
+
+
+SEED = """\
+judges:
+- judge_id: gpt54_judge
+  type: llm_probe # uses the llm_probe runner path for judge calls
+  model: openai/gpt-5.4-mini
+judge_runs:
+- judge_run_id: gpt54_single
+  judge_id: gpt54_judge
+  repetitions: 3 # call the judge 3 times
+  aggregation:
+    method: median # take the median across successful iterations
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "profile_id"),
+    [("nightly.yaml", "nightly"), ("gpt 5.4 (mini).yml", "gpt-5.4-mini"), ("x" * 99, "x" * 64), ("评测.yaml", "profile")],
+)
+def test_a_profile_of_another_tool_loads_as_it_is_and_is_called_as_its_file(tmp_path: Path, name: str, profile_id: str) -> None:
+    """Whoever comes from there brings profiles that name no id, and a judge by the name it has there."""
+    path = tmp_path / name
+    path.write_text(SEED, "utf-8")
+    (plan,) = plans(load_profile(path).profile)
+    assert (profile_id, "live", "openai/gpt-5.4-mini") == (plan.profile_id, plan.judge.type, plan.judge.model)
+    assert ("gpt54_single", 3, "median") == (plan.judge_run_id, plan.repetitions, plan.method)

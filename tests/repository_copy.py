@@ -1,0 +1,74 @@
+"""A copy of the repository that tests change as a guide says, and the commands that run in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+GIT = shutil.which("git") or "git"
+ROOT = Path(__file__).parent.parent
+_LEFT_OUT = ("docs/pictures/", "docs/assets/")
+_BLOCK = re.compile(r"^```(\w+) title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy at `root`; its code is found before that of the checkout."""
+
+    root: Path
+
+    def run(self, *command: str, folder: Path | None = None) -> str:
+        """The standard output of a Python module with its arguments; AssertionError with all it says where it fails."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=folder or self.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def follow(self, guide: str) -> None:
+        """Write the files of a guide's titled blocks, and change those that its diffs change."""
+        for kind, title, text in _BLOCK.findall((ROOT / guide).read_text("utf-8")):
+            path = self.root / title
+            if kind == "diff":
+                path.write_text(changed(path.read_text("utf-8"), text, title), "utf-8")
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+
+
+def copy_repository(folder: Path) -> Copy:
+    """A copy of every tracked file that is no picture, as it is in the working tree."""
+    listed = subprocess.run([GIT, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        source = ROOT / name
+        if source.is_file() and not name.startswith(_LEFT_OUT):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    return Copy(folder)
+
+
+def changed(text: str, difference: str, title: str) -> str:
+    """The text with a block of lines exchanged: `difference` has those that stay (blank), go (-) and come (+).
+
+    AssertionError unless the lines that are there already stand in one place of the text, one after the other.
+    """
+    lines = difference.splitlines(keepends=True)
+    before = "".join(line[1:] for line in lines if line[0] in " -")
+    after = "".join(line[1:] for line in lines if line[0] in " +")
+    places = len(re.findall(f"(?=^{re.escape(before)})", text, re.MULTILINE))
+    assert places == 1, f"{title} has {places} places with these lines, not one:\n{before}"
+    return re.sub(f"^{re.escape(before)}", lambda _: after, text, flags=re.MULTILINE)

@@ -1,0 +1,450 @@
+"""The rules for derived evidence: which outputs count as passed over, which skills as not followed, and what they never say."""
+
+from __future__ import annotations
+
+import json
+import string
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.sources.derived import derivations
+from streams.sources.derived.claims import claimed_figures, is_computed, reassures, reports_trouble
+from streams.sources.derived.derivations import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
+from streams.sources.derived.skills import SKILL_USE, named_skills, skill_files
+from streams.sources.derived.terms import MAX_TEXT, occurs, terms_of
+
+CONFIG = '{"listen": "0.0.0.0:7443", "workers": 24, "retention_days": 198}'
+LOG = "\n".join(
+    f"2026-11-1{n % 10}T03:{n:02d}:01Z ingest[77{n}] INFO copied table orders_{n:02d} rows={n * 731}" for n in range(40)
+)
+SKILLS = frozenset({"proofread", "image-tools"})
+TEXTS = st.text(max_size=300)
+
+
+class Talk:
+    """One exchange under the rules, written down call by call."""
+
+    def __init__(self, question: str = "Which port does it use?", **more: Any) -> None:
+        self.session = more.pop("session", None) or SessionTexts()
+        self.read: set[str] = more.pop("read", set())
+        self.evidence = ExchangeEvidence(question, self.session, skills=more.pop("skills", SKILLS), read=self.read)
+        self._count = 0
+
+    def tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> Talk:
+        """A call and its output."""
+        self._count += 1
+        call_id = f"call{self._count}"
+        self.evidence.called({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
+        given = {"event": "tool_output", "tool": tool, "tool_call_id": call_id, "is_error": False, "result": result, **output}
+        self.evidence.returned(given, f"entry{self._count}.use")
+        return self
+
+    def says(self, text: str) -> Talk:
+        """A text of the agent."""
+        self.evidence.said(text)
+        return self
+
+    def over(self) -> list[dict[str, Any]]:
+        """The derived events."""
+        return self.evidence.over()
+
+    def reasons(self) -> list[str]:
+        """Why outputs count as not used."""
+        return [event["reason"] for event in self.over() if event["event"] == "output_use"]
+
+    def skills(self) -> list[tuple[str, str, str]]:
+        """What is told of skills."""
+        return [(event["skill"], event["status"], event["action"]) for event in self.over() if event["event"] == "skill_event"]
+
+
+def test_a_figure_from_nowhere_shows_that_the_output_was_passed_over() -> None:
+    """The file says 7443, the answer 8080: the evidence names the output, the rule and why."""
+    event = Talk().tool(CONFIG, "read", {"path": "config.json"}).says("It uses port 8080.").over()[0]
+
+    assert event["event"] == "output_use"
+    assert event["used"] is False
+    assert event["derived_by"] == OUTPUT_USE
+    assert (event["event_id"], event["tool_call_id"], event["tool"]) == ("entry1.use", "call1", "read")
+    assert event["reason"] == "unsupported_figure"
+    assert event["terms"] >= 3
+
+
+def test_evidence_has_no_text_of_the_output() -> None:
+    """Outputs may hold secrets: only their numbers of terms are told."""
+    events = Talk().tool(CONFIG + ' "api_key": "sk-very-secret-0001"').says("It uses port 8080.").over()
+
+    assert events
+    assert "secret" not in json.dumps(events)
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [
+        pytest.param(CONFIG, "It listens on 7443.", id="a figure"),
+        pytest.param(CONFIG, "There are 24 of them, of at most 64.", id="one figure of two"),
+        pytest.param("rows=68701 bytes=412334", "About 69k rows.", id="a rounded figure"),
+        pytest.param("took 1234 ms, 55 calls", "It took 1.2 s.", id="another unit"),
+        pytest.param("amounts\n1200\n3400\n5600\n", "10,200 in all.", id="a sum"),
+        pytest.param("id,amount\n1,1200\n2,3400\n3,5600\n", "3400 on average.", id="a mean of a column"),
+        pytest.param("used 40 of 160 slots", "That is 25 % of them.", id="a share"),
+        pytest.param("started 2026-11-01 03:00 size=4455, 3321 files", "It is 22 days old.", id="a span of time"),
+        pytest.param(CONFIG, "Set `--workers 64` if you like.", id="code"),
+        pytest.param(LOG, "Everything is fine.", id="a quiet log"),
+        pytest.param(LOG, "No errors, no warnings, nothing to do for you. The service is healthy.", id="a long all-clear"),
+        pytest.param(LOG, "Tudo certo, a rotina terminou sem problemas.", id="another language"),
+        pytest.param(LOG + "\nsummary: 0 errors, failed=0", "All good.", id="no errors"),
+        pytest.param(LOG + "\nERROR disk full on /backup3", "The backup failed: the disk is full.", id="trouble that is named"),
+        pytest.param(CONFIG, "Done.", id="one word"),
+        pytest.param(CONFIG, "NO_REPLY", id="silence"),
+    ],
+)
+def test_a_good_answer_needs_no_figure_of_the_output(output: str, answer: str) -> None:
+    """Using it, computing with it, summing it up and calling it fine are all ways of having read it."""
+    assert Talk("Please have a look.").tool(output).says(answer).reasons() == []
+
+
+def test_calling_a_log_full_of_errors_healthy_passes_it_over() -> None:
+    """The contradiction is evidence even without any figure."""
+    log = LOG + "\n2026-11-21T03:40:00Z ingest[7] ERROR disk full on /backup3"
+
+    assert Talk("Is it healthy?").tool(log).says("Yes, the backup is healthy.").reasons() == ["contradicted_alarm"]
+
+
+def test_an_answer_about_something_else_passes_prose_over() -> None:
+    """English prose read, English prose answered, and not one word in common."""
+    notes = "Marta reported that the migration of the billing service slipped because the vendor delivered the adapters late."
+    answer = (
+        "Typically such gatherings settle budgets, hiring plans and quarterly objectives. I would recommend naming owners "
+        "and scheduling a check within the month to keep everybody aligned."
+    )
+
+    assert Talk("What did they agree on?").tool(notes, "read").says(answer).reasons() == ["unrelated_answer"]
+    assert (
+        Talk("What did they agree on?").tool(notes, "read").says(f"{answer} The vendor was late with adapters.").reasons() == []
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"is_error": True}, id="an error"),
+        pytest.param({"exit_code": 2}, id="a failed command"),
+        pytest.param({"tool_status": "running"}, id="still running"),
+        pytest.param({"tool": "write"}, id="a confirmation of a write"),
+        pytest.param({"tool": "message"}, id="a delivery"),
+        pytest.param({"tool": "process", "arguments": {"action": "poll", "sessionId": "a"}}, id="polling"),
+        pytest.param({"tool": "read", "arguments": {"path": "skills/x/SKILL.md"}}, id="a skill's instructions"),
+        pytest.param({"result": "ok 17"}, id="a confirmation of two terms"),
+        pytest.param({"result": ""}, id="nothing"),
+        pytest.param({"result": f"{CONFIG} [truncated 400 lines]"}, id="cut by the tool"),
+        pytest.param({"result": CONFIG + "x7 " * MAX_TEXT}, id="too long to be read whole"),
+    ],
+)
+def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
+    """Each of these would be told, were it an ordinary output."""
+    ordinary: dict[str, Any] = {"result": CONFIG, "tool": "read", "arguments": {"path": "config.json"}}
+
+    assert Talk().tool(**ordinary).says("It uses port 8080.").reasons()
+    assert Talk().tool(**(ordinary | change)).says("It uses port 8080.").reasons() == []
+
+
+def test_what_was_looked_at_on_the_way_is_no_failure() -> None:
+    """Only outputs after the last one that was taken up are judged."""
+    talk = Talk("Which port?").tool("alpha-77 beta-88 gamma-99 12345", "ls").tool(CONFIG, "read", {"path": "config.json"})
+
+    assert talk.says("Port 7443, with 4096 connections.").reasons() == []
+
+
+def test_all_outputs_after_the_last_used_one_are_told() -> None:
+    """Two sources are asked and neither is used: two failures, in their order."""
+    events = Talk().tool(CONFIG, "read").tool("load 93.5 71.2 66.1 on host cygnus-7", "exec").says("It uses port 8080.").over()
+
+    assert [event["tool"] for event in events] == ["read", "exec"]
+
+
+@pytest.mark.parametrize("where", ["question", "argument", "earlier text", "earlier exchange"])
+def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
+    """It came from there, and not from nowhere."""
+    session = SessionTexts()
+    if where == "earlier exchange":
+        Talk("The port is 8080.", session=session).says("Noted.").evidence.hand_over()
+    talk = Talk("Is it 8080?" if where == "question" else "Which port?", session=session)
+    if where == "earlier text":
+        talk.says("I think it is 8080.")
+    talk.tool(CONFIG, "read", {"path": "c.json", "expect": "8080"} if where == "argument" else {"path": "c.json"})
+
+    assert talk.says("Port 8080.").reasons() == []
+
+
+def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
+    """The user named the file and the host; that the answer does so, too, does not show that the output was read."""
+    talk = (
+        Talk("Which port does cygnus-7 use?").tool("host cygnus-7: 7443 open, 24 workers, 198 days").says("cygnus-7 uses 8080.")
+    )
+
+    assert talk.reasons() == ["unsupported_figure"]
+
+
+def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
+    """What is not remembered may have said it."""
+    session = SessionTexts()
+    for _ in range(9):
+        session.add("x" * 1024 * 1024)
+
+    assert Talk(session=session).tool(CONFIG).says("It uses port 8080.").reasons() == []
+
+
+def test_an_exchange_too_long_is_not_judged() -> None:
+    """Memory is bounded; in doubt nothing is told."""
+    talk = Talk().says("y" * (MAX_EXCHANGE + 1)).tool(CONFIG)
+
+    assert talk.says("It uses port 8080.").reasons() == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "/proofread my draft",
+        "/skill proofread my draft",
+        "Use the proofread skill.",
+        "please use the `proofread` skill",
+        "$proofread this",
+    ],
+)
+def test_a_skill_that_was_asked_for_and_not_read_is_ignored(question: str) -> None:
+    """OpenClaw's agents have to read SKILL.md before they act."""
+    assert Talk(question).says("It reads well.").skills() == [("proofread", "ignored", "not_read")]
+
+
+@pytest.mark.parametrize(
+    "question", ["/status", "/imagine", "Which skills do you have?", "Use the best skill you have.", "$HOME is what?"]
+)
+def test_what_names_no_skill_of_the_agent_asks_for_none(question: str) -> None:
+    """A command of the gateway or a figure of speech is no skill."""
+    assert Talk(question).says("Hm.").skills() == []
+
+
+def test_without_the_list_of_skills_nothing_is_ignored() -> None:
+    """Nobody can tell a skill from a command then."""
+    assert Talk("/proofread my draft", skills=frozenset()).says("It reads well.").skills() == []
+
+
+def test_a_skill_that_is_there_and_not_used_is_no_failure() -> None:
+    """It is merely available."""
+    assert Talk("How are you?").says("Fine, thanks.").skills() == []
+
+
+def test_a_skill_is_read_once_in_a_session() -> None:
+    """Its instructions are still in the conversation at the next request."""
+    first = Talk("/proofread a").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
+    assert first.says("Done.").skills() == []
+
+    assert Talk("/proofread b", read=first.read).says("Done.").skills() == []
+
+
+@pytest.mark.parametrize("after", [[], [0], [1, 0], [1, 2, 0]])
+def test_a_skill_whose_last_command_succeeds_has_not_failed(after: list[int]) -> None:
+    """A failure on the way that was mended is none."""
+    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
+    for code in after:
+        talk.tool(f"code {code}", "exec", {"command": "sh count.sh"}, exit_code=code)
+
+    assert talk.says("Done.").skills() == []
+
+
+def test_a_skill_whose_last_command_fails_has_failed() -> None:
+    """The exit code says it, not isError, which OpenClaw 2026.9 leaves false."""
+    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
+    talk.tool("unknown option", "exec", {"command": "sh count.sh --lang fr"}, exit_code=2)
+
+    assert talk.says("I could not.").skills() == [("proofread", "failed", "commands_failed")]
+
+
+def test_a_search_without_hits_is_no_failed_command() -> None:
+    """Grep ends with 1 when it finds nothing."""
+    talk = Talk("Check it.").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
+    talk.tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
+
+    assert talk.says("No DRAFT is left.").skills() == []
+
+
+def test_commands_without_a_skill_are_no_failure_of_one() -> None:
+    """Only what follows a SKILL.md counts."""
+    assert Talk("Run it.").tool("boom", "exec", {"command": "false"}, exit_code=1).says("It failed.").skills() == []
+
+
+def test_a_skill_file_that_cannot_be_read_has_failed_unless_it_is_read_afterwards() -> None:
+    """A second look in another folder mends it."""
+    missing = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
+    assert missing.says("Sorry.").skills() == [("invoicing", "failed", "read_failed")]
+
+    found = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
+    found.tool("# Invoicing", "read", {"path": "~/.openclaw/skills/invoicing/SKILL.md"})
+    assert found.says("Done.").skills() == []
+
+
+def test_skill_events_say_by_which_rule_they_were_derived() -> None:
+    """Nobody is to take them for the agent's own words."""
+    assert [event["derived_by"] for event in Talk("/proofread x").says("No.").over()] == [SKILL_USE]
+
+
+def test_names_are_compared_as_commands_have_them() -> None:
+    """OpenClaw makes `image_tools` of `image-tools`."""
+    assert named_skills("/image_tools resize", SKILLS) == ["image-tools"]
+    assert named_skills("Use the image-tools skill and the proofread skill", SKILLS) == ["image-tools"]
+    assert named_skills("Use the image-tools skill. Then use the proofread skill", SKILLS) == ["image-tools", "proofread"]
+
+
+def test_writing_a_skill_is_no_reading_of_it() -> None:
+    """An agent that creates one follows none."""
+    assert skill_files("write", {"path": "skills/new/SKILL.md"}) == []
+    assert skill_files("exec", {"command": "cat skills/new/SKILL.md"}) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("0.0.0.0:7443", {"7443"}),
+        ("rows=68701", {"68701"}),
+        ("h00012/report.md", {"h00012/report.md", "h00012"}),
+        ("camelCase snake_case", {"camelcase", "snake_case"}),
+        ("18,231 files", {"18231"}),
+        ("about 69k, or 1.2 s", {"~69", "~12"}),
+    ],
+)
+def test_figures_and_identifiers_are_marks(text: str, marks: set[str]) -> None:
+    """And so is each part of what is joined that is one."""
+    assert marks <= terms_of(text).marks
+
+
+def test_words_are_compared_by_their_stems() -> None:
+    """`adapters` takes up `adapter`; words of grammar take up nothing."""
+    assert terms_of("The adapters were late").words == terms_of("adapter lately").words
+    assert not terms_of("there were those which would have been").words
+
+
+def test_claims_are_figures_from_ten_that_are_no_times_years_or_code() -> None:
+    """What is left is what an answer states."""
+    answer = "In 2026, at 14:30, 3 of `head -n 20` took 45 minutes; 1,250 rows on port 8080, 12.5 % of v2.3.1."
+
+    assert claimed_figures(answer) == ["1250", "8080", "12.5"]
+
+
+def test_troubles_are_lines_of_logs() -> None:
+    """Words of trouble in prose are none."""
+    assert reports_trouble("ok\n2026 ERROR disk full")
+    assert not reports_trouble("An error budget is what it is. Terror. 0 errors\nfailed: 0")
+    assert reassures("All good, no errors.")
+    assert not reassures("It is fine, but one table failed.")
+
+
+@given(st.lists(st.integers(10, 9000), min_size=2, max_size=16))
+def test_sums_means_and_differences_are_computed(figures: list[int]) -> None:
+    """Whatever the figures are."""
+    values = [float(value) for value in figures]
+
+    assert is_computed(sum(values), values)
+    assert is_computed(round(sum(values) / len(values), 1), values)
+    assert is_computed(abs(values[0] - values[1]), values)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_repeating_a_figure_of_an_output_is_using_it(question: str, output: str, answer: str) -> None:
+    """Whatever else is said, and whatever the texts are."""
+    talk = Talk(question, skills=frozenset()).tool(f"{output} 918273645 {output}").says(f"{answer} 918273645 {answer}")
+
+    assert talk.reasons() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(["said", "tool", "broken"]), TEXTS), max_size=12), TEXTS)
+def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_once(
+    parts: list[tuple[str, str]], question: str
+) -> None:
+    """No text stops the rules, and no id is told twice."""
+
+    def judged() -> list[dict[str, Any]]:
+        talk = Talk(question)
+        for kind, text in parts:
+            if kind == "said":
+                talk.says(text)
+            elif kind == "tool":
+                talk.tool(text, "exec", {"command": text})
+            else:
+                talk.evidence.called({"event": "tool_call", "arguments": [text, None, {"x": [text]}], "tool": None})
+                talk.evidence.returned(
+                    {"event": "tool_output", "tool": 7, "result": None, "tool_call_id": [text]}, "broken.use"
+                )
+        return talk.over()
+
+    first = judged()
+
+    assert first == judged()
+    ids = [event["event_id"] for event in first if event["event"] == "output_use"]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        ".",
+        "-",
+        "_",
+        "/",
+        "`",
+        "```",
+        "no ",
+        "1.",
+        "1,",
+        "12:",
+        "2026-",
+        "/SKILL.md",
+        "$a",
+        "use the ",
+        "\\n",
+        "é",
+        "ERROR:",
+        "\n",
+        " ",
+    ],
+)
+def test_hostile_texts_take_linear_time(unit: str) -> None:
+    """Rows of one character are what slow expressions fail at: twice the text may not take four times as long."""
+    text = unit * (MAX_TEXT * 4 // len(unit))
+    begun = time.process_time()
+    Talk(text).tool(text[:MAX_TEXT], "exec", {"command": text}).says(text).over()
+
+    assert time.process_time() - begun < 1.5
+
+
+@given(st.text(alphabet=string.printable, max_size=200))
+def test_terms_are_folded_and_never_empty(text: str) -> None:
+    """So that they can be compared."""
+    terms = terms_of(text)
+
+    assert all(term and term == term.casefold() for term in terms.marks | terms.words)
+
+
+FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
+
+
+@given(FIGURES, st.from_regex(r"[1-9][0-9]{0,5}(\.[0-9]{1,2})?", fullmatch=True))
+def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
+    """A session of weeks is looked up in an index; it has to answer what a search of every text would."""
+    texts = SessionTexts()
+    texts.add(text)
+    assert occurs(figure, text) != texts.lacks(figure)
+
+
+def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever forgot half of it could call any figure made up."""
+    monkeypatch.setattr(derivations, "MAX_REMEMBERED", 100)
+    texts = SessionTexts()
+    texts.add(" ".join(map(str, range(1000, 1200))))
+    assert not texts.lacks("77")
+    texts.add("12")
+    assert not texts.lacks("77")

@@ -1,0 +1,95 @@
+"""The language of documents, pages, commands and errors: plain, active and idiomatic English."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LONGEST_LINE = 120
+TURNS = {
+    r"\b[Ww]hoever\b": "name the person: you, the reader, a caller",
+    r"\b[Nn]obody\b": "say what does not happen: no alert is sent, no judge is asked",
+    r"\b[Ss]omebody\b": "name the person: you, a colleague, an operator",
+    r"\bof before\b": "earlier, older",
+    r"\bdearest\b": "most expensive",
+    r"\bas ever\b": "as before",
+    r"\banew\b": "again",
+    r"\bin the place of\b": "instead of",
+    r"\bof which nothing\b": "that nothing …",
+    r"\b(?:is|are|be) told\b": "say who is alerted, or what is reported",
+    r"\b[Tt]old of\b": "reported",
+    r"(?:(?<=[.!?:] )|^)What (?!to\b)[a-z][^?]*?\.(?=\s|$)": "begin with the thing, not with a clause about it",
+    r"(?:(?<=[.!?] )|^)(?:Who|Whose) [^?]*?\.(?=\s|$)": "begin with the person",
+}
+"""Turns that read as if they were translated, and what to write instead."""
+LEFT_OUT = (
+    "docs/decisions/",
+    "docs/reference/",
+    "docs/how-to/detector.md",
+    "tests/",
+    "CHANGELOG.md",
+    "audit/",
+    "build/",
+    ".venv",
+)
+"""Decisions and the changelog are history, the reference is made from the code, and prompts are versioned."""
+BLOCKS = re.compile(r"```.*?```", re.DOTALL)
+CODE = re.compile(r"`[^`]*`", re.DOTALL)
+
+
+def documents() -> list[Path]:
+    """Every document that is written by hand."""
+    found = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
+    return sorted(path for path in found if not f"{path}".startswith(LEFT_OUT) and "node_modules" not in path.parts)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of Markdown, those of lists and tables as well, without code."""
+    prose = CODE.sub("code", BLOCKS.sub("\n", text))
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-|] |\s*\d+\. |\||#)", prose):
+        yield from re.split(r"(?<=[.!?])\s+|\s\|\s", " ".join(paragraph.split()))
+
+
+def turns_in(text: str) -> list[str]:
+    """Each sentence with a turn that is avoided, and what to write."""
+    return [f"{one!r}: {better}" for one in sentences(text) for turn, better in TURNS.items() if re.search(turn, one)]
+
+
+@pytest.mark.parametrize("document", documents(), ids=str)
+def test_a_document_is_idiomatic(document: Path) -> None:
+    """A reader who has to translate a sentence back stops reading."""
+    assert [] == turns_in((ROOT / document).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("document", documents(), ids=str)
+def test_lines_of_a_document_are_short(document: Path) -> None:
+    """A change of one sentence is a change of a line or two, not of a paragraph."""
+    prose = BLOCKS.sub("", (ROOT / document).read_text("utf-8"))
+    without_links = re.sub(r"\]\([^)]*\)", "]", prose)
+    assert [] == [
+        line for line in without_links.splitlines() if len(line) > LONGEST_LINE and not line.lstrip().startswith(("|", "`"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("avoided", "written"),
+    [
+        ("Whoever knows it can post.", "With this address anyone can post."),
+        ("It is told when it is confirmed.", "It sends an alert when it is confirmed."),
+        ("Stop. What came late changes the past.", "Stop. Late records change the past."),
+        ("| a | nobody is asked |", "| a | no judge is asked |"),
+    ],
+)
+def test_turns_are_found_and_plain_sentences_are_not(avoided: str, written: str) -> None:
+    """The test would be worth nothing if it found nothing."""
+    assert turns_in(avoided)
+    assert not turns_in(written)
+
+
+def test_questions_and_code_may_begin_with_what() -> None:
+    """A question is no clause in the place of a thing; names in code are not language."""
+    assert not turns_in("What would it have said? Ask `nobody`.\n```\nwhoever\n```\n")
