@@ -1,7 +1,8 @@
 """Taking exchanges in over HTTP until they are durable, beside an endpoint that only parses the same body.
 
 `driftline serve` over a file, without a judge, and a bare FastAPI endpoint under the same uvicorn settings take turns. The clients
-are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already.
+are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already, and one client
+with batches of 500 exchanges.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,15 +19,16 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 from fastapi import FastAPI
 
 from analytics.store.store import Store
-from benchmarks.load import Load, load
+from benchmarks.load import CREATED, Load, body, load
 from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import AccessStore, Holder, access_file
-from service.http.bounds import INGEST, ApiSettings
+from service.http.bounds import EXCHANGES, INGEST, ApiSettings
 from service.http.documents.models import IngestBody
 from service.http.http_server import server_of
 from service.supervisor.child_processes import serving
@@ -38,6 +41,7 @@ ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 STORED = 1_000_000
 LONG_AGO = datetime(2026, 9, 1, tzinfo=UTC)
 BATCH = 50_000
+BATCHES, TOGETHER = 4, 500
 TURNS = 10
 BARE, OURS, LARGE = "parse only", "`driftline serve`", f"the same, {STORED:,} exchanges in the log"
 
@@ -78,6 +82,10 @@ def serve_bare() -> None:
     @app.post(INGEST, status_code=201)
     async def parse(body: IngestBody) -> dict[str, str]:
         return {"exchange_id": body.exchange.id}
+
+    @app.post(EXCHANGES, status_code=201)
+    async def parse_all(body: list[IngestBody]) -> dict[str, int]:
+        return {"accepted": len(body)}
 
     # With the protocol given, asyncio switches off the waiting for full packets, as it does for `driftline serve`.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -153,6 +161,31 @@ def measured(targets: Mapping[str, Target], clients: int) -> dict[str, Load]:
     return {name: min(loads, key=lambda run: run.quantile(0.5)) for name, loads in runs.items()}
 
 
+def batched(target: Target, salt: str) -> float:
+    """Exchanges per second of one client that posts `BATCHES` batches of `TOGETHER`."""
+    sessions = TOGETHER // TURNS
+    bodies = [
+        b"[%s]"
+        % b",".join(body(f"{salt}-{number}-{session}", turn) for session in range(sessions) for turn in range(1, TURNS + 1))
+        for number in range(BATCHES)
+    ]
+    headers = {"Authorization": f"Bearer {target.token}", "Content-Type": "application/json"}
+    with httpx2.Client(base_url=target.url, headers=headers, timeout=120) as client:
+        start = time.perf_counter()
+        for one in bodies:
+            if client.post(EXCHANGES, content=one).status_code != CREATED:
+                raise RuntimeError("a batch was not taken")
+        return BATCHES * TOGETHER / (time.perf_counter() - start)
+
+
+def print_batches(targets: Mapping[str, Target]) -> None:
+    """Print the rates of batches, with the ratio to parsing alone."""
+    rates = {name: max(batched(target, f"batch-{number}") for number in range(ROUNDS)) for name, target in targets.items()}
+    print(f"\nOne client, batches of {TOGETHER} exchanges; best of {ROUNDS} runs.\n")
+    rows = [[name, f"{rate:,.0f}", f"{rate / rates[BARE]:.3f}"] for name, rate in rates.items()]
+    print_table(["server", "exchanges/s", "of parsing"], rows)
+
+
 def main() -> None:
     """Print rates and latencies by the number of clients, with the ratio to parsing alone."""
     if sys.argv[1:] == ["--bare"]:
@@ -176,6 +209,7 @@ def main() -> None:
                 ]
                 for what, run in found.items()
             ]
+        print_batches(targets)
     print(f"Exchanges of 700 bytes; best of {ROUNDS} runs of each in turns.\n")
     print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50"], rows)
 

@@ -14,6 +14,8 @@ from consoles import files_in, is_shown, typed_in
 from repository_copy import ROOT, copy_repository
 from shells import blocks_in
 
+pytestmark = pytest.mark.slow
+
 GUIDE = ROOT / "docs" / "how-to" / "detector.md"
 MODULE = "audit/detectors/retry_storm.py"
 TYPING = """
@@ -60,7 +62,6 @@ def test_a_detector_is_one_module() -> None:
     assert "weight=0" in written[MODULE]
 
 
-@pytest.mark.slow
 def test_the_detector_of_the_guide_passes_the_laws_and_is_shown(copy: Path) -> None:
     """Generating, the contract tests, the page, HTTP and SQL go by what is registered."""
     (block,) = blocks_in(GUIDE)

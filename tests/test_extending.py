@@ -14,6 +14,8 @@ import httpx2
 import pytest
 from repository_copy import Copy, changed, copy_repository
 
+pytestmark = pytest.mark.slow
+
 GUIDE = "docs/how-to/extend.md"
 STARTED = re.compile(r"http://[\d.:]+")
 

@@ -26,24 +26,17 @@ TURNS = {
     r"(?:(?<=[.!?] )|^)(?:Who|Whose) [^?]*?\.(?=\s|$)": "begin with the person",
 }
 """Turns that read as if they were translated, and what to write instead."""
-LEFT_OUT = (
-    "docs/decisions/",
-    "docs/reference/",
-    "docs/how-to/detector.md",
-    "tests/",
-    "CHANGELOG.md",
-    "audit/",
-    "build/",
-    ".venv",
-)
-"""Decisions and the changelog are history, the reference is made from the code, and prompts are versioned."""
+ROOMS = ("docs", "examples", "analytics", "audit", "schemas", "service", "streams")
+LEFT_OUT = ("docs/decisions/", "docs/reference/", "audit/evaluation/")
+"""Decisions are history, the reference is made from the code, and prompts are versioned."""
 BLOCKS = re.compile(r"```.*?```", re.DOTALL)
 CODE = re.compile(r"`[^`]*`", re.DOTALL)
 
 
 def documents() -> list[Path]:
     """Every document that is written by hand."""
-    found = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))]
+    found = (path.relative_to(ROOT) for path in texts)
     return sorted(path for path in found if not f"{path}".startswith(LEFT_OUT) and "node_modules" not in path.parts)
 
 

@@ -39,6 +39,7 @@ from service.http.routes import (
     exchanges,
     incidents,
     ingest,
+    ingest_batch,
     operations,
     people,
     projects,
@@ -74,6 +75,7 @@ RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took nothing."""
 ROUTERS = (
     ingest,
+    ingest_batch,
     events,
     sessions,
     telemetry,

@@ -11,10 +11,15 @@ API = "/api/audit"
 """What the path of every call begins with."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
+EXCHANGES = f"{API}/exchanges"
 EVALUATIONS = f"{API}/evaluations"
-BODY_LIMITS = {INGEST: 512 * 1024, EVENTS: 4 * 1024 * 1024, EVALUATIONS: 4 * 1024 * 1024}
+BODY_LIMITS = {INGEST: 512 * 1024, EXCHANGES: 16 * 1024 * 1024, EVENTS: 4 * 1024 * 1024, EVALUATIONS: 4 * 1024 * 1024}
 """Bytes of the largest body, by path."""
+LINES = frozenset({EXCHANGES})
+"""Paths whose bodies may also be lines, each a JSON value."""
 DEFAULT_BODY_LIMIT = 64 * 1024
+MAX_EXCHANGES = 1_000
+"""Exchanges of one batch."""
 MAX_EVENTS = 10_000
 """Events of one batch."""
 

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, ApiSettings
+from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, LINES, ApiSettings
 from service.http.errors import ApiError, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that say nothing but how the server is doing: probes call by address, and want an answer when it is busy."""
 NOT_OUR_NAME = "Host: the server does not go by this name; `driftline serve --name HOST` gives it one"
+JSON, NDJSON = b"application/json", b"application/x-ndjson"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -135,8 +136,10 @@ def _check_head(scope: Scope, limit: int) -> None:
         if value.strip().lower() not in (b"", b"identity"):
             raise ApiError(415, "content_encoding", "Content-Encoding: only identity is taken; send the body uncompressed")
     kinds = list(header_values(scope, b"content-type"))
-    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_json(kinds[0])):
-        raise ApiError(415, "not_json", "Content-Type: only application/json (UTF-8) is taken")
+    taken = (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
+    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_one_of(kinds[0], taken)):
+        words = " or ".join(kind.decode() for kind in taken)
+        raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is taken")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)
@@ -148,9 +151,9 @@ def _has_body(scope: Scope) -> bool:
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
-def _is_json(value: bytes) -> bool:
+def _is_one_of(value: bytes, kinds: Collection[bytes]) -> bool:
     kind, *parameters = (part.strip().lower() for part in value.split(b";"))
-    return kind == b"application/json" and all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters)
+    return kind in kinds and all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters)
 
 
 def _too_large(limit: int) -> ApiError:

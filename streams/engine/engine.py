@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from schemas.errors import StoreError
+from schemas.errors import RecordError, StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
@@ -29,9 +29,9 @@ from streams.judging.judging_worker import JudgingWorker
 from streams.judging.recorded_judgements import recorded_in
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.judging.task_judge import TaskJudge
-from streams.log.admission import Accepted, Admission, admissible
+from streams.log.admission import Accepted, Admission, admissible, encoded_each
 from streams.log.group_commit import Commits, GroupCommit
-from streams.log.ingest_outcome import Taken, taken
+from streams.log.ingest_outcome import Taken, one_of, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 from streams.upkeep.erased_now import ErasedNow
@@ -110,13 +110,33 @@ class Engine:
 
         BusyError when too much waits already; RecordError when the record may not be written.
         """
+        return one_of(await self.take_exchanges([exchange]))
+
+    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
+        """Take exchanges in together, durable and decided on return: what became of each, or why it may not be written.
+
+        BusyError when too much waits already: then none was taken.
+        """
+        # One is encoded sooner than a thread has begun.
+        encoded = await asyncio.to_thread(encoded_each, exchanges) if len(exchanges) > 1 else encoded_each(exchanges)
         accepted = Accepted()
-        accepted.add("exchanges", admissible(exchange))
+        for message in encoded:
+            if isinstance(message, bytes):
+                accepted.add("exchanges", message)
+        if not accepted.records:
+            return [message for message in encoded if isinstance(message, RecordError)]
         committed = await self._commits.submit(Submission(outside=accepted))
-        (fate,) = committed.fates["exchanges"]
-        if fate == WRITTEN:
+        fates = iter(committed.fates["exchanges"])
+        if WRITTEN in committed.fates["exchanges"]:
             self._wake()
-        return await asyncio.to_thread(taken, exchange, fate, committed, self.policy, self.store)
+        return await asyncio.to_thread(
+            lambda: [
+                message
+                if isinstance(message, RecordError)
+                else taken(exchange, next(fates), committed, self.policy, self.store)
+                for exchange, message in zip(exchanges, encoded, strict=True)
+            ]
+        )
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Append records from outside; durable on return. Known ones are left out, so that sending twice changes nothing."""

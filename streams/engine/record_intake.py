@@ -10,7 +10,7 @@ from typing import Protocol
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.errors import DriftlineError
+from schemas.errors import DriftlineError, RecordError
 from schemas.records import Exchange, Record
 from streams.engine.engine_state import EngineState, Published
 from streams.log.ingest_outcome import Taken
@@ -61,6 +61,10 @@ class RecordIntake(Protocol):
 
     async def take_exchange(self, exchange: Exchange) -> Taken:
         """Take an exchange in."""
+        ...
+
+    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
+        """Take exchanges in together; what became of each, or why it may not be written."""
         ...
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:

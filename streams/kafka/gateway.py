@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from analytics.queries import query_rows
@@ -17,7 +18,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
-from schemas.errors import DriftlineError, StoreError
+from schemas.errors import DriftlineError, RecordError, StoreError
 from schemas.records import Exchange, Record
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
@@ -27,8 +28,8 @@ from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.rebuilding import finish
 from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.kafka.values.decoding import Reframe
-from streams.log.admission import Accepted, admissible
-from streams.log.ingest_outcome import Taken, taken
+from streams.log.admission import Accepted, admissible, encoded_each
+from streams.log.ingest_outcome import Taken, one_of, taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
 from streams.log.ownership import require_kafka
 from streams.stage_batches import named_session
@@ -100,11 +101,37 @@ class Gateway:
 
         BusyError or BrokerError when it is not taken; RecordError when the record may not be written.
         """
-        message = admissible(exchange)
-        # Of two at once with one id the second has to wait for what becomes of the first.
-        async with self._turns[hash((exchange.connection, exchange.exchange_id)) % _STRIPES]:
-            (fate,) = await self._acceptance.take("exchanges", [exchange], [message])
-        return await asyncio.to_thread(taken, exchange, fate, _UNDECIDED, self.policy, self.store)
+        return one_of(await self.take_exchanges([exchange]))
+
+    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
+        """Take exchanges in together, with the broker on return: what became of each, or why it may not be written.
+
+        BusyError or BrokerError when they are not taken: sent again, those that the broker has are known.
+        """
+        encoded = await asyncio.to_thread(encoded_each, exchanges) if len(exchanges) > 1 else encoded_each(exchanges)
+        fates: dict[int, str] = {}
+        for part in _rounds(exchanges, encoded):
+            messages = [message for place in part if isinstance(message := encoded[place], bytes)]
+            async with self._turns_of(exchanges[place] for place in part):
+                found = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
+            fates |= dict(zip(part, found, strict=True))
+        return await asyncio.to_thread(
+            lambda: [
+                message
+                if isinstance(message, RecordError)
+                else taken(exchange, fates[place], _UNDECIDED, self.policy, self.store)
+                for place, (exchange, message) in enumerate(zip(exchanges, encoded, strict=True))
+            ]
+        )
+
+    @contextlib.asynccontextmanager
+    async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
+        """The turns of some ids: of two calls at once with one id the second has to wait for what becomes of the first."""
+        async with contextlib.AsyncExitStack() as held:
+            # In one order, so that two calls never wait for each other.
+            for stripe in sorted({hash((one.connection, one.exchange_id)) % _STRIPES for one in exchanges}):
+                await held.enter_async_context(self._turns[stripe])
+            yield
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Produce records from outside; with the broker on return. Known ones are left out, so that sending twice changes nothing."""
@@ -178,3 +205,12 @@ class Gateway:
                     await self._publish(part)
             except Exception:
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)
+
+
+def _rounds(exchanges: Sequence[Exchange], encoded: Sequence[bytes | RecordError]) -> Iterator[list[int]]:
+    """The places of those that may be written, so that no id is twice in a round: what repeats one is looked up after it."""
+    left = [place for place, message in enumerate(encoded) if isinstance(message, bytes)]
+    while left:
+        first = {(exchanges[place].connection, exchanges[place].exchange_id): place for place in reversed(left)}
+        yield sorted(first.values())
+        left = [place for place in left if place not in first.values()]

@@ -169,6 +169,17 @@ def admissible(record: Record) -> bytes:
     return message
 
 
+def encoded_each(records: Iterable[Record]) -> list[bytes | RecordError]:
+    """Each of some records from outside in its encoding, or why it may not be written."""
+    found: list[bytes | RecordError] = []
+    for record in records:
+        try:
+            found.append(admissible(record))
+        except RecordError as error:
+            found.append(error)
+    return found
+
+
 def _start(body: bytes) -> bytes:
     """The start of a body that is not whole, without the token it breaks off in: half a secret is not recognised as one."""
     window = body[: MAX_BODY_BYTES + _OVERLAP]

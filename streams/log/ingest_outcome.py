@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analytics.queries import query_rows
@@ -14,6 +15,7 @@ from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_question
+from schemas.errors import RecordError
 from schemas.records import Exchange, ScoringTask
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
@@ -43,6 +45,14 @@ class Taken:
     spent_usd: float = 0.0
     cap_usd: float | None = None
     """The session's cap; None is none."""
+
+
+def one_of(results: Sequence[Taken | RecordError]) -> Taken:
+    """What became of a single exchange; raises why it may not be written."""
+    (result,) = results
+    if isinstance(result, RecordError):
+        raise result
+    return result
 
 
 def taken(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:

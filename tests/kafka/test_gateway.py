@@ -22,6 +22,7 @@ from streams.engine.engine_state import EngineLimits
 from streams.judging.recorded_judgements import recorded_in
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import Accepted
+from streams.log.ingest_outcome import Taken
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 
 ASKED = exchange("s", 1)
@@ -46,6 +47,21 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
 
     with Store(None) as store:
         asyncio.run(run(store))
+        assert 1 == len(tables(store)["exchanges"])
+
+
+def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """As if they had come one after the other; the topic has one of them."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> list[str]:
+        async with gateway_over(store, kafka) as gateway:
+            taken = await gateway.take_exchanges([ASKED, ASKED, OTHERS])
+            await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
+            return [one.fate for one in taken if isinstance(one, Taken)]
+
+    with Store(None) as store:
+        assert [WRITTEN, KNOWN, CONFLICT] == asyncio.run(run(store))
         assert 1 == len(tables(store)["exchanges"])
 
 

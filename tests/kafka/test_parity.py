@@ -44,6 +44,8 @@ from streams.kafka.producing import RecordProducer
 from streams.log.admission import DEAD_LETTERS, Accepted
 from streams.stage_batches import StageBatch
 
+pytestmark = pytest.mark.slow
+
 POLICY = "version: 1\ndefaults:\n  costCapPerSession: 0.2\n"
 DERIVED = ("scoring-tasks", "scores", "diagnoses", "evaluations")
 PARTITIONS = 4

@@ -19,6 +19,8 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.stage_batches import StageBatch
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 3
 SESSIONS = 6
 MakeTopics = Callable[..., None]

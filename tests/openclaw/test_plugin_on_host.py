@@ -31,6 +31,8 @@ from openclaw.instance import Gateway, Instance
 from openclaw.provider import Call, Play, Provider, Step, stand_in
 from openclaw.queues import Queue, identity
 
+pytestmark = pytest.mark.slow
+
 TOOLS, SECOND, OVERLOADED, WAITING, BIG = "Look into the backup", "And then", "Busy now", "Wait for it", "Say a lot"
 COMMAND, FULL = "command", "full"
 AWAY_TURNS = 12

@@ -9,6 +9,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from fastapi import Body as FromBody
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -24,7 +25,7 @@ from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
-from service.http.bounds import MAX_EVENTS
+from service.http.bounds import MAX_EVENTS, MAX_EXCHANGES
 from streams.sources.event_records import has_broken_id
 
 
@@ -186,6 +187,23 @@ class IngestBody(Body):
             ]
         },
     )
+
+
+ExchangesBody = Annotated[
+    list[
+        Annotated[
+            Any,
+            WithJsonSchema(
+                {
+                    "description": "As the body of `POST ingest`.",
+                    "examples": IngestBody.model_config["json_schema_extra"]["examples"],
+                }
+            ),
+        ]
+    ],
+    FromBody(min_length=1, max_length=MAX_EXCHANGES, description="Exchanges of any sessions; each is judged by itself."),
+]
+"""A batch of exchanges."""
 
 
 class EventsBody(Body):

@@ -74,6 +74,22 @@ class QueuedAnswer(Answer):
     note: WhyThere = None
 
 
+class RefusedExchange(Answer):
+    """The exchange was not taken: the code of the reason, and the reason in words."""
+
+    error: str
+    code: str = Field(examples=["invalid", "conflict"])
+
+
+class ExchangesAnswer(Answer):
+    """What became of a batch: new exchanges, those that the log had, those that were not taken, and each in its order."""
+
+    accepted: int
+    known: int
+    refused: int
+    results: list[ScoredAnswer | LeftOutAnswer | QueuedAnswer | RefusedExchange]
+
+
 class RefusedEvent(Answer):
     """An event that was not taken: its place in the batch, and why."""
 

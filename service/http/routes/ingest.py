@@ -71,12 +71,17 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     exchange = await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         taken = await engine.take_exchange(exchange)
-    services.metrics.ingested(taken.fate if taken.fate != "written" else _answered(taken))
+    services.metrics.ingested(outcome_of_ingest(taken))
     if taken.fate == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     response.status_code = 201 if taken.fate == "written" else 200
     return answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
+
+
+def outcome_of_ingest(taken: Taken) -> str:
+    """What is counted of an exchange that was sent: known, conflict, or which answer it got."""
+    return taken.fate if taken.fate != "written" else _answered(taken)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:

@@ -1,0 +1,162 @@
+"""Exchanges over HTTP, up to a thousand at once: an array, or a line each. What is wrong with one stops no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from analytics.identity.duplicate_matching import contradictions
+from audit.redaction.redactor import Redactor
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.errors import RecordError
+from schemas.records import Exchange
+from service.access.access import Holder
+from service.http.auth.authentication import Connection
+from service.http.bounds import EXCHANGES
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.bodies import JsonRoute, StrictJsonRequest, decode_body
+from service.http.documents.models import ExchangesBody, IngestBody
+from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
+from service.http.errors import ApiError, documented, problems_in_words
+from service.http.request_limits import JSON, NDJSON
+from service.http.routes.ingest import (
+    TOPIC,
+    IngestAnswer,
+    answer_of,
+    conflict_words,
+    exchange_of,
+    filed_elsewhere,
+    outcome_of_ingest,
+    require_audit,
+)
+from streams.log.ingest_outcome import Taken
+
+_EXPLAINED = 10
+"""Conflicts of a batch whose differing fields are named: for each of them the log is searched."""
+
+
+class Lines(StrictJsonRequest):
+    """A request whose body is a JSON value per line; blank lines count as none."""
+
+    async def json(self) -> list[Any]:
+        """The values of the lines; ApiError (400) that names the first line that is none."""
+        values = []
+        for number, line in enumerate((await self.body()).split(b"\n"), 1):
+            if line.strip():
+                try:
+                    values.append(decode_body(line, self.max_depth))
+                except ApiError as error:
+                    raise ApiError(error.status_code, error.code, f"line {number}: {error.detail}") from None
+        return values
+
+
+class ExchangesRoute(JsonRoute):
+    """An endpoint that takes an array or lines; an exchange that nests too deep stops no other."""
+
+    max_depth = None
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, which sees lines as the array that they stand for."""
+        of_json, of_values = super().get_route_handler(), super(JsonRoute, self).get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            if not request.headers.get("content-type", "").lower().startswith(NDJSON.decode()):
+                return await of_json(request)
+            headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
+            lines = Lines({**request.scope, "headers": headers}, request.receive)
+            lines.max_depth = None
+            return await of_values(lines)
+
+        return handle
+
+
+router = APIRouter(route_class=ExchangesRoute, tags=["records"])
+
+
+@dataclass
+class Batch:
+    """What a body came to: the records with their places in it, and the answers that are settled without the log."""
+
+    records: list[Exchange] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
+    refused: dict[int, RefusedExchange] = field(default_factory=dict)
+
+
+@router.post(EXCHANGES, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
+async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangesAnswer:
+    """Take up to a thousand exchanges in, of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+
+    They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
+    """
+    engine = services.engine
+    require_audit(engine, caller)
+    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
+    with durable_or_refused():
+        outcomes = await engine.take_exchanges(batch.records) if batch.records else []
+    answers = await _answers(services, batch, outcomes)
+    results = [batch.refused.get(place) or answers[place] for place in range(len(body))]
+    counts = Counter(outcome.fate for outcome in outcomes if isinstance(outcome, Taken))
+    for outcome in outcomes:
+        if isinstance(outcome, Taken):
+            services.metrics.ingested(outcome_of_ingest(outcome))
+    refused = sum(isinstance(one, RefusedExchange) for one in results)
+    return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
+
+
+def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch:
+    """The records of a body, each without secrets."""
+    batch = Batch()
+    for place, value in enumerate(body):
+        found = _read(value, place, caller, redactor, now)
+        if isinstance(found, RefusedExchange):
+            batch.refused[place] = found
+        else:
+            record, notes = found
+            batch.records.append(record)
+            batch.places.append(place)
+            batch.notes.append(notes)
+    return batch
+
+
+def _read(
+    value: Any, place: int, caller: Holder, redactor: Redactor, now: datetime
+) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
+    """The record of one value of a batch, with what is said beside its answer; or why it is none."""
+    if is_too_deep(value, MAX_DEPTH):
+        return RefusedExchange(error=f"[{place}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
+    try:
+        given = IngestBody.model_validate(value)
+        return exchange_of(given, caller, redactor, now), filed_elsewhere(given.project, caller)
+    except ValidationError as error:
+        problems = [{**one, "loc": (place, *one["loc"])} for one in error.errors(include_url=False)]
+        return RefusedExchange(error=problems_in_words(problems), code="invalid")
+    except ApiError as error:
+        return RefusedExchange(error=f"[{place}].{error.detail}", code=error.code)
+
+
+async def _answers(
+    services: ApiContext, batch: Batch, outcomes: Sequence[Taken | RecordError]
+) -> dict[int, IngestAnswer | RefusedExchange]:
+    """The answer to each record, by its place in the body."""
+    found: dict[int, IngestAnswer | RefusedExchange] = {}
+    conflicts = 0
+    for place, record, notes, outcome in zip(batch.places, batch.records, batch.notes, outcomes, strict=True):
+        if isinstance(outcome, RecordError):
+            found[place] = RefusedExchange(error=f"[{place}]: {outcome}", code="invalid")
+        elif outcome.fate == "conflict":
+            conflicts += 1
+            ask = partial(contradictions, topic=TOPIC, record=record)
+            differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
+            found[place] = RefusedExchange(error=f"[{place}].{conflict_words(differing)}", code="conflict")
+        else:
+            found[place] = answer_of(record.exchange_id, outcome, notes)
+    return found

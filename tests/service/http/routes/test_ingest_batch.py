@@ -1,0 +1,134 @@
+"""Taking many exchanges in at once: each has its own result, and what is wrong with one stops no other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+
+from analytics.store.store import Store
+from schemas.errors import BusyError
+from service.http.bounds import BODY_LIMITS, EXCHANGES, MAX_EXCHANGES
+from streams.engine.engine import Engine
+
+INGEST = "/api/audit/ingest"
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def test_each_is_answered_as_if_it_had_come_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """A sender that collects exchanges reads the same fields."""
+    together = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(turn) for turn in (1, 7)])
+    alone = [call("POST", INGEST, tokens.ops, json=exchange_body(turn)).json() for turn in (1, 7)]
+
+    assert 201 == together.status_code
+    assert {"accepted": 2, "known": 0, "refused": 0} == {k: v for k, v in together.json().items() if k != "results"}
+    assert [one | {"duplicate": True} for one in together.json()["results"]] == alone
+    assert 2 == store.count("exchanges")
+
+
+def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """A log file of JSON lines is sent as it is; blank lines and the end of the last one do not matter."""
+    lines = "\n".join(json.dumps(exchange_body(turn)) for turn in (1, 2, 3)) + "\n\n"
+    answer = call("POST", EXCHANGES, tokens.ops, content=lines.encode(), headers=LINES)
+
+    assert (201, 3) == (answer.status_code, answer.json()["accepted"])
+    assert 3 == store.count("exchanges")
+
+
+def test_a_line_that_is_no_json_is_named(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """Half a line says nothing of where the next one begins, so nothing is taken."""
+    answer = call("POST", EXCHANGES, tokens.ops, content=json.dumps(exchange_body()).encode() + b"\n{\n", headers=LINES)
+
+    assert (400, "not_json") == (answer.status_code, answer.json()["code"])
+    assert answer.json()["error"].startswith("line 2: ")
+    assert 0 == store.count("exchanges")
+
+
+def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """The answer names the place and the field; all that is good is taken."""
+    call("POST", INGEST, tokens.ops, json=exchange_body(2))
+    late, deep, other = exchange_body(4), exchange_body(5), exchange_body(2)
+    late["exchange"]["timestamp"] = "2098-01-01T00:00:00Z"
+    deep["exchange"]["labels"] = json.loads("[" * 200 + "]" * 200)
+    other["exchange"]["user_message"]["content"] = "Something else."
+    sent = [exchange_body(1), exchange_body(2), other, {"session_id": "s1"}, late, deep, "none", exchange_body(3)]
+    body = call("POST", EXCHANGES, tokens.ops, json=sent).json()
+    refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
+
+    assert (2, 1, 5) == (body["accepted"], body["known"], body["refused"])
+    assert ["conflict", "invalid", "invalid", "too_deep", "invalid"] == [code for code, _ in refused.values()]
+    assert refused[2][1].startswith("[2].exchange.id: ")
+    assert "exchange.user_message.content" in refused[2][1]
+    assert "[3].exchange: is missing" in refused[3][1]
+    assert "[4].exchange.timestamp: lies more than a day in the future" == refused[4][1]
+    assert 3 == store.count("exchanges")
+
+
+def test_an_id_that_comes_twice_in_a_batch_counts_once(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """A sender that collects may collect a repetition, too."""
+    other = exchange_body(1)
+    other["exchange"]["user_message"]["content"] = "Something else."
+    body = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(1), exchange_body(1), other]).json()
+
+    assert (1, 1, 1) == (body["accepted"], body["known"], body["refused"])
+    assert "conflict" == body["results"][2]["code"]
+    assert 1 == store.count("exchanges")
+
+
+def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """The bound is said, so that a sender can cut its batch."""
+    bodies = [exchange_body(turn) for turn in range(1, MAX_EXCHANGES + 2)]
+    most = call("POST", EXCHANGES, tokens.ops, json=bodies[:-1])
+    more = call("POST", EXCHANGES, tokens.ops, json=bodies)
+
+    assert (201, MAX_EXCHANGES) == (most.status_code, most.json()["accepted"])
+    assert 400 == more.status_code
+    assert f"{MAX_EXCHANGES}" in more.json()["error"]
+    assert MAX_EXCHANGES == store.count("exchanges")
+
+
+@pytest.mark.parametrize("body", [[], {}, "text", None])
+def test_what_is_no_batch_is_refused(call: Call, tokens: Tokens, body: Any) -> None:
+    """An object alone belongs to `POST ingest`."""
+    assert 400 == call("POST", EXCHANGES, tokens.ops, json=body).status_code
+
+
+def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
+    """A thousand exchanges of a typical size come through; a thousand of the largest do not."""
+    answer = call("POST", EXCHANGES, tokens.ops, content=b" " * (BODY_LIMITS[EXCHANGES] + 1), headers=LINES)
+    assert (413, "too_large") == (answer.status_code, answer.json()["code"])
+
+
+def test_lines_are_for_batches_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Elsewhere a line could be half of what was meant."""
+    answer = call("POST", INGEST, tokens.ops, content=json.dumps(exchange_body()).encode(), headers=LINES)
+    assert (415, "not_json") == (answer.status_code, answer.json()["code"])
+
+
+def test_a_batch_that_finds_no_room_is_refused_whole(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender sends all of it again; what the log has by then is known."""
+
+    async def busy(_: Any) -> Any:
+        raise BusyError("too much waits to be committed")
+
+    monkeypatch.setattr(engine, "take_exchanges", busy)
+    answer = call("POST", EXCHANGES, tokens.ops, json=[exchange_body()])
+
+    assert (503, "busy", "2") == (answer.status_code, answer.json()["code"], answer.headers["retry-after"])
+
+
+def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """As with a single exchange."""
+    answer = call("POST", EXCHANGES, tokens.dark, json=[exchange_body()])
+    assert (403, "audit_disabled") == (answer.status_code, answer.json()["code"])
+
+
+def test_only_connections_deliver(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """An operator reads and decides."""
+    assert 403 == call("POST", EXCHANGES, tokens.root, json=[exchange_body()]).status_code
