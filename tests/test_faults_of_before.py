@@ -32,7 +32,13 @@ T = TypeVar("T")
 CAPS = {"ops": 1.0, "poor": 0.05, "broke": 0.0, "dark": 1.0}
 POLICY = {"projects": {name: {"costCapPerSession": cap, "enabled": name != "dark"} for name, cap in CAPS.items()}}
 SCORES = "/api/audit/ops/scores"
-OF_CONNECTIONS = {INGEST, "/api/audit/events", "/api/audit/heartbeat", "/api/audit/sessions/{session_id}/finalize"}
+OF_CONNECTIONS = {
+    INGEST,
+    "/api/audit/exchanges",
+    "/api/audit/events",
+    "/api/audit/heartbeat",
+    "/api/audit/sessions/{session_id}/finalize",
+}
 """What a connection's token is for: to deliver records of its own."""
 OPEN = {"/healthz", "/readyz", "/metrics"}
 

@@ -208,7 +208,7 @@ def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
 
 def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> None:
     """What it would have cost is worth reading only if what it did cost is right."""
-    rows = shown.part("What it would have cost")
+    rows = shown.part("Cost without each saving")
     with Store(shown.database) as store:
         (ledger,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
     calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}

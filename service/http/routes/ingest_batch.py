@@ -131,7 +131,7 @@ def _read(
     value: Any, place: int, caller: Holder, redactor: Redactor, now: datetime
 ) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
     """The record of one value of a batch, with what is said beside its answer; or why it is none."""
-    if is_too_deep(value, MAX_DEPTH):
+    if isinstance(value, dict | list) and is_too_deep(value, MAX_DEPTH):
         return RefusedExchange(error=f"[{place}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
         given = IngestBody.model_validate(value)

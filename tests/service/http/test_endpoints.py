@@ -72,6 +72,7 @@ EVALUATE = {
 }
 TABLE: Table = {
     ("POST", "/api/audit/ingest"): Row("connection", 201, EXCHANGE, bad=("", {"session_id": "s"})),
+    ("POST", "/api/audit/exchanges"): Row("connection", 201, [EXCHANGE], bad=NOTHING),
     ("POST", "/api/audit/events"): Row("connection", 201, {"session_id": "s", "first_seq": 9, "events": EVENTS}, bad=NOTHING),
     ("POST", "/api/audit/heartbeat"): Row("connection", 200, {"session_id": "s"}, bad=("", {}), both=True),
     ("POST", "/api/audit/sessions/{session_id}/finalize"): Row("connection", 200, bad=("", {"connection": "A"}), both=True),

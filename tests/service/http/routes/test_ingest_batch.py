@@ -53,7 +53,7 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, excha
     late["exchange"]["timestamp"] = "2098-01-01T00:00:00Z"
     deep["exchange"]["labels"] = json.loads("[" * 200 + "]" * 200)
     other["exchange"]["user_message"]["content"] = "Something else."
-    sent = [exchange_body(1), exchange_body(2), other, {"session_id": "s1"}, late, deep, "none", exchange_body(3)]
+    sent = [exchange_body(1), exchange_body(2), other, {"session_id": "s1"}, late, deep, None, exchange_body(3)]
     body = call("POST", EXCHANGES, tokens.ops, json=sent).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 

@@ -356,7 +356,7 @@ def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: 
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
     address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
     assert ["figures", "details"] == re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page)
-    assert f'<a href="{address}">What judging cost' in page
+    assert f'<a href="{address}">Cost of judging' in page
     details = looks(call, root, unescape(address)).text
     assert all(f'id="{name}" data-part' in details for name in ("figures", "details"))
     for label in ("Exchanges", "Judged", "Anomalies"):
