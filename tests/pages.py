@@ -56,7 +56,7 @@ PAGES = (
     Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
     Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
-    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting alerts, and why")),
+    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting exchanges, and why")),
     Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
     Shown("evaluations", lambda _: LINKS.evaluations(EVALUATED), "Evaluations", ("Refund within the policy", "Failed")),
     Shown(

@@ -48,7 +48,9 @@ class ExchangeAnswer(Answer):
     output_tokens: int | None
     outcome: str = Field(examples=["answered", "no_response"])
     tags: list[str]
-    labels: dict[str, str] = Field(description="The sender's id of it.", examples=[{"agent_version": "1.4.0"}])
+    labels: dict[str, str] = Field(
+        description="Names and values that its sender gave it.", examples=[{"agent_version": "1.4.0"}]
+    )
 
 
 class JudgementAnswer(Answer):

@@ -84,7 +84,9 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
     def revoke(
-        which: Annotated[str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Names or prefixes of tokens.")],
+        which: Annotated[
+            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Holder of the tokens, or prefix of one token.")
+        ],
         database: Database = None,
     ) -> None:
         # Somebody may paste a whole token: what is kept of it is what finds it.
