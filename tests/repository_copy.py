@@ -15,6 +15,8 @@ ROOT = Path(__file__).parent.parent
 _LEFT_OUT = ("docs/pictures/", "docs/assets/")
 _BLOCK = re.compile(r"^```(\w+) title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECONDS = 180
+_OURS = ("ANTHROPIC_", "DRIFTLINE_", "PYTEST_")
+"""How variables begin that would change what runs in a copy."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,34 @@ class Copy:
 
     root: Path
 
-    def run(self, *command: str, folder: Path | None = None) -> str:
-        """The standard output of a Python module with its arguments; AssertionError with all it says where it fails."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+    def run(self, *command: str) -> str:
+        """The standard output of a command that runs in the copy and by its code; AssertionError with all it says where it fails."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        paths = os.pathsep.join([str(self.root), str(self.root / "tests")])
+        # The environment is this one's, which make must not bring up to date.
+        own = {
+            "PYTHONPATH": paths,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MAKEFLAGS": "INSTALLED=",
+            "COLUMNS": "200",
+            "HOME": str(self.root),
+        }
         done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=folder or self.root,
-            env=environment,
+            command,
+            cwd=self.root,
+            env=inherited | own,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
         return done.stdout
+
+    def python(self, module: str, *arguments: str) -> str:
+        """The standard output of a Python module, as `run`."""
+        return self.run(sys.executable, "-m", module, *arguments)
 
     def follow(self, guide: str) -> None:
         """Write the files of a guide's titled blocks, and change those that its diffs change."""

@@ -6,6 +6,7 @@ the processor time, with that of the processes it waited for, and writes the lis
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -32,6 +33,13 @@ def function_of(node: str) -> str:
 def listed() -> frozenset[str]:
     """The test functions that are slow."""
     return frozenset(LIST.read_text("utf-8").split()) if LIST.exists() else frozenset()
+
+
+def defined_tests(file: Path) -> set[str]:
+    """The names of the test functions that a file defines; none where there is no such file."""
+    body = ast.parse(file.read_text("utf-8")).body if file.exists() else []
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {name for name in names if name.startswith("test_")}
 
 
 def mark(items: Iterable[pytest.Item]) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from consoles import files_in, is_shown, typed_in
-from repository_copy import ROOT, copy_repository
+from repository_copy import ROOT, Copy, copy_repository
 from shells import blocks_in
 
 pytestmark = pytest.mark.slow
@@ -30,28 +27,14 @@ TYPING = """
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     """The repository with the files that the guide has the reader write, and nothing else."""
-    folder = copy_repository(tmp_path_factory.mktemp("copy")).root
-    (folder / ".venv").symlink_to(sys.prefix)
+    made = copy_repository(tmp_path_factory.mktemp("copy"))
+    (made.root / ".venv").symlink_to(sys.prefix)
     for name, content in files_in(GUIDE.read_text("utf-8")).items():
-        assert not (folder / name).exists()
-        (folder / name).write_text(content, "utf-8")
-    return folder
-
-
-def run_in(copy: Path, *command: str) -> str:
-    """What a command prints that runs in the copy and by its code."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "DRIFTLINE_", "PYTEST_"))
-    }
-    # The environment is this one's, which make must not bring up to date.
-    ours = {"PYTHONPATH": f"{copy}:{copy / 'tests'}", "MAKEFLAGS": "INSTALLED=", "COLUMNS": "200", "HOME": str(copy)}
-    done = subprocess.run(
-        command, check=False, cwd=copy, env=inherited | ours, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    assert 0 == done.returncode, done.stdout[-8000:] + done.stderr[-8000:]
-    return done.stdout
+        assert not (made.root / name).exists()
+        (made.root / name).write_text(content, "utf-8")
+    return made
 
 
 def test_a_detector_is_one_module() -> None:
@@ -62,24 +45,24 @@ def test_a_detector_is_one_module() -> None:
     assert "weight=0" in written[MODULE]
 
 
-def test_the_detector_of_the_guide_passes_the_laws_and_is_shown(copy: Path) -> None:
+def test_the_detector_of_the_guide_passes_the_laws_and_is_shown(copy: Copy) -> None:
     """Generating, the contract tests, the page, HTTP and SQL go by what is registered."""
     (block,) = blocks_in(GUIDE)
-    printed = run_in(copy, "/bin/bash", "-c", f"set -eu\n{block}")
+    printed = copy.run("/bin/bash", "-c", f"set -eu\n{block}")
 
     assert "passed" in printed
     assert "wrote docs/reference/detectors.md" in printed
-    assert "## retry_storm\n" in (copy / "docs/reference/detectors.md").read_text("utf-8")
-    assert "retry_storm" in (copy / "docs/reference/packages.md").read_text("utf-8")
-    run_in(copy, ".venv/bin/ruff", "check", MODULE)
-    run_in(copy, ".venv/bin/ruff", "format", "--check", MODULE)
+    assert "## retry_storm\n" in (copy.root / "docs/reference/detectors.md").read_text("utf-8")
+    assert "retry_storm" in (copy.root / "docs/reference/packages.md").read_text("utf-8")
+    copy.run(".venv/bin/ruff", "check", MODULE)
+    copy.run(".venv/bin/ruff", "format", "--check", MODULE)
 
 
-def test_what_the_guide_has_the_reader_type_finds_the_new_failure(copy: Path) -> None:
+def test_what_the_guide_has_the_reader_type_finds_the_new_failure(copy: Copy) -> None:
     """On the command line, in an import and in SQL; the trust score stays 100, for the weight is 0."""
     typed = typed_in(GUIDE.read_text("utf-8"))
     commands = json.dumps([one.command for one in typed])
-    printed = json.loads(run_in(copy, sys.executable, "-c", textwrap.dedent(TYPING), commands).splitlines()[-1])
+    printed = json.loads(copy.run(sys.executable, "-c", textwrap.dedent(TYPING), commands).splitlines()[-1])
 
     assert 4 == len(typed)
     for one, said in zip(typed, printed, strict=True):

@@ -25,7 +25,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     """A copy in which every step of the guide was done, the reference included."""
     made = copy_repository(tmp_path_factory.mktemp("repository"))
     made.follow(GUIDE)
-    made.run("schemas.generate")
+    made.python("schemas.generate")
     return made
 
 
@@ -38,20 +38,20 @@ def filled(copy: Copy) -> Path:
 
 def driftline(copy: Copy, *words: str) -> str:
     """What a command of the copy prints."""
-    return copy.run("service.cli.main", *words)
+    return copy.python("service.cli.main", *words)
 
 
 def test_the_checks_are_content_with_what_the_guide_adds(copy: Copy) -> None:
     """Whoever follows the guide has nothing left to guess before `make lint` passes."""
-    copy.run("ruff", "check", "--quiet", "analytics", "audit", "service", "streams", "schemas")
-    copy.run("ruff", "format", "--check", "--quiet", "service/http", "service/cli", "service/pages", "streams/sources")
-    copy.run("schemas.generate", "--check")
+    copy.python("ruff", "check", "--quiet", "analytics", "audit", "service", "streams", "schemas")
+    copy.python("ruff", "format", "--check", "--quiet", "service/http", "service/cli", "service/pages", "streams/sources")
+    copy.python("schemas.generate", "--check")
 
 
 def test_the_cases_of_the_new_query_pass(copy: Copy) -> None:
     """The case file is the query's specification."""
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    copy.run("pytest", *options, "tests/sql/test_queries.py", "-k", "busiest_agents")
+    copy.python("pytest", *options, "tests/sql/test_queries.py", "-k", "busiest_agents")
 
 
 def test_the_new_source_and_check_and_command_work(copy: Copy, filled: Path) -> None:

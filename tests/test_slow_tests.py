@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 import slow_tests
-from slow_tests import PROCESSOR, WALL, function_of, listed, measured, slow_among
+from slow_tests import PROCESSOR, WALL, defined_tests, function_of, listed, measured, slow_among
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("kafka", "browser", "openclaw", "service/http", "service/pages", "service/cli", "streams/replay", "analytics/store")
@@ -15,15 +14,13 @@ KINDS = ("kafka", "browser", "openclaw", "service/http", "service/pages", "servi
 
 def functions_in(file: Path) -> set[str]:
     """The test functions of a file, as the list names them."""
-    tree = ast.parse(file.read_text("utf-8"))
-    tests = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return {f"{file.relative_to(ROOT)}::{name}" for name in tests if name.startswith("test_")}
+    return {f"{file.relative_to(ROOT)}::{name}" for name in defined_tests(file)}
 
 
 def test_every_slow_test_exists() -> None:
     """A test that was renamed would run in `make test` again, unmeasured."""
     files = {name.partition("::")[0] for name in listed()}
-    assert set() == listed() - set().union(*(functions_in(ROOT / file) for file in files if (ROOT / file).exists()))
+    assert set() == listed() - set().union(*(functions_in(ROOT / file) for file in files))
 
 
 @pytest.mark.parametrize("kind", KINDS)

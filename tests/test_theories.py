@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+from slow_tests import defined_tests
 
 ROOT = Path(__file__).parent.parent
 THEORIES = sorted(
@@ -26,7 +26,7 @@ def test_the_hard_mechanisms_have_a_theory() -> None:
 def test_the_tests_of_a_theory_exist(theory: Path) -> None:
     """A rule whose test is gone is a wish."""
     named = NAMED.findall((ROOT / theory).read_text("utf-8"))
-    missing = [f"{file}::{name}" for file, name in named if name not in functions_of(ROOT / file)]
+    missing = [f"{file}::{name}" for file, name in named if name not in defined_tests(ROOT / file)]
     assert named
     assert missing == []
 
@@ -40,10 +40,3 @@ def test_every_rule_has_a_test(theory: Path) -> None:
         int(number) for line in re.findall(r"^- Rules? ([\d, ]+)", tests, re.MULTILINE) for number in re.findall(r"\d+", line)
     }
     assert {int(number) for number in RULE.findall(rules)} == tested
-
-
-def functions_of(file: Path) -> set[str]:
-    """The names of the functions of a module; none where there is no such file."""
-    if not file.exists():
-        return set()
-    return {node.name for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}

@@ -39,7 +39,7 @@ MAX_DEPTH = 32
 
 def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
     """Whether a JSON value nests deeper than `limit`; goes down level by level, so that no depth can exhaust the stack."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(limit):
         level = [
             child

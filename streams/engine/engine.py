@@ -31,7 +31,7 @@ from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, un
 from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted, Admission, admissible, encoded_each
 from streams.log.group_commit import Commits, GroupCommit
-from streams.log.ingest_outcome import Taken, one_of, taken
+from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 from streams.upkeep.erased_now import ErasedNow
@@ -117,8 +117,7 @@ class Engine:
 
         BusyError when too much waits already: then none was taken.
         """
-        # One is encoded sooner than a thread has begun.
-        encoded = await asyncio.to_thread(encoded_each, exchanges) if len(exchanges) > 1 else encoded_each(exchanges)
+        encoded = await encoded_each(exchanges)
         accepted = Accepted()
         for message in encoded:
             if isinstance(message, bytes):
@@ -126,17 +125,10 @@ class Engine:
         if not accepted.records:
             return [message for message in encoded if isinstance(message, RecordError)]
         committed = await self._commits.submit(Submission(outside=accepted))
-        fates = iter(committed.fates["exchanges"])
-        if WRITTEN in committed.fates["exchanges"]:
+        fates = committed.fates["exchanges"]
+        if WRITTEN in fates:
             self._wake()
-        return await asyncio.to_thread(
-            lambda: [
-                message
-                if isinstance(message, RecordError)
-                else taken(exchange, next(fates), committed, self.policy, self.store)
-                for exchange, message in zip(exchanges, encoded, strict=True)
-            ]
-        )
+        return await asyncio.to_thread(outcomes, exchanges, placed(encoded, fates), committed, self.policy, self.store)
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Append records from outside; durable on return. Known ones are left out, so that sending twice changes nothing."""

@@ -29,7 +29,7 @@ from streams.kafka.sink.rebuilding import finish
 from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.kafka.values.decoding import Reframe
 from streams.log.admission import Accepted, admissible, encoded_each
-from streams.log.ingest_outcome import Taken, one_of, taken
+from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
 from streams.log.ownership import require_kafka
 from streams.stage_batches import named_session
@@ -108,21 +108,15 @@ class Gateway:
 
         BusyError or BrokerError when they are not taken: sent again, those that the broker has are known.
         """
-        encoded = await asyncio.to_thread(encoded_each, exchanges) if len(exchanges) > 1 else encoded_each(exchanges)
+        encoded = await encoded_each(exchanges)
         fates: dict[int, str] = {}
         for part in _rounds(exchanges, encoded):
             messages = [message for place in part if isinstance(message := encoded[place], bytes)]
             async with self._turns_of(exchanges[place] for place in part):
-                found = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
-            fates |= dict(zip(part, found, strict=True))
-        return await asyncio.to_thread(
-            lambda: [
-                message
-                if isinstance(message, RecordError)
-                else taken(exchange, fates[place], _UNDECIDED, self.policy, self.store)
-                for place, (exchange, message) in enumerate(zip(exchanges, encoded, strict=True))
-            ]
-        )
+                told = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
+            fates |= dict(zip(part, told, strict=True))
+        found = placed(encoded, (fates[place] for place in sorted(fates)))
+        return await asyncio.to_thread(outcomes, exchanges, found, _UNDECIDED, self.policy, self.store)
 
     @contextlib.asynccontextmanager
     async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
@@ -212,5 +206,6 @@ def _rounds(exchanges: Sequence[Exchange], encoded: Sequence[bytes | RecordError
     left = [place for place, message in enumerate(encoded) if isinstance(message, bytes)]
     while left:
         first = {(exchanges[place].connection, exchanges[place].exchange_id): place for place in reversed(left)}
-        yield sorted(first.values())
-        left = [place for place in left if place not in first.values()]
+        taken = set(first.values())
+        yield sorted(taken)
+        left = [place for place in left if place not in taken]

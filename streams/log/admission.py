@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -169,8 +170,13 @@ def admissible(record: Record) -> bytes:
     return message
 
 
-def encoded_each(records: Iterable[Record]) -> list[bytes | RecordError]:
+async def encoded_each(records: Sequence[Record]) -> list[bytes | RecordError]:
     """Each of some records from outside in its encoding, or why it may not be written."""
+    # One is encoded sooner than a thread has begun.
+    return await asyncio.to_thread(_encoded_each, records) if len(records) > 1 else _encoded_each(records)
+
+
+def _encoded_each(records: Sequence[Record]) -> list[bytes | RecordError]:
     found: list[bytes | RecordError] = []
     for record in records:
         try:

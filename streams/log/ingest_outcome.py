@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from analytics.queries import query_rows
@@ -45,6 +45,22 @@ class Taken:
     spent_usd: float = 0.0
     cap_usd: float | None = None
     """The session's cap; None is none."""
+
+
+def placed(encoded: Sequence[bytes | RecordError], fates: Iterable[str]) -> list[str | RecordError]:
+    """The fate of each record, or why it may not be written; `fates` are of those that may, in their order."""
+    following = iter(fates)
+    return [message if isinstance(message, RecordError) else next(following) for message in encoded]
+
+
+def outcomes(
+    exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
+) -> list[Taken | RecordError]:
+    """What became of each exchange, or why it may not be written."""
+    return [
+        fate if isinstance(fate, RecordError) else taken(exchange, fate, committed, policy, store)
+        for exchange, fate in zip(exchanges, fates, strict=True)
+    ]
 
 
 def one_of(results: Sequence[Taken | RecordError]) -> Taken:

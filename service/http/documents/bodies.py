@@ -42,11 +42,15 @@ class JsonRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            ours = StrictJsonRequest(request.scope, request.receive)
+            ours = self.read(request)
             ours.max_depth = self.max_depth
             return await handler(ours)
 
         return strict
+
+    def read(self, request: Request) -> StrictJsonRequest:
+        """The request as one of ours."""
+        return StrictJsonRequest(request.scope, request.receive)
 
 
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:

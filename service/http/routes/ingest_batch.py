@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
@@ -63,19 +63,12 @@ class ExchangesRoute(JsonRoute):
 
     max_depth = None
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, which sees lines as the array that they stand for."""
-        of_json, of_values = super().get_route_handler(), super(JsonRoute, self).get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            if not request.headers.get("content-type", "").lower().startswith(NDJSON.decode()):
-                return await of_json(request)
-            headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
-            lines = Lines({**request.scope, "headers": headers}, request.receive)
-            lines.max_depth = None
-            return await of_values(lines)
-
-        return handle
+    def read(self, request: Request) -> StrictJsonRequest:
+        """The request; lines as the array that they stand for."""
+        if not request.headers.get("content-type", "").lower().startswith(NDJSON.decode()):
+            return super().read(request)
+        headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
+        return Lines({**request.scope, "headers": headers}, request.receive)
 
 
 router = APIRouter(route_class=ExchangesRoute, tags=["records"])
@@ -104,9 +97,10 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
         outcomes = await engine.take_exchanges(batch.records) if batch.records else []
     answers = await _answers(services, batch, outcomes)
     results = [batch.refused.get(place) or answers[place] for place in range(len(body))]
-    counts = Counter(outcome.fate for outcome in outcomes if isinstance(outcome, Taken))
+    counts = Counter[str]()
     for outcome in outcomes:
         if isinstance(outcome, Taken):
+            counts[outcome.fate] += 1
             services.metrics.ingested(outcome_of_ingest(outcome))
     refused = sum(isinstance(one, RefusedExchange) for one in results)
     return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
@@ -131,7 +125,7 @@ def _read(
     value: Any, place: int, caller: Holder, redactor: Redactor, now: datetime
 ) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
     """The record of one value of a batch, with what is said beside its answer; or why it is none."""
-    if isinstance(value, dict | list) and is_too_deep(value, MAX_DEPTH):
+    if is_too_deep(value, MAX_DEPTH):
         return RefusedExchange(error=f"[{place}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
         given = IngestBody.model_validate(value)
