@@ -42,7 +42,7 @@ kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets e
 test test-slow slow-tests soak: export PYTHONDONTWRITEBYTECODE :=
 test: $(INSTALLED)       ## run the tests but the slow ones: a few minutes; make check runs them all
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow' --timeout 300
 
 test-slow: $(INSTALLED)  ## run the slow tests: whole installations, other programs, kills; make soak has the full counts
 	@test -d tests/__pycache__ || $(BIN)/pytest --collect-only -qq >/dev/null || :
@@ -84,7 +84,7 @@ chaos: $(INSTALLED)      ## break a whole installation at random points and chec
 
 # A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/soak.py).
 soak: $(INSTALLED)       ## run the tests with the full counts of kills, rounds and versions, then 400 runs and a week of the real OpenClaw: hours
-	DRIFTLINE_TESTS=soak HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 --dist worksteal
+	DRIFTLINE_TESTS=soak HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 -o faulthandler_timeout=0
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; export PYTHONPATH=tests:.; \
 	$(BIN)/python -m openclaw.verdicts "$$fresh/runs" --healthy 200 --planted 200; \
 	$(BIN)/python -m openclaw.week "$$fresh/week"
