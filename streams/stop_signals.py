@@ -13,21 +13,24 @@ Handler = Callable[[signal.Signals], object]
 
 @contextlib.contextmanager
 def handled_in_loop(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Iterator[None]:
-    """Have the running event loop call `handler` with each of these signals.
+    """Have the running event loop call `handler` with each of these signals; afterwards they mean what they meant before.
 
     A loop outside of the main thread hears no signals: there, the context does nothing.
     """
     loop = asyncio.get_running_loop()
-    heard = []
+    before = {}
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         for number in numbers:
+            found = signal.getsignal(number)
             loop.add_signal_handler(number, handler, number)
-            heard.append(number)
+            before[number] = found
     try:
         yield
     finally:
-        for number in heard:
+        for number, handler_before in before.items():
             loop.remove_signal_handler(number)
+            # The loop leaves Python's own handler behind, also where a shell had started the process to ignore the signal.
+            signal.signal(number, handler_before)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,21 @@ def test_a_loop_hears_a_signal_while_the_context_is_open(number: signal.Signals)
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_that_was_ignored_is_ignored_again() -> None:
+    """A shell starts what runs in the background so that Ctrl-C does not end it, and it stays so after a loop has run."""
+
+    async def work() -> None:
+        with handled_in_loop(lambda _: None):
+            assert signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        asyncio.run(work())
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_loop_outside_of_the_main_thread_works_without_signals() -> None:
     """A caller that embeds Driftline in a thread keeps its own handlers."""
     ended = []
