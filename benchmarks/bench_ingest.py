@@ -35,7 +35,7 @@ from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING
 
-REQUESTS = {1: 100, 4: 200, 16: 480, 64: 960}
+REQUESTS = {1: 1_000, 4: 1_500, 16: 3_000, 64: 4_000}
 """Requests of a run, by the number of clients."""
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 STORED = 1_000_000

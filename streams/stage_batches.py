@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,6 +71,17 @@ class StageBatch:
             for name, frame in self.frames.items()
         ]
         return heapq.merge(*streams, key=lambda row: row[0])
+
+
+@dataclass(frozen=True)
+class RecordBatch:
+    """Consecutive records of one partition that never were columns: offset, session key and record of each, in order."""
+
+    rows: Sequence[tuple[int, str, Record]]
+
+    def records(self) -> Iterator[tuple[int, str, Record]]:
+        """Yield offset, session key and record, in the order of the topic."""
+        return iter(self.rows)
 
 
 @dataclass

@@ -13,7 +13,9 @@ from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
 from schemas.registry import schema_of, topics
 
-__all__ = ["COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]
+__all__ = ["AHEAD", "COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]
+AHEAD = "write-ahead log"
+"""Consumer whose watermark says which entry of the write-ahead log lands next."""
 END = "end"
 """Consumer whose watermarks say where topics ended when something was last deleted from them."""
 COMPACTION = "compaction"

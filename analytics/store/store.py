@@ -38,6 +38,8 @@ class Store:
         self.path = path
         self._lock = threading.RLock()
         self._ends: dict[str, int] = {}
+        self.commits = 0
+        """How many transactions were committed: for caches of what the tables hold."""
         self.met = Met()
         """Twins that were met, for who asks what a record is before it comes here."""
         with contextlib.ExitStack() as opening:
@@ -75,6 +77,7 @@ class Store:
                 yield Transaction(self._connection, ends, self.met)
                 self._connection.commit()
                 self._ends = ends
+                self.commits += 1
             except BaseException:
                 with contextlib.suppress(duckdb.Error):  # after a fatal error there is nothing to roll back
                     self._connection.rollback()

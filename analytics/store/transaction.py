@@ -14,9 +14,10 @@ from analytics.deletion.erased import ERASURES, without_erased
 from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
-from analytics.store.inserting import BATCH, PARTITION, insert, insert_at, registered
-from analytics.store.positions import COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
-from analytics.store.replacing import FEW, replace
+from analytics.store.inserting import BATCH, PARTITION, insert, insert_at
+from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
+from analytics.store.replacing import replace
+from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
 from analytics.sums.macros import CONSUMER as DAILY
 from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
@@ -30,7 +31,7 @@ MADE_HERE = -1
 Partition = tuple[str, int]
 """Topic and number of a partition."""
 _RUNS = "Diagnosis"
-_LASTING = (END, RETENTION, COMPACTION, DAILY, RUN_NUMBERS)
+_LASTING = (AHEAD, END, RETENTION, COMPACTION, DAILY, RUN_NUMBERS)
 """Consumers whose watermarks stay when everything that stages made is made again."""
 
 
@@ -178,16 +179,7 @@ class Transaction:
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
         """The states of a stage for those of the keys that have one."""
-        if len(keys) <= FEW:
-            marks = ", ".join("?" * len(keys)) or "NULL"
-            statement = f"SELECT key, state FROM {full_name(schema_of('StageState'))} WHERE stage = ? AND key IN ({marks})"
-            return dict(self._connection.execute(statement, [stage, *keys]).fetchall())
-        with registered(self._connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
-            rows = self._connection.execute(
-                f"SELECT key, state FROM {full_name(schema_of('StageState'))} SEMI JOIN {BATCH} USING (key) WHERE stage = $stage",
-                {"stage": stage},
-            ).fetchall()
-        return dict(rows)
+        return stored_states(self._connection, stage, keys)
 
     def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
         """Replace the states of a stage for the given keys."""

@@ -74,7 +74,7 @@ Report = Callable[[Progress], None]
 
 def catch_up(workspace: Workspace) -> None:
     """Let intake and diagnosis read what is there, so that sessions are complete; no request for an evaluation is touched."""
-    LogWriter(workspace.store, workspace.runner).catch_up()
+    LogWriter(workspace.store, workspace.runner, workspace.policy).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:

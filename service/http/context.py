@@ -14,7 +14,7 @@ import anyio.to_thread
 import duckdb
 from fastapi import Depends, Request
 
-from schemas.errors import StoreError
+from schemas.errors import DriftlineError, StoreError
 from service.access.access import AccessStore
 from service.documents.score_times import ScoreTimes
 from service.http.bounds import ApiSettings
@@ -54,6 +54,9 @@ class ApiContext:
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
         """What a function reads with a cursor of its own, in a thread; not more than so many at once."""
+        # Whoever got a 201 sees the exchange; what cannot land now does not keep anybody from reading what has.
+        with contextlib.suppress(DriftlineError, duckdb.Error):
+            await self.engine.land_taken()
 
         def asked() -> Found:
             with contextlib.closing(self.engine.store.cursor()) as cursor:

@@ -14,14 +14,13 @@ from pathlib import Path
 import msgspec
 
 from analytics.store.connection import IN_USE
-from analytics.store.store import Store
 from schemas.errors import InputError, SettingsError, StoreError
 from service.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.kafka import connection_of
 from service.known_projects import unknown_project
 from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
-from service.workspace import policy_of, require_database, stages_behind, utc_now
+from service.workspace import open_workspace, policy_of, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
 from streams.replay.history.exported import origin_of_parquet
 from streams.replay.history.merging import merge, outcome_in
@@ -175,7 +174,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
             for option, text in (("--from-offset", wanted.offsets.first), ("--to-offset", wanted.offsets.last))
         )
         return asyncio.run(parts_of_topics(connection_of(settings), first, last)), ""
-    note = _made_ready(settings.database) if origin.kind == TABLES else ""
+    note = _made_ready(settings) if origin.kind == TABLES else ""
     with _explained(), Tables(origin) as tables:
         contents = tables.contents(wanted.scope)
         if not contents.exchanges:
@@ -183,11 +182,11 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
         return parts_of_tables(tables, wanted.workers), note
 
 
-def _made_ready(database: Path) -> str:
-    """Bring a database's tables up to date and its log into the file, so that several processes can read it; answers what to note."""
-    with _explained(), Store(database) as store:
-        behind = stages_behind(store)
-        store.checkpoint()
+def _made_ready(settings: Settings) -> str:
+    """Bring a database's tables up to date and its logs into the file, so that several processes can read it; return a note, if any."""
+    with _explained(), open_workspace(settings) as workspace:
+        behind = stages_behind(workspace.store)
+        workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""
 
 

@@ -7,6 +7,7 @@ nothing waits. The judged stages run in the event loop, because they wait for a 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -65,7 +66,7 @@ class Engine:
         self.judge_name = judge_name
         self._limits = limits or EngineLimits()
         self._stages = stages
-        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now))
+        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now), policy)
         self._log = GroupCommit(
             self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
         )
@@ -82,6 +83,9 @@ class Engine:
         """Take up what the last process left, then work in the background."""
         await asyncio.to_thread(self._catch_up)
         self._workers = tuple(map(self._worker, self._stages))
+        loop = asyncio.get_running_loop()
+        self._writer.on_landed = functools.partial(loop.call_soon_threadsafe, self._wake)
+        self._writer.on_fatal = functools.partial(loop.call_soon_threadsafe, self._commits.give_up_database)
         self._log.start()
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
         for task in self._tasks:
@@ -101,6 +105,7 @@ class Engine:
         self._tasks[-1].cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
+        await asyncio.to_thread(self._writer.close)
         if self.judge is not None:
             await self.judge.aclose()
         self._workers = ()
@@ -118,17 +123,18 @@ class Engine:
         BusyError when too much waits already: then none was taken.
         """
         encoded = await encoded_each(exchanges)
-        accepted = Accepted()
-        for message in encoded:
+        accepted, records = Accepted(), []
+        for exchange, message in zip(exchanges, encoded, strict=True):
             if isinstance(message, bytes):
                 accepted.add("exchanges", message)
-        if not accepted.records:
+                records.append(exchange)
+        if not records:
             return [message for message in encoded if isinstance(message, RecordError)]
-        committed = await self._commits.submit(Submission(outside=accepted))
+        committed = await self._commits.submit(Submission(outside=accepted, exchanges=records))
         fates = committed.fates["exchanges"]
         if WRITTEN in fates:
             self._wake()
-        return await asyncio.to_thread(outcomes, exchanges, placed(encoded, fates), committed, self.policy, self.store)
+        return await outcomes(exchanges, placed(encoded, fates), committed, self.policy, self.store)
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Append records from outside; durable on return. Known ones are left out, so that sending twice changes nothing."""
@@ -149,6 +155,7 @@ class Engine:
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended; False where no record of it is there."""
         values = {"session": session_id, "connection": connection, "as_of": self.now()}
+        await self.land_taken()
         rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
         if rows:
             await self._commits.submit(Submission(outside=closings(rows, EXPLICIT, self.now())))
@@ -161,7 +168,13 @@ class Engine:
         return self.judge is not None
 
     async def landed(self, _topic: str) -> None:
-        """At once: what was taken in is in the store."""
+        """Return when the store shows everything that was taken in."""
+        await self.land_taken()
+
+    async def land_taken(self) -> None:
+        """Land what is in the write-ahead log alone."""
+        if not self._writer.is_landed:
+            await self._commits.submit(Submission(), must=True)
 
     def events_under_way(self, _connection: str, _session_id: str) -> Mapping[str, int]:
         """None: what was taken in is in the store."""
@@ -169,6 +182,7 @@ class Engine:
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""
+        await self.land_taken()
         without = not_audited(self.policy)
         rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
         written = 0
@@ -183,7 +197,9 @@ class Engine:
         why_not, queues = "it is not started", {"commits": 0, **{stage.queue: 0 for stage in self._stages}, "sessions": 0}
         if self._workers:
             why_not = self._why_not()
-            pending = {worker.stage.queue: worker.pending for worker in self._workers}
+            pending = {
+                worker.stage.queue: worker.pending + self._writer.unlanded_on(worker.stage.source) for worker in self._workers
+            }
             queues |= {"commits": self._log.waiting, **pending, "sessions": sum(worker.sessions for worker in self._workers)}
         return EngineState(not why_not, why_not, queues, self._calls.outcomes, self._calls.spent_usd)
 
@@ -194,12 +210,13 @@ class Engine:
             return f"{ended} ended by a fault of Driftline"
         if self._log.waiting >= self._limits.waiting:
             return "too much waits to be committed"
-        return self._commits.trouble
+        return self._commits.trouble or (self._writer.failing and f"what was taken in does not land: {self._writer.failing}")
 
     async def drained(self) -> None:
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
         if not self._workers:
             return
+        await self.land_taken()
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._judged()), asyncio.create_task(self.broken.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
@@ -210,6 +227,7 @@ class Engine:
     async def _judged(self) -> None:
         for worker in self._workers:
             await worker.drained()
+            await self.land_taken()
 
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
@@ -223,6 +241,7 @@ class Engine:
             self.store,
             task_judge,
             recorded=recorded_in(self.store),
+            landed=self.land_taken,
             commit=self._commits.insist,
             erased=self._erased,
             admission=lambda: Admission(self.redactor, self.now()),
@@ -235,6 +254,7 @@ class Engine:
             self.broken.set()
 
     def _catch_up(self) -> None:
+        self._writer.recover()
         settled = settle_interrupted(self.store, self.now())
         if settled:
             log.warning("%d judge calls were under way when the last process ended: charged in full", settled)
@@ -257,6 +277,7 @@ class Engine:
         while True:
             await asyncio.sleep(self._limits.idle_check)
             try:
+                await self.land_taken()
                 for part in await asyncio.to_thread(list, idle_closings(self.store, self.policy, self.now())):
                     await self._commits.submit(Submission(outside=part))
                     self._wake()

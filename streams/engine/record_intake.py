@@ -83,6 +83,10 @@ class RecordIntake(Protocol):
         """Return when the store shows everything that the topic has at this moment; BusyError when that takes too long."""
         ...
 
+    async def land_taken(self) -> None:
+        """Let the store show what this process has taken in and keeps in a log of its own; on Kafka there is none."""
+        ...
+
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were taken in and that the store does not show yet: id and position."""
         ...

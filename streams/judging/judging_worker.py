@@ -65,6 +65,7 @@ class JudgingWorker:
         *,
         recorded: Recorded,
         commit: Commit,
+        landed: Callable[[], Awaitable[None]],
         erased: ErasedNow,
         admission: Callable[[], Admission],
     ) -> None:
@@ -73,6 +74,7 @@ class JudgingWorker:
         self._task_judge = task_judge
         self._recorded = recorded
         self._commit = commit
+        self._landed = landed
         self._erased = erased
         self._admission = admission
         self._wake = asyncio.Event()
@@ -80,6 +82,7 @@ class JudgingWorker:
         self._stopping = False
         self._sessions = SessionQueues(self._judge, self._note_failure)
         self._states: dict[str, JudgedState] = {}
+        self._forgot = False  # whether a state that is not here may be newer than the tables show
         self._under_way: dict[int, int] = {}  # size of each task by offset, ascending
         self._subjects: Counter[Subject] = Counter()  # how many of the tasks under way are about each
         self.failure: BaseException | None = None
@@ -135,9 +138,11 @@ class JudgingWorker:
             self._next = await asyncio.to_thread(self._store.next_position, self.stage.source, self._next)
             return True
         unknown = list({key for _, key, _ in tasks} - self._states.keys())
-        self._states |= await asyncio.to_thread(self._read_states, unknown)
         stage, began = self.stage, self._begun_before
         known = [stage.subject_of(task) for offset, _, task in tasks if offset < began or stage.may_be_known(task)]
+        if known or self._forgot:
+            await self._landed()
+        self._states |= await asyncio.to_thread(self._read_states, unknown)
         recorded = await asyncio.to_thread(self._recorded, known) if known else {}
         for offset, key, task in tasks:
             subject = stage.subject_of(task)
@@ -173,6 +178,7 @@ class JudgingWorker:
         if pending.recorded is not None:
             return pending.recorded
         subject = self.stage.subject_of(pending.task)
+        await self._landed()
         return (await asyncio.to_thread(self._recorded, [subject])).get(subject, ())
 
     def _note_done(self, pending: Pending) -> None:
@@ -217,3 +223,4 @@ class JudgingWorker:
             idle = [key for key in self._states if key not in self._sessions]
             for key in idle[: len(idle) // 2]:
                 del self._states[key]
+            self._forgot = True

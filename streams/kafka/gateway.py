@@ -116,7 +116,7 @@ class Gateway:
                 told = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
             fates |= dict(zip(part, told, strict=True))
         found = placed(encoded, (fates[place] for place in sorted(fates)))
-        return await asyncio.to_thread(outcomes, exchanges, found, _UNDECIDED, self.policy, self.store)
+        return await outcomes(exchanges, found, _UNDECIDED, self.policy, self.store)
 
     @contextlib.asynccontextmanager
     async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
@@ -158,6 +158,9 @@ class Gateway:
     async def landed(self, topic: str) -> None:
         """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
         await self._acceptance.landed(topic)
+
+    async def land_taken(self) -> None:
+        """Return at once: this process keeps no log of its own."""
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were produced and have not landed: id and position."""

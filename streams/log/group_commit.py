@@ -21,18 +21,18 @@ from typing import Generic, TypeVar
 import duckdb
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
-from schemas.errors import BusyError, StoreError
+from schemas.errors import BusyError
 from streams.judging.call_budget import StoppedError
-from streams.log.log_writer import Committed, Submission
+from streams.log.log_writer import TROUBLE, Committed, Submission
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
-TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
-"""What keeps the log from taking records whatever they hold, such as a full disk."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between one try and the next: half a second, then twice as long, up to ten."""
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
+AGAIN = 1.0
+"""Seconds after which work that can wait is tried again when it has failed."""
 log = logging.getLogger(__name__)
 
 
@@ -40,13 +40,14 @@ class GroupCommit(Generic[Work, Done]):
     """Commits submissions in order, as many at once as have come together.
 
     `commit` makes all of them durable or none, and answers one outcome each. When it fails for several, each is tried alone, so that
-    one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers whether more is left.
+    one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers after how many seconds
+    it is to be called again, None: once something was committed.
     """
 
     def __init__(
         self,
         commit: Callable[[Sequence[Work]], Sequence[Done]],
-        rest: Callable[[], bool],
+        rest: Callable[[], float | None],
         *,
         capacity: int,
         at_once: int,
@@ -90,19 +91,18 @@ class GroupCommit(Generic[Work, Done]):
         self._thread.join()
 
     def _run(self) -> None:
-        restless = True
-        while (batch := self._next(wait=not restless)) is not None:
+        pause: float | None = 0.0
+        while (batch := self._next(pause)) is not None:
             if batch:
                 self._settle(batch)
-                restless = True
+                pause = 0.0
             else:
-                restless = self._rest_quietly()
+                pause = self._rest_quietly()
 
-    def _next(self, *, wait: bool) -> list[tuple[Work, Future[Done]]] | None:
-        """What is waiting, perhaps nothing; None at the end."""
+    def _next(self, pause: float | None) -> list[tuple[Work, Future[Done]]] | None:
+        """Return what is waiting, nothing where nothing came for so many seconds; None at the end."""
         with self._changed:
-            while wait and not self._waiting and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._waiting or self._closed, pause)
             if self._closed and not self._waiting:
                 return None
             count = min(self._at_once, len(self._waiting))
@@ -124,12 +124,12 @@ class GroupCommit(Generic[Work, Done]):
             if future.set_running_or_notify_cancel():
                 future.set_result(outcome)
 
-    def _rest_quietly(self) -> bool:
+    def _rest_quietly(self) -> float | None:
         try:
             return self._rest()
         except Exception:
             log.exception("work that could wait failed")
-            return False
+            return AGAIN
 
 
 class Commits:
@@ -158,8 +158,8 @@ class Commits:
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
-                log.critical("the database has given up: %s", _first_line(error))
-                self._broken.set()
+                log.critical("%s", _first_line(error))
+                self.give_up_database()
             raise
         self._failed_at = -RECENT
         return committed
@@ -173,6 +173,11 @@ class Commits:
             await again(self.submit, submission, must=True)
         except TROUBLE as error:
             raise StoppedError from error
+
+    def give_up_database(self) -> None:
+        """Say that another process has to open the database again."""
+        log.critical("the database has given up and has to be opened again")
+        self._broken.set()
 
     def give_up(self) -> None:
         """What the log does not take now is made again by the next start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import RecordError
-from schemas.records import Exchange, ScoringTask
+from schemas.records import Exchange, Score
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
@@ -53,10 +54,19 @@ def placed(encoded: Sequence[bytes | RecordError], fates: Iterable[str]) -> list
     return [message if isinstance(message, RecordError) else next(following) for message in encoded]
 
 
-def outcomes(
+async def outcomes(
     exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
 ) -> list[Taken | RecordError]:
-    """What became of each exchange, or why it may not be written."""
+    """Return what became of each exchange, or why it may not be written."""
+    # One that is new is told of sooner than a thread has begun; of a known one the tables are asked.
+    if len(exchanges) == 1 and fates[0] != KNOWN:
+        return _outcomes(exchanges, fates, committed, policy, store)
+    return await asyncio.to_thread(_outcomes, exchanges, fates, committed, policy, store)
+
+
+def _outcomes(
+    exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
+) -> list[Taken | RecordError]:
     return [
         fate if isinstance(fate, RecordError) else taken(exchange, fate, committed, policy, store)
         for exchange, fate in zip(exchanges, fates, strict=True)
@@ -74,14 +84,29 @@ def one_of(results: Sequence[Taken | RecordError]) -> Taken:
 def taken(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:
     """What to tell of an exchange with this fate, and of what was decided on it."""
     project = policy.for_project(exchange.project)
+    decision = committed.decisions.get((exchange.connection, exchange.exchange_id))
+    if fate == WRITTEN and isinstance(decision, Score):
+        return _left_out(decision)
     told = _by_the_rules(exchange, fate, project)
     if fate == KNOWN:
         return _as_before(told, exchange, project, store)
-    decision = committed.decisions.get((exchange.connection, exchange.exchange_id))
     if fate != WRITTEN or decision is None:
         return told
-    told = replace(told, sampled=isinstance(decision, ScoringTask), reason=decision.sampling_reason)
+    told = replace(told, sampled=True, reason=decision.sampling_reason)
     return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
+
+
+def _left_out(score: Score) -> Taken:
+    """Return what to tell of an exchange that sampling left out: its score says it all."""
+    return Taken(
+        fate=WRITTEN,
+        score_id=score.score_id,
+        sampled=False,
+        reason=score.sampling_reason,
+        tier1_score=score.tier1_score,
+        tier1_flags=score.tier1_flags,
+        anomaly=score.anomaly,
+    )
 
 
 def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Taken:

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import duckdb
+
+from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Appended, Store, Transaction
+from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
-from schemas.records import Record, Score, ScoringTask
+from schemas.errors import StoreError
+from schemas.records import Exchange, Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
-from streams.log.admission import Accepted
-from streams.stage_batches import StageBatch, session_key
+from streams.log.admission import Accepted, encode_all
+from streams.log.direct_intake import DirectIntake, decisions_of
+from streams.log.landing import INTAKE, decide, land, recover
+from streams.log.write_ahead import Entry, WriteAheadLog
+from streams.stage_batches import StepOutcome, session_key
 from streams.topology import stage_named
 
-INTAKE = stage_named("intake")
 DIAGNOSIS = stage_named("diagnosis")
+TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
+"""What keeps the log from taking records whatever they hold, such as a full disk."""
+LAND_SECONDS = 0.5
+"""How long an exchange may be in the write-ahead log alone, where nobody asks for it."""
+LAND_RECORDS = 5_000
+MOST_UNLANDED = 50_000
+"""Records that may be in the write-ahead log alone; beyond that the tables have to take some first."""
+AGAIN_SECONDS = 1.0
+"""Seconds after which exchanges that did not land are tried again."""
 log = logging.getLogger(__name__)
 WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a caller wants to have committed: records from outside, of which known ones are left out, or what a stage made."""
+    """Records to be committed: from outside, of which known ones are left out, or made by a stage. Empty: what was taken in lands."""
 
     outside: Accepted = field(default_factory=Accepted)
     made: Accepted = field(default_factory=Accepted)
@@ -39,6 +57,8 @@ class Submission:
     """States of the stage that changed."""
     watermark: int = 0
     """Where the stage reads next."""
+    exchanges: Sequence[Exchange] = ()
+    """The records in `outside`, where those are exchanges and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +74,43 @@ class Committed:
 
 
 class LogWriter:
-    """Commits submissions; its `commit` and `rest` are for `streams.log.group_commit.GroupCommit`."""
+    """Commits submissions; its `commit` and `rest` are for `streams.log.group_commit.GroupCommit`.
 
-    def __init__(self, store: Store, runner: EmbeddedRunner) -> None:
+    Exchanges that are certainly new, and what judged stages made, go into the write-ahead log and land in the tables later: when
+    LAND_SECONDS have passed or LAND_RECORDS wait, and with whatever else is committed. A database in memory has no such log.
+    """
+
+    def __init__(
+        self, store: Store, runner: EmbeddedRunner, policy: Policy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._runner = runner
+        self._clock = clock
         self._seen = KnownIdentities()
         self._diagnosed = -1
+        self._ahead = None if store.path is None else WriteAheadLog(store.path)
+        self._direct = None if self._ahead is None else DirectIntake(store, self._ahead, policy, self._seen)
+        self._due = math.inf
+        self.failing = ""
+        """Why what was taken in does not land, in words; nothing where it does."""
+        self.on_landed: Callable[[], object] = lambda: None
+        """Called in the committing thread when the tables show more records."""
+        self.on_fatal: Callable[[], object] = lambda: None
+        """Called in the committing thread when the database has given up and has to be opened again."""
+
+    @property
+    def is_landed(self) -> bool:
+        """Whether the tables have everything that was committed."""
+        return self._ahead is None or self._ahead.is_empty
+
+    def unlanded_on(self, topic: str) -> int:
+        """Return how many records of a topic the stages that read it do not see yet."""
+        return 0 if self._ahead is None else sum(len(entry.made.get(topic, ())) for entry in self._ahead.held())
+
+    def recover(self) -> None:
+        """Land what the last process left in its write-ahead log: before anything else is read from the tables."""
+        if self._ahead is not None and (left := recover(self._store, self._ahead, self._runner)):
+            log.warning("%d records were not in the tables when the last process ended: they are now", left)
 
     def catch_up(self) -> None:
         """Let intake and diagnosis take up what was committed but not read when the last process ended.
@@ -75,6 +125,76 @@ class LogWriter:
 
     def commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Commit all of the group, or nothing when an exception leaves."""
+        self._land_if_due()
+        return self._log_ahead(group) or self._commit_to_tables(group)
+
+    def rest(self) -> float | None:
+        """Land what is due and let diagnosis take up its next batch; return after how many seconds there is more to do."""
+        self._land_if_due()
+        end = self._store.end_of(DIAGNOSIS.source)
+        if end != self._diagnosed:
+            if self._runner.advance(DIAGNOSIS):
+                return 0.0
+            self._diagnosed = end
+        return None if self._due == math.inf else max(0.0, self._due - self._clock())
+
+    def close(self) -> None:
+        """Land what has not, and let go of the write-ahead log."""
+        if self._ahead is None:
+            return
+        try:
+            if not self._ahead.is_empty:
+                self._commit_to_tables([])
+        except TROUBLE as error:
+            log.warning("the write-ahead log stays for the next start: %s", error)
+        self._ahead.close()
+
+    def _log_ahead(self, group: Sequence[Submission]) -> list[Committed] | None:
+        """Make the group durable in the write-ahead log; None where it has to go to the tables."""
+        if self._direct is None or self._ahead is None or not all(map(_is_direct, group)):
+            return None
+        if self._ahead.unlanded >= MOST_UNLANDED:
+            return None
+        exchanges = [exchange for one in group for exchange in one.exchanges]
+        outcome = self._direct.decide(exchanges) if exchanges else StepOutcome()
+        if outcome is None:
+            return None
+        self._ahead.append(self._entry(group, outcome, self._direct.position))
+        self._direct.note(exchanges, outcome)
+        if self._due == math.inf:
+            self._due = self._clock() + LAND_SECONDS
+        decisions = decisions_of(outcome.records)
+        spent = self._direct.spent(decisions.values())
+        return [Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decisions, spent) for one in group]
+
+    def _entry(self, group: Sequence[Submission], outcome: StepOutcome, position: int) -> Entry:
+        made = _merged([encode_all(outcome.records), *(one.made for one in group)])
+        exchanges = _merged(one.outside for one in group if one.exchanges)
+        dead = _merged(one.outside for one in group if not one.exchanges)
+        states, marks = {}, {}
+        if exchanges.records:
+            states[INTAKE.name] = outcome.states
+            marks[INTAKE.name] = position + exchanges.records
+        for one in group:
+            if one.stage is not None:
+                states.setdefault(one.stage.name, {}).update(one.states)
+                marks[one.stage.name] = max(marks.get(one.stage.name, 0), one.watermark)
+        taken = exchanges.messages.get(INTAKE.source, [])
+        return Entry(position, self._store.end_of(ERASURES), taken, made.messages, dead.messages, states, marks)
+
+    def _land_if_due(self) -> None:
+        if self._ahead is None or self._ahead.is_empty or (self._clock() < self._due and self._ahead.unlanded < LAND_RECORDS):
+            return
+        try:
+            self._commit_to_tables([])
+        except TROUBLE as error:
+            # What was promised is durable; it is tried again, and readers are told by those who ask for it to land.
+            self.failing, self._due = str(error).partition("\n")[0], self._clock() + AGAIN_SECONDS
+            log.warning("what was taken in does not land, trying again: %s", self.failing)
+            if isinstance(error, duckdb.FatalException):
+                self.on_fatal()
+
+    def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
         try:
             return self._commit(group)
         except BaseException:
@@ -83,6 +203,8 @@ class LogWriter:
 
     def _commit(self, group: Sequence[Submission]) -> list[Committed]:
         with self._store.transaction() as transaction:
+            commits = self._store.commits
+            landed = Appended() if self._ahead is None else land(transaction, self._ahead, self._runner)
             made = _merged(one.made for one in group)
             for topic, messages in made.messages.items():
                 transaction.append(topic, messages)
@@ -92,10 +214,13 @@ class LogWriter:
                 for topic, messages in outside.messages.items()
             }
             self._move(transaction, group)
-            decisions = self._decide(transaction, appended.get(INTAKE.source))
+            intake = appended.get(INTAKE.source)
+            decisions = {} if intake is None else decisions_of(decide(transaction, self._runner, intake))
             spent = _spent(transaction, decisions.values())
+        self._seen.add(INTAKE.source, landed.frames)
         for topic, done in appended.items():
             self._seen.add(topic, done.frames)
+        self._note_landed(commits, decided=intake is not None)
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
         return [
             Committed(
@@ -109,15 +234,18 @@ class LogWriter:
             for one in group
         ]
 
-    def rest(self) -> bool:
-        """Let diagnosis take up its next batch; answers whether there was one."""
-        end = self._store.end_of(DIAGNOSIS.source)
-        if end == self._diagnosed:
-            return False
-        if self._runner.advance(DIAGNOSIS):
-            return True
-        self._diagnosed = end
-        return False
+    def _note_landed(self, commits: int, *, decided: bool) -> None:
+        """Note what a transaction did that began at so many commits; `decided`: intake changed states in the tables."""
+        self._due, self.failing = math.inf, ""
+        if self._direct is None or self._ahead is None:
+            return
+        had = self._ahead.unlanded
+        self._ahead.forget()
+        self._direct.landed(commits)
+        if decided:
+            self._direct.forget_states()
+        if had:
+            self.on_landed()
 
     def _move(self, transaction: Transaction, group: Sequence[Submission]) -> None:
         """Move the states of stages, and each one's watermark to the farthest that one of the group has."""
@@ -128,15 +256,6 @@ class LogWriter:
             transaction.set_states(stage.name, states, mark)
             transaction.set_watermark(stage.name, stage.source, mark)
 
-    def _decide(self, transaction: Transaction, appended: Appended | None) -> dict[Subject, ScoringTask | Score]:
-        """Let intake decide on what was just appended, in the same transaction."""
-        if appended is None or not appended.frames:
-            return {}
-        frames = {name: frame.drop(INDEX) for name, frame in appended.frames.items()}
-        end = 1 + max(int(frame["_offset"][-1]) for frame in frames.values())
-        outcome = self._runner.attend(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end)
-        return {(record.connection, record.exchange_id): record for record in _decisions(outcome.records)}
-
 
 def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -> dict[str, int]:
     keys = {session_key(one) for one in decisions if isinstance(one, ScoringTask)}
@@ -144,12 +263,12 @@ def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -
     return {key: STATE.decode(state).spent for key, state in states.items()}
 
 
-def _decisions(records: Sequence[tuple[str, Record]]) -> Iterator[ScoringTask | Score]:
-    # What is made of exchanges that came earlier is no news of those that came now.
-    return (record for _, record in records if isinstance(record, ScoringTask | Score) and not record.revision)
+def _is_direct(submission: Submission) -> bool:
+    """Whether it may go into the write-ahead log: exchanges, or what a judged stage made."""
+    return bool(submission.exchanges or submission.made.records or submission.stage is not None)
 
 
-def _merged(parts: Iterator[Accepted]) -> Accepted:
+def _merged(parts: Iterable[Accepted]) -> Accepted:
     whole = Accepted()
     for part in parts:
         whole.extend(part)

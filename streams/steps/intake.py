@@ -17,7 +17,7 @@ from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
-from streams.stage_batches import StageBatch, StepOutcome, encoded_exchange, session_key
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, session_key
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -34,7 +34,7 @@ class IntakeStep:
         self._policy = policy
         self._decode = msgspec.msgpack.Decoder(IntakeState)
 
-    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+    def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """Decide on the batch's exchanges and on the last turns of the sessions that close in it."""
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
         outcome = StepOutcome()

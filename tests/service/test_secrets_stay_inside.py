@@ -9,6 +9,7 @@ import signal
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -105,11 +106,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
             for path in ("scores", "anomalies", "summary", "banner"):
                 found.note("answers", client.get(f"/api/audit/ops/{path}", headers=bearer(tokens[1])).text)
             found.note("answers", client.get("/metrics", headers=bearer(tokens[1])).text + client.get("/openapi.json").text)
-        for file in folder.glob("fleet.*"):
+        for file in files_of(folder):
             found.note("files while it runs", file.read_bytes())
         server.send(signal.SIGTERM)
         assert 0 == server.wait()
-        for file in folder.glob("fleet.*"):
+        for file in files_of(folder):
             found.note("files afterwards", file.read_bytes())
         found.note("log", server.logged + server.printed)
         found.note("prompts", b"\n".join(judge.received))
@@ -117,6 +118,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
         for (table,) in rows(store, "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'log'"):
             found.note("tables", repr(rows(store, f'FROM log."{table}"')))
     return found
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a database: itself, its logs, and its tokens."""
+    return [file for found in folder.glob("fleet.*") for file in (found.rglob("*") if found.is_dir() else [found])]
 
 
 def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.Response]:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import builders as build
@@ -36,10 +37,10 @@ T = TypeVar("T")
 SCORE_COLUMNS = "* EXCLUDE (_offset)"
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A database in memory."""
-    with Store(None) as opened:
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A database in memory, and one in a file, which has a write-ahead log."""
+    with Store(None if request.param == "memory" else tmp_path / "store.duckdb") as opened:
         yield opened
 
 
@@ -101,6 +102,7 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
                 taken.anomaly,
                 taken.capped,
             )
+            await engine.land_taken()
             assert (1, 1) == (store.count("exchanges"), store.count("scoring_tasks"))
 
     run(work())

@@ -36,7 +36,7 @@ class Ledger:
 @contextmanager
 def running(ledger: Ledger, *, capacity: int = 100, at_once: int = 100) -> Iterator[GroupCommit[int, int]]:
     """A group commit over the ledger, closed at the end."""
-    commits = GroupCommit[int, int](ledger.commit, lambda: False, capacity=capacity, at_once=at_once)
+    commits = GroupCommit[int, int](ledger.commit, lambda: None, capacity=capacity, at_once=at_once)
     commits.start()
     try:
         yield commits
@@ -111,12 +111,12 @@ def test_work_that_can_wait_is_done_when_nothing_else_waits_until_none_is_left()
     """Diagnosis runs behind what clients wait for, and all of it is done."""
     left, done = [1, 2, 3], threading.Event()
 
-    def rest() -> bool:
+    def rest() -> float | None:
         if left:
             left.pop()
-            return True
+            return 0.0
         done.set()
-        return False
+        return None
 
     commits = GroupCommit[int, int](list, rest, capacity=1, at_once=1)
     commits.start()

@@ -25,6 +25,7 @@ from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_ju
 from service.kafka import framing_of
 from service.settings import Settings
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
+from streams.log.write_ahead import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
@@ -107,6 +108,9 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         yield _unopened(settings, error)
         return
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
+    if log_folder(path).exists():
+        waiting = f"{log_folder(path)} holds exchanges that are not in the tables yet"
+        yield Finding("write-ahead log", "note", waiting, "they land with the next command that reads or with the next start")
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     if letters:

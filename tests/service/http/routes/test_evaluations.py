@@ -25,6 +25,7 @@ from service.http.routes import evaluations as endpoint
 from service.simulator import running
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import Estimate
+from streams.judging.judged_stages import SCORING
 
 EVALUATIONS = "/api/audit/evaluations"
 CASE = {
@@ -66,6 +67,8 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
     with running("answer") as simulator:
         started = engine_of(store)
         started.judge = None if judged_by_nobody else live_judge(simulator.base_url)
+        if judged_by_nobody:  # nor does anybody say so of each request
+            started._stages = (SCORING,)
         loop.run(started.start())
         yield started
         loop.run(started.stop())

@@ -1,0 +1,112 @@
+"""Landing: entries of a write-ahead log become rows, with the states of intake and the number of the next entry, in one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from analytics.deletion.erased import ERASURES, erased_in
+from analytics.store.positions import AHEAD
+from analytics.store.store import Appended, Store, Transaction
+from schemas.codec.arrow import INDEX
+from schemas.records import Record
+from streams.engine.embedded import EmbeddedRunner
+from streams.judging.judged_stages import JUDGED
+from streams.log.write_ahead import Entry, WriteAheadLog, log_folder
+from streams.stage_batches import StageBatch
+from streams.topology import stage_named
+
+INTAKE = stage_named("intake")
+SOURCES = {INTAKE.name: INTAKE.source} | {stage.name: stage.source for stage in JUDGED}
+"""Topics that stages read whose work goes through a write-ahead log."""
+
+
+def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner) -> Appended:
+    """Write what the log holds to the tables within a transaction; once that is committed, the log may `forget` it.
+
+    Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again: records that
+    are left out move those after them.
+    """
+    entries = ahead.held()
+    if not entries:
+        return Appended()
+    asked, end = transaction.end_of(ERASURES), transaction.end_of(INTAKE.source)
+    exchanges = [message for entry in entries for message in entry.exchanges]
+    as_decided = entries[0].position == end and all(entry.erasures == asked for entry in entries)
+    appended = transaction.append(INTAKE.source, exchanges, skip_known=not as_decided)
+    if not as_decided:
+        entries = [_without_intake(transaction, entry) for entry in entries]
+        decide(transaction, runner, appended)
+    _keep_made(transaction, entries)
+    transaction.set_watermark(AHEAD, "", ahead.next)
+    return appended
+
+
+def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended) -> Sequence[tuple[str, Record]]:
+    """Let intake decide on what was just appended to its topic, in the same transaction; return the records that it made."""
+    if not appended.frames:
+        return ()
+    frames = {name: frame.drop(INDEX) for name, frame in appended.frames.items()}
+    end = 1 + max(int(frame["_offset"][-1]) for frame in frames.values())
+    return runner.attend(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end).records
+
+
+def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:
+    """Land what an earlier process left in the log; return how many records those were. StoreError as `WriteAheadLog.recover`."""
+    with store.transaction() as transaction:
+        ahead.recover(transaction.watermark(AHEAD, ""))
+        left = ahead.unlanded
+        land(transaction, ahead, runner)
+    ahead.forget()
+    return left
+
+
+def recover_closed(store: Store, runner: EmbeddedRunner) -> int:
+    """Land what a process that was killed left beside the database, for a command that takes no exchanges in."""
+    if store.path is None or not log_folder(store.path).exists():
+        return 0
+    ahead = WriteAheadLog(store.path)
+    try:
+        return recover(store, ahead, runner)
+    finally:
+        ahead.close()
+
+
+def _without_intake(transaction: Transaction, entry: Entry) -> Entry:
+    """Return the entry without the exchanges and decisions, and without states of sessions that were erased meanwhile."""
+    erased = erased_in(transaction.connection)
+    states = {
+        stage: {key: state for key, state in of_stage.items() if not erased.has(*key.split("/", 1))}
+        for stage, of_stage in entry.states.items()
+        if stage != INTAKE.name
+    }
+    marks = {stage: mark for stage, mark in entry.marks.items() if stage != INTAKE.name}
+    made = {} if entry.exchanges else entry.made
+    return msgspec.structs.replace(entry, exchanges=[], made=made, states=states, marks=marks)
+
+
+def _keep_made(transaction: Transaction, entries: Sequence[Entry]) -> None:
+    made: dict[str, list[bytes]] = defaultdict(list)
+    dead: dict[str, list[bytes]] = defaultdict(list)
+    states: dict[str, dict[str, bytes]] = defaultdict(dict)
+    marks: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        for topic, messages in entry.made.items():
+            made[topic] += messages
+        for topic, messages in entry.dead.items():
+            dead[topic] += messages
+        for stage, changed in entry.states.items():
+            states[stage] |= changed
+        for stage, mark in entry.marks.items():
+            marks[stage] = max(marks[stage], mark)
+    for topic, messages in made.items():
+        transaction.append(topic, messages)
+    for topic, messages in dead.items():
+        transaction.append(topic, messages, skip_known=True)
+    for stage, changed in states.items():
+        transaction.set_states(stage, changed, marks[stage])
+    for stage, mark in marks.items():
+        source = SOURCES[stage]
+        transaction.set_watermark(stage, source, max(mark, transaction.watermark(stage, source)))

@@ -1,0 +1,174 @@
+"""The write-ahead log of a database: records that are durable and not in the tables yet.
+
+1. An entry is what was committed together: exchanges and what intake decided on them, and what judged stages made. It is synced before
+   anybody is answered.
+2. Entries have ascending numbers. Rows and the number of the next entry are committed to the database in one transaction, so each entry
+   lands once, whenever the process is killed.
+3. It lies in a folder beside the database file. A clean stop leaves nothing in it and removes it; where it is there, a process was killed.
+4. A database that has landed less than the entries before those in the folder is an older copy: nothing is landed out of turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
+
+from schemas.errors import StoreError
+
+SUFFIX = ".ahead"
+_DISK = "Make room where the database is: nothing was written, and what was taken in before stays."
+_DAMAGED = (
+    "The write-ahead log is damaged, and exchanges that were accepted may be in it alone. Put back a copy of it, or move it away: "
+    "the database then goes on without them."
+)
+_KEPT_FILES = 2
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """Records that were committed together, encoded: new exchanges from outside, and records that stages made."""
+
+    position: int
+    """Position of the first exchange on its topic."""
+    erasures: int
+    """Erasures that the database had been asked for."""
+    exchanges: list[bytes] = []
+    made: dict[str, list[bytes]] = {}
+    """Records of stages by topic."""
+    dead: dict[str, list[bytes]] = {}
+    """Dead letters by topic; the tables may have them already."""
+    states: dict[str, dict[str, bytes]] = {}
+    """The states that changed, by stage and session key."""
+    marks: dict[str, int] = {}
+    """The position that each stage reads next."""
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return len(self.exchanges) + sum(map(len, [*self.made.values(), *self.dead.values()]))
+
+
+def log_folder(database: Path) -> Path:
+    """The folder of a database's write-ahead log."""
+    return database.with_name(database.name + SUFFIX)
+
+
+class WriteAheadLog:
+    """See the module. Belongs to the process that has the database, and to one thread at a time."""
+
+    def __init__(self, database: Path) -> None:
+        self._folder = log_folder(database)
+        self._files: Rdict | None = None
+        self._next = 0
+        self._is_read = False
+        self._held: deque[tuple[int, Entry]] = deque()
+        self.unlanded = 0
+        """Records that are not in the tables yet."""
+        self.exchanges = 0
+        """Exchanges among them."""
+
+    def recover(self, landed: int) -> None:
+        """Take up what an earlier process left; `landed` is the number of the entry that the database lands next.
+
+        StoreError where entries before the first one here are missing from the database.
+        """
+        self._next = landed
+        if self._folder.exists():
+            self._take_up(landed)
+        self._is_read = True
+
+    def append(self, entry: Entry) -> None:
+        """Make an entry durable. StoreError when it is not; then it is as if it had never been brought."""
+        try:
+            self._open()[_key(self._next)] = msgspec.msgpack.encode(entry)
+        except StoreError:
+            raise
+        except Exception as error:  # RocksDB has no error type of its own
+            # After a failed write RocksDB refuses all others until it is opened again; the number is written anew.
+            self._shut()
+            raise StoreError(f"{self._folder}: {error}", hint=_DISK) from error
+        self._hold(self._next, entry)
+        self._next += 1
+
+    def held(self) -> Sequence[Entry]:
+        """The entries that have not landed, in order."""
+        return [entry for _, entry in self._held]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has landed."""
+        return not self._held
+
+    @property
+    def next(self) -> int:
+        """The number that the next entry gets."""
+        return self._next
+
+    def forget(self) -> None:
+        """Delete the entries: they have landed."""
+        if self._held and self._files is not None:
+            with contextlib.suppress(Exception):  # what stays is left out by its number
+                self._files.delete_range(_key(self._held[0][0]), _key(self._next))
+        self._held.clear()
+        self.unlanded = self.exchanges = 0
+
+    def close(self) -> None:
+        """Let go of the folder, and remove it where everything in it has landed."""
+        self._shut()
+        if self._is_read and not self._held and self._folder.is_dir():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _take_up(self, landed: int) -> None:
+        for key, value in list(self._open().items()):
+            number = _number(key)
+            self._next = max(self._next, number + 1)
+            if number >= landed:
+                self._hold(number, msgspec.msgpack.decode(value, type=Entry))
+        if self._held and self._held[0][0] > landed:
+            hint = (
+                f"The database is an older copy than {self._folder.name}. Put back the database that belongs to it, or move "
+                f"{self._folder.name} away: what is in it is then not in the tables."
+            )
+            first = self._held[0][0]
+            raise StoreError(f"{self._folder}: begins with entry {first}, and the database has landed {landed}", hint=hint)
+
+    def _hold(self, number: int, entry: Entry) -> None:
+        self._held.append((number, entry))
+        self.unlanded += entry.records
+        self.exchanges += len(entry.exchanges)
+
+    def _open(self) -> Rdict:
+        if self._files is None:
+            options = Options(raw_mode=True)
+            options.create_if_missing(True)
+            options.set_keep_log_file_num(_KEPT_FILES)
+            # What was being written when the process was killed may be cut off; damage anywhere else is an error, not an end.
+            options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+            synced = WriteOptions()
+            synced.sync = True
+            try:
+                self._files = Rdict(str(self._folder), options)
+            except Exception as error:
+                hint = _DAMAGED if "Corruption" in str(error) else _DISK
+                raise StoreError(f"{self._folder}: cannot be opened: {error}", hint=hint) from error
+            self._files.set_write_options(synced)
+        return self._files
+
+    def _shut(self) -> None:
+        files, self._files = self._files, None
+        if files is not None:
+            with contextlib.suppress(Exception):
+                files.close()
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def _number(key: object) -> int:
+    return int.from_bytes(key, "big") if isinstance(key, bytes) else 0

@@ -1,0 +1,84 @@
+"""The log of requests: a line for each, and of the routes that senders call all the time one a second with how many it stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.http.bounds import INGEST
+from service.http.request_middleware import RequestRecord
+from service.http.routes.metrics import Metrics
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def calls_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int | None]]:
+    """The status of each line, and how many calls it says that it stands for."""
+    return [(record.status, getattr(record, "calls", None)) for record in caplog.records]  # type: ignore[attr-defined]
+
+
+def answered(record: RequestRecord, path: str, status: int) -> None:
+    """Let one call be answered."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(_: object) -> None:
+        return
+
+    scope = {"type": "http", "method": "POST", "route": SimpleNamespace(path=path), "answer": status}
+    asyncio.run(record(scope, receive, send))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock at zero."""
+    return Clock()
+
+
+@pytest.fixture
+def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestRecord:
+    """The middleware over an application that answers as the call says."""
+
+    async def app(scope: Any, _: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": scope["answer"], "headers": []})
+
+    caplog.set_level(logging.INFO, "service.http.request_middleware")
+    return RequestRecord(app, Metrics(), clock)
+
+
+def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
+    record: RequestRecord, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Thousands of equal lines a second say nothing, and cost a seventh of what a server can do."""
+    for _ in range(5):
+        answered(record, INGEST, 201)
+    clock.now = 1.0
+    answered(record, INGEST, 201)
+    assert [(201, 1), (201, 5)] == calls_of(caplog)
+
+
+def test_whatever_is_refused_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody looks for exactly that call, by its id."""
+    for status in (201, 409, 409, 503, 503):
+        answered(record, INGEST, status)
+    assert [(201, 1), (409, None), (409, None), (503, None), (503, None)] == calls_of(caplog)
+
+
+def test_every_other_call_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
+    """People and their tools call seldom, and each call may matter."""
+    for _ in range(2):
+        answered(record, "/api/audit/{project}/scores", 200)
+    assert [(200, None), (200, None)] == calls_of(caplog)

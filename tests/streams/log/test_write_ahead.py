@@ -1,0 +1,307 @@
+"""The write-ahead log: exchanges are durable before they are in the tables, land once, and change nothing of what is decided."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import builders as build
+import duckdb
+import pytest
+from engines import NOW, Clock, engine_over, policy_of
+from hypothesis import given
+from hypothesis import strategies as st
+from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+
+from analytics.store.positions import AHEAD
+from analytics.store.store import Store
+from audit.cost.prices import Usage
+from audit.exchanges.questions import Question
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import encode
+from schemas.errors import StoreError
+from schemas.records import Erasure, Exchange
+from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine import Engine
+from streams.judges.protocol import CallBudget, Verdict
+from streams.log.ingest_outcome import Taken
+from streams.log.landing import recover, recover_closed
+from streams.log.write_ahead import Entry, WriteAheadLog, log_folder
+
+SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
+TURNS = 6
+
+
+def runner_of(store: Store) -> EmbeddedRunner:
+    """An embedded runner as commands have it."""
+    policy = Policy()
+    return EmbeddedRunner(store, policy, Redactor(policy.redaction), Clock())
+
+
+def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement finds."""
+    return store.cursor().execute(statement).fetchall()
+
+
+def turns(session: str, count: int = TURNS) -> list[Exchange]:
+    """The exchanges of a session."""
+    return [build.exchange(session, number) for number in range(1, count + 1)]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a loop of its own."""
+    return asyncio.run(work)
+
+
+def never_lands(engine: Engine) -> None:
+    """Let nothing land by itself: the clock of the log stands still."""
+    engine._writer._clock = lambda: 0.0
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Where a test copies a database to that a process has open, as a kill would leave it."""
+    folder = tmp_path / "after"
+    folder.mkdir()
+    return folder / "store.duckdb"
+
+
+def copy_of(store: Store, to: Path) -> None:
+    """Copy a database with its logs while a process has it open."""
+    assert store.path is not None
+    shutil.copy(store.path, to)
+    for beside in (".wal",):
+        if (one := store.path.with_name(store.path.name + beside)).exists():
+            shutil.copy(one, to.with_name(to.name + beside))
+    shutil.copytree(log_folder(store.path), log_folder(to))
+    (log_folder(to) / "LOCK").unlink()
+
+
+def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
+    """A 201 is a promise. A process that is killed right after it has not landed anything, and the next one shows it all."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            for exchange in turns("s"):
+                await engine.take_exchange(exchange)
+            assert 0 == store.count("exchanges")
+            copy_of(store, copied)
+
+    run(work())
+    with Store(copied) as later:
+        assert 0 == later.count("exchanges")
+        assert recover_closed(later, runner_of(later)) >= TURNS
+        assert TURNS == later.count("exchanges")
+        assert not log_folder(copied).exists()
+        assert 0 == recover_closed(later, runner_of(later)), "it lands once"
+
+
+def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
+    """Whoever copies the file of a server that has stopped copies everything."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.take_exchanges(turns("s"))
+            assert log_folder(store.path or Path()).exists()
+
+    run(work())
+    assert not log_folder(store.path or Path()).exists()
+    assert TURNS == store.count("exchanges")
+
+
+@given(
+    order=st.permutations([(session, number) for session in "abc" for number in range(1, 5)]),
+    sizes=st.lists(st.integers(1, 5), min_size=12, max_size=12),
+    repeats=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=4),
+)
+def test_the_log_changes_nothing_of_what_is_decided(
+    tmp_path_factory: pytest.TempPathFactory,
+    empty_file: Path,
+    order: Sequence[tuple[str, int]],
+    sizes: Sequence[int],
+    repeats: Sequence[tuple[int, bool]],
+) -> None:
+    """Any split into calls, with repetitions and conflicts between them: the same answers and the same rows as without a log."""
+    sent = [build.exchange(*one) for one in order]
+    for place, differs in repeats:
+        sent.append(build.exchange(*order[place], **({"response": "Something else."} if differs else {})))
+
+    async def taken_by(store: Store) -> list[object]:
+        answers: list[object] = []
+        async with engine_over(store, policy_of()) as engine:
+            start = 0
+            for size in [*sizes, len(sent)]:
+                answers += await engine.take_exchanges(sent[start : start + size]) if sent[start : start + size] else []
+                start += size
+            await engine.drained()
+        # What a repetition says of the cap depends on whether its exchange is scored by then.
+        return [replace(one, spent_usd=0.0, cap_usd=None) if isinstance(one, Taken) else one for one in answers]
+
+    def outcome(path: Path | None) -> tuple[list[object], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        with Store(path) as store:
+            answers = run(taken_by(store))
+            return answers, rows(store, SCORES), rows(store, "SELECT * FROM log.exchanges ORDER BY _offset")
+
+    path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
+    assert outcome(None) == outcome(path)
+
+
+def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full for a while costs a delay. Nothing that was promised is lost, and health says what is wrong."""
+
+    def full(*_: object) -> None:
+        raise duckdb.IOException("No space left on device")
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.take_exchanges(turns("s"))
+            with monkeypatch.context() as patched:
+                patched.setattr("streams.log.log_writer.land", full)
+                engine._writer._clock = lambda: 1e9
+                await engine.take_exchange(build.exchange("t", 1))
+                assert "No space left" in engine.state().why_not
+            engine._writer._clock = lambda: 2e9
+            await engine.land_taken()
+            assert TURNS + 1 == store.count("exchanges")
+            assert not engine.state().why_not
+
+    run(work())
+
+
+def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -> None:
+    """The sender hears of it and sends again; a full disk needs no restart."""
+    folder = log_folder(store.path or Path())
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            folder.write_text("in the way")
+            with pytest.raises(StoreError, match=folder.name):
+                await engine.take_exchange(build.exchange("s", 1))
+            folder.unlink()
+            assert "written" == (await engine.take_exchange(build.exchange("s", 1))).fate
+
+    run(work())
+    assert 1 == store.count("exchanges")
+
+
+def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, copied: Path) -> None:
+    """An erasure is for ever, also for what was under way; the others land, with the decisions that they would have had."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            for number in range(1, TURNS + 1):
+                await engine.take_exchanges([build.exchange("gone", number), build.exchange("stays", number)])
+            copy_of(store, copied)
+
+    run(work())
+    with Store(copied) as later:
+        request = Erasure(
+            erasure_id="1",
+            connection=turns("gone")[0].connection,
+            session_id="gone",
+            requested_by="me",
+            occurred_at=NOW,
+            ingested_at=NOW,
+        )
+        with later.transaction() as transaction:
+            transaction.append("erasures", [encode(request)])
+        recover_closed(later, runner_of(later))
+        assert [("stays", TURNS)] == rows(later, "SELECT session_id, count(*) FROM log.exchanges GROUP BY ALL")
+        assert [("stays",)] == rows(later, "SELECT DISTINCT session_id FROM log.scores")
+        assert not rows(later, "SELECT key FROM log.stage_state WHERE key LIKE '%gone'")
+
+
+def test_entries_that_have_landed_are_left_out_by_their_number(store: Store) -> None:
+    """A kill between the commit of the rows and the deletion of the entries lands nothing twice."""
+    ahead = WriteAheadLog(store.path or Path())
+    recover(store, ahead, runner_of(store))
+    ahead.append(Entry(0, 0, dead={}))
+    with store.transaction() as transaction:
+        transaction.set_watermark(AHEAD, "", ahead.next)
+    ahead._shut()
+    again = WriteAheadLog(store.path or Path())
+    assert 0 == recover(store, again, runner_of(store))
+    assert again.is_empty
+    again.close()
+
+
+def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
+    """Landed on an older copy, the entries would leave a gap that nobody sees."""
+    ahead = WriteAheadLog(store.path or Path())
+    ahead.recover(7)
+    ahead.append(Entry(0, 0))
+    ahead._shut()
+    with pytest.raises(StoreError, match="begins with entry 7, and the database has landed 0") as refused:
+        recover_closed(store, runner_of(store))
+    assert "Put back the database" in refused.value.hint
+
+
+def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
+    """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
+    ahead = WriteAheadLog(store.path or Path())
+    ahead.recover(0)
+    for _ in range(3):
+        ahead.append(Entry(0, 0, [b"an exchange that was accepted"]))
+    copy_of(store, copied)
+    (written,) = log_folder(copied).glob("*.log")
+    damaged = bytearray(written.read_bytes())
+    damaged[damaged.index(b"accepted")] ^= 0xFF
+    written.write_bytes(damaged)
+    with Store(copied) as later:
+        with pytest.raises(StoreError, match="cannot be opened") as refused:
+            recover_closed(later, runner_of(later))
+        assert "damaged" in refused.value.hint
+    assert bytes(damaged) == written.read_bytes()
+
+
+class LandingJudge:
+    """A judge that answers; between its reservation and its answer what is in the log lands."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+        """An answer after one call."""
+        assert await budget.reserve()
+        assert self.engine is not None
+        await self.engine.land_taken()
+        never_lands(self.engine)
+        budget.spend(Usage(100, 10), question.model)
+        return Verdict(outcome="answered", answer="{}", attempts=1, usage=Usage(100, 10))
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: Store, copied: Path) -> None:
+    """The answer was paid for once. Reservations are settled after the log has landed, or a kill would count it twice."""
+    judge = LandingJudge()
+
+    async def work() -> None:
+        async with engine_over(store, judge=judge) as engine:
+            judge.engine = engine
+            await engine.take_exchange(build.exchange("s", 1))
+            await engine.land_taken()
+            while sum(engine.state().queues.values()):  # noqa: ASYNC110 - nothing tells that the tables show no work
+                await asyncio.sleep(0)
+            copy_of(store, copied)
+
+    async def goes_on(later: Store) -> None:
+        async with engine_over(later, judge=judge) as engine:
+            judge.engine = engine
+            await engine.drained()
+
+    run(work())
+    with Store(copied) as later:
+        assert rows(later, "SELECT 1 FROM log.reservations"), "a call was under way as far as the tables tell"
+        run(goes_on(later))
+        assert ["answered"] == [outcome for (outcome,) in rows(later, "SELECT DISTINCT outcome FROM log.judgements")]
