@@ -26,6 +26,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Erasure, Exchange
+from service.access.access import AccessStore
+from service.http.bounds import ApiSettings
+from service.http.context import ApiContext
+from service.http.routes.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Verdict
@@ -305,3 +309,17 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
         assert rows(later, "SELECT 1 FROM log.reservations"), "a call was under way as far as the tables tell"
         run(goes_on(later))
         assert ["answered"] == [outcome for (outcome,) in rows(later, "SELECT DISTINCT outcome FROM log.judgements")]
+
+
+def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
+    """Whoever got a 201 and asks for the exchange finds it, without waiting for the next landing."""
+
+    async def work() -> int:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.take_exchanges(turns("s"))
+            with AccessStore(tmp_path / "fleet.access", Clock()) as access:
+                context = ApiContext(engine, access, ApiSettings(), Metrics())
+                return await context.ask(lambda cursor: len(cursor.execute("SELECT 1 FROM log.exchanges").fetchall()))
+
+    assert run(work()) == TURNS
