@@ -38,7 +38,7 @@ class Query:
     grain: str
     parameters: tuple[str, ...]
     explained: str
-    """What the header says of the parameters."""
+    """The header's words about the parameters."""
 
     @property
     def optional(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""How much of a session's cost cap is used before the first question that it forbids.
+"""The share of a session's cost cap that is used before the first question that it forbids.
 
-Each session goes on until its cap forbids a call. The API is in this process and bills by a tokenizer that knows some scripts better
-than others: four letters a token, one token for a mark, one for two bytes of what is not ASCII.
+Each session goes on until its cap forbids a call. The API is in this process and bills by a tokenizer that knows some
+scripts better
+than others: four letters per token, one token per mark, one per two bytes of anything that is not ASCII.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ def session(kind: str, number: int) -> Iterator[Exchange]:
 
 
 async def spent(kind: str, model: str, cap: float, number: int) -> float | None:
-    """What one session has spent when its cap forbids a call; None where that takes too many."""
+    """Return the cost of one session up to the call that its cap forbids, or None where that takes too many exchanges."""
     policy = Policy(defaults=ProjectSettings(judge_model=model, cost_cap_per_session=cap))
     api = CountingApi(TOKENIZERS["by script"])
     price = price_of(model, {})

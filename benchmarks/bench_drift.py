@@ -70,7 +70,11 @@ def false_alarms(task: Task) -> int:
 
 
 def estimates(task: Task) -> tuple[bool, bool, float, int] | None:
-    """Whether the intervals of day and size hold the truth at the end of the day of the alarm, the error and length of the first."""
+    """Tell, at the end of the day of the alarm, how good the estimate is; return None without an alarm or a change.
+
+    The tuple says whether the intervals of day and size hold the truth. Then come the error of the first day and the length of
+    its interval, both in days.
+    """
     days = scores.simulated(task.project, task.seed)
     alarm = next((at for at in compared_rules.ours(days) if at >= task.project.change), None)
     if alarm is None:
@@ -122,7 +126,7 @@ def print_shapes(pool: Pool) -> None:
 
 
 def print_intervals(pool: Pool) -> None:
-    """How often the intervals hold the truth."""
+    """Print how often the intervals hold the truth."""
     rows = []
     for rate in RATES:
         for size in SIZES:
@@ -141,13 +145,13 @@ def print_intervals(pool: Pool) -> None:
 
 
 def spread(pool: Pool, measure: Callable[[Task], T], rule: str, project: Project, runs: int) -> list[T]:
-    """What a measure says in so many simulations; every rule sees the same scores."""
+    """Return the results of a measure in so many simulations; every rule sees the same scores."""
     seeds = [(project.shape.__name__, project.rate, project.shift, run) for run in range(runs)]
     return pool.map(measure, [Task(rule, project, seed) for seed in seeds], chunksize=1)
 
 
 def missed(delays: Sequence[float]) -> int:
-    """How many changes were not found in time."""
+    """Count the changes that were not found in time."""
     return sum(math.isinf(one) for one in delays)
 
 

@@ -1,4 +1,4 @@
-"""What judging takes: calls, tokens and money of 10 000 exchanges, and how fast the worker and a replay are.
+"""The calls, tokens and money that judging 10 000 exchanges takes, and the speed of the worker and of a replay.
 
 The exchanges are synthetic dialogues. The judge is simulated: it rates by simple rules, its tokens are estimated from the texts, and
 the prices are those of the real models.
@@ -81,7 +81,7 @@ def _seeded(seed: int, days: int) -> Iterator[Exchange | SessionClosed]:
 
 
 def bill_rows(model: str, days: int) -> list[list[str]]:
-    """What judging takes under a model, with each saving on and off."""
+    """Return the bills of judging under a model, with each saving on and off."""
     records, answers = exchanges(RECORDS, days), Answers()
     rows = []
     for variant, savings in VARIANTS.items():
@@ -92,7 +92,7 @@ def bill_rows(model: str, days: int) -> list[list[str]]:
 
 
 def print_bills() -> None:
-    """What judging takes with each saving on and off."""
+    """Print the bills of judging with each saving on and off."""
     with ProcessPoolExecutor() as pool:
         found = {case: pool.submit(bill_rows, *case) for case in CASES}
         for days in dict.fromkeys(days for _, days in CASES):
@@ -154,7 +154,7 @@ async def asked(questions: Sequence[Question], url: str, concurrency: int) -> fl
 
 
 def print_rates(folder: Path, records: Sequence[Exchange | SessionClosed]) -> None:
-    """How fast the worker is beside the bare client."""
+    """Print the speed of the worker beside that of the bare client."""
     rows = []
     for latency in LATENCIES:
         with simulated(latency, folder) as url:
@@ -176,7 +176,7 @@ def simulated(latency: float, folder: Path) -> Iterator[str]:
 
 
 def print_replay(database: Path) -> None:
-    """How fast recorded judgements become the same scores."""
+    """Print how fast recorded judgements become the same scores."""
     with Store(database) as store:
         frames = store.read(SCORING.source, 0, store.end_of(SCORING.source))
         batch = StageBatch.of(SCORING.source, frames)

@@ -48,7 +48,7 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Look:
-    """What the topics say at one moment, by partition."""
+    """The state of the topics at one moment, by partition."""
 
     seconds: float
     committed: list[int]
@@ -115,12 +115,12 @@ class Watcher:
         await self._consumer.stop()
 
     async def ends(self) -> list[int]:
-        """Where the source ends."""
+        """Return the end of each partition of the source."""
         found = await self._consumer.end_offsets(self._source)
         return [found[place] for place in self._source]
 
     async def look(self) -> Look:
-        """What is there now."""
+        """Return the present state."""
         committed = [await self._consumer.committed(place) or 0 for place in self._source]
         ends = await self._consumer.end_offsets(self._sink)
         return Look(time.perf_counter() - self._began, committed, [ends[place] for place in self._sink])
@@ -166,7 +166,7 @@ def worker(topics: KafkaConnection, stage: str, folder: Path, **environment: str
 
 
 async def begun(topics: KafkaConnection, partitions: int) -> int:
-    """How many exchanges the judge was asked about."""
+    """Count the exchanges that the judge was asked about."""
     consumer = AIOKafkaConsumer(**topics.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
     try:
@@ -199,7 +199,10 @@ def waiting(bootstrap: str, given: argparse.Namespace, folder: Path) -> tuple[Ka
 
 
 def speed(topics: KafkaConnection, stage: Stage, given: argparse.Namespace, folder: Path) -> str:
-    """How fast a worker without a judge is through with a stage, and what it costs; the processor's time includes its start."""
+    """Say how fast a worker without a judge gets through a stage, and at what cost.
+
+    The processor's time includes the worker's start.
+    """
     before = _processor_time()
     with worker(topics, stage.name, folder, DRIFTLINE_JUDGE="none"):
         found = asyncio.run(rate(topics, stage, given.partitions))

@@ -33,7 +33,7 @@ from service.workspace import utc_now
 SCORES = 1_000_000
 TIMES = 12
 MOST_MS, MOST_KB = 200, 300
-"""What a page may take and weigh."""
+"""The most that a page may take, and that it may weigh."""
 QUIET_SECONDS, QUIET_SHARE, PATIENCE = 15.0, 0.02, 900.0
 """A server is quiet once it has used less than this share of a core for so many seconds."""
 TICK = os.sysconf("SC_CLK_TCK")

@@ -78,7 +78,7 @@ def _fill(store: Store) -> None:
 
 
 def _made(store: Store, folder: Path) -> tuple[list[list[str]], Path]:
-    """What copying and building take, each while a writer commits."""
+    """Measure copying and building, each while a writer commits; return the rows and the path of the snapshot."""
     copy, snapshot = folder / "copy.duckdb", folder / "snapshot.duckdb"
     rows = []
     with _commits(store) as taken:

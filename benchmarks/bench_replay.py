@@ -42,7 +42,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 
 
 def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
-    """What a judge that answers by simple rules says of a task."""
+    """Return the judgements on a task of a judge that answers by simple rules."""
     judging_task = SCORING.open(task, policy, (), ledger=Ledger(None))
     said: list[Judgement] = []
 

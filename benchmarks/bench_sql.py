@@ -30,7 +30,7 @@ AS_OF = datetime(2026, 10, 29, 15)  # noqa: DTZ001 - as above
 FLEETS = {"1 000 projects": 1000, "one project": 1}
 ROUNDS = 3
 MEMORY = "5GB"
-"""What DuckDB may take while a file is made."""
+"""The memory that DuckDB may take while a file is made."""
 MOST = 1.0
 """Seconds that a query may take."""
 WINDOW = {"as_of": AS_OF, "days": 14}
@@ -169,14 +169,17 @@ def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRS
 
 
 class Cost(NamedTuple):
-    """What asking once took, in seconds; the processor's time is that of all threads, and does not grow with what else the machine does."""
+    """The time that asking once took, in seconds.
+
+    The processor's time is that of all threads, and does not grow with other load on the machine.
+    """
 
     wall: float
     processor: float
 
 
 def cost(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any]) -> Cost:
-    """What a statement takes until its answer is a frame."""
+    """Measure a statement until its answer is a frame."""
     start, used = time.perf_counter(), time.process_time()
     frame_of(connection.sql(statement, params=dict(values)))
     return Cost(time.perf_counter() - start, time.process_time() - used)

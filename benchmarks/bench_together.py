@@ -35,7 +35,7 @@ TURNS: Mapping[str, Sequence[str]] = {
     "clients, checks": ("ingest", "check"),
     "all": ("ingest", "query", "check"),
 }
-"""Who calls in each turn."""
+"""The callers of each turn."""
 
 
 def prepare(database: Path) -> dict[str, Crew]:

@@ -1,4 +1,4 @@
-"""What a judge is shown of a finished run: making the view, beside writing the same run as JSON."""
+"""The view of a finished run that a judge is shown: making it, beside writing the same run as JSON."""
 
 import dataclasses
 import json

@@ -36,7 +36,7 @@ BEFORE = 97
 """Days that a check read when it read single scores."""
 ROUNDS = 3
 MEMORY = "5GB"
-"""What DuckDB may take."""
+"""The memory that DuckDB may take."""
 FRESH = 100_000
 """New scores whose days are added up."""
 LATELY = 500
@@ -70,7 +70,7 @@ _AGAIN = """
 
 
 class Project(NamedTuple):
-    """What each of some projects has."""
+    """The size of each of some projects."""
 
     days: int
     a_day: int
@@ -84,7 +84,10 @@ class Project(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What something took, in seconds; the processor's time is that of all threads, and does not grow with what else the machine does."""
+    """The time that something took, in seconds.
+
+    The processor's time is that of all threads, and does not grow with other load on the machine.
+    """
 
     wall: float
     processor: float
@@ -114,7 +117,7 @@ def publish(store: Store, at: Project, count: int) -> None:
 
 
 def cost(run: Callable[[], object], rounds: int = ROUNDS) -> Cost:
-    """What a run takes: the least of some rounds."""
+    """Return the cost of a run: the least of some rounds."""
     found = []
     for _ in range(rounds):
         start, used = time.perf_counter(), time.process_time()
@@ -124,19 +127,19 @@ def cost(run: Callable[[], object], rounds: int = ROUNDS) -> Cost:
 
 
 def found_in(measured: Measured, parameters: dict[str, Any]) -> int:
-    """How much the rules find in what was measured."""
+    """Count the findings of the rules in a measurement."""
     case = Case(measured, None, {}, parameters)
     return sum(1 for rule in ALL_RULES.values() for _ in rule(case))
 
 
 def from_scores(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = BEFORE) -> Measured:
-    """What a check measured out of the single scores."""
+    """Measure a project out of its single scores, as a check did."""
     values = parameters(project, as_of, days)
     return Measured(project, fetch(cursor, ONE_BY_ONE, values), as_of)
 
 
 def from_sums(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> Measured:
-    """What a check measures."""
+    """Measure a project as a check does."""
     return measure(cursor, [project], _since(as_of, LOOK_BACK), as_of)[0][project]
 
 
@@ -170,7 +173,7 @@ def rows_of(store: Store, project: Project) -> list[list[str]]:
 
 
 def refreshing(store: Store, project: Project) -> list[list[str]]:
-    """What it takes to add up the day of many new scores, beside its daily sums alone."""
+    """Return the cost of adding up the day of many new scores, beside that of its daily sums alone."""
     refresh_daily(store)
     publish(store, project, FRESH)
     day = project.as_of.date() + timedelta(days=1)
@@ -183,7 +186,7 @@ def refreshing(store: Store, project: Project) -> list[list[str]]:
 
 
 def reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
-    """What it takes to read the hours of some projects at once."""
+    """Return the cost of reading the hours of some projects at once."""
     with closing(store.cursor()) as cursor:
         return cost(lambda: measure(cursor, names, _since(project.as_of, LOOK_BACK), project.as_of))
 

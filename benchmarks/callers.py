@@ -35,9 +35,9 @@ SELECT
         SELECT session_id FROM exchanges WHERE "connection" = $connection GROUP BY session_id HAVING count(*) <> max(turn_number)
     )) AS torn
 """
-"""Whether what is seen is of one moment: each score with its exchange, of each session all turns up to some one."""
+"""A question whether an answer is of one moment: each score has its exchange, and each session all turns up to some one."""
 Asked = Sequence[tuple[str, str, Mapping[str, Any] | None]]
-"""What it is called, path, and body where it is posted; the path has the place of the project."""
+"""The name of each request, its path, and its body where it is posted; the path has a placeholder for the project."""
 QUESTIONS: Asked = (
     ("POST query", "/api/audit/query", {"sql": WHOLE, "parameters": {"connection": "bench"}}),
     ("GET summary", "/api/audit/{project}/summary", None),
@@ -58,7 +58,7 @@ class Call:
 
     what: str
     subject: str
-    """What was asked for: the exchange's id where one was posted, the path otherwise."""
+    """The subject of the call: the exchange's id where one was posted, the path otherwise."""
     status: int
     sent_at: float
     """Seconds since 1970."""
@@ -82,7 +82,10 @@ class Crew:
 
 
 def called(url: str, crews: Sequence[Crew], *, seconds: float, salt: str) -> list[Call]:
-    """What some crews call at the same time, by when it was sent; CalledProcessError when one breaks off."""
+    """Return the calls that some crews make at the same time, by when they were sent.
+
+    CalledProcessError when a crew breaks off.
+    """
     given = [json.dumps(asdict(replace(crew, url=url, seconds=seconds, salt=salt))) for crew in crews]
     commands = [[sys.executable, "-m", "benchmarks.callers", crew] for crew in given]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
@@ -96,14 +99,14 @@ def called(url: str, crews: Sequence[Crew], *, seconds: float, salt: str) -> lis
 
 
 def exchanges(crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes]]:
-    """What a client posts: exchanges of one session after the other."""
+    """Yield the posts of a client: exchanges of one session after the other."""
     for place in itertools.count():
         session, turn = f"{crew.salt}-{number}-{place // TURNS}", place % TURNS + 1
         yield "POST ingest", f"{session}:{turn}", INGEST, body(session, turn)
 
 
 def questions(asked: Asked, crew: Crew, number: int) -> Iterator[tuple[str, str, str, bytes | None]]:
-    """What somebody else asks, one thing after the other; each begins elsewhere."""
+    """Yield the requests of another caller, one after the other; each caller begins elsewhere."""
     for what, place, content in itertools.islice(itertools.cycle(asked), number, None):
         path = place.format(project=crew.project)
         yield what, path, path, None if content is None else json.dumps(content).encode()
@@ -117,7 +120,7 @@ KINDS: Mapping[str, Callable[[Crew, int], Iterator[tuple[str, str, str, bytes | 
 
 
 async def calls_of(crew: Crew, number: int) -> AsyncIterator[Call]:
-    """What one caller calls until the time is over."""
+    """Yield the calls of one caller until the time is over."""
     ends_at = time.monotonic() + crew.seconds
     async with Line(crew.url, crew.token) as line:
         for what, subject, path, content in KINDS[crew.kind](crew, number):
@@ -133,7 +136,7 @@ async def calls_of(crew: Crew, number: int) -> AsyncIterator[Call]:
 
 
 async def run(crew: Crew) -> list[Call]:
-    """What all callers of a crew call, side by side."""
+    """Return the calls of all callers of a crew, made side by side."""
 
     async def listed(number: int) -> list[Call]:
         return [call async for call in calls_of(crew, number)]

@@ -20,7 +20,7 @@ TOKENIZERS: dict[str, Tokenizer] = {
         + 1
     ),
 }
-"""How many tokens a text has, by the name of the tokenizer."""
+"""The functions that count the tokens of a text, by the name of the tokenizer."""
 
 
 class CountingApi(httpx2.AsyncBaseTransport):

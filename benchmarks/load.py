@@ -24,7 +24,7 @@ THINKING = "Only worker 3 was down; a restart is safe, because its jobs are leas
 
 @dataclass(frozen=True)
 class Load:
-    """What a run of clients took."""
+    """The cost of a run of clients."""
 
     requests: int
     seconds: float

@@ -1,4 +1,4 @@
-"""How the benchmarks time and how they print."""
+"""The timing and the printing of the benchmarks."""
 
 import contextlib
 import os

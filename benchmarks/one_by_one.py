@@ -1,4 +1,4 @@
-"""What `watched_hours` answers, added up from the single scores in one statement: what kept sums are held against."""
+"""The answer of `watched_hours`, added up from the single scores in one statement: the kept sums are compared with it."""
 
 ONE_BY_ONE = """
 WITH wanted AS (

@@ -19,7 +19,7 @@ from schemas.registry import Json, RecordSchema
 
 
 def can_read(reader: RecordSchema, writer: RecordSchema) -> bool:
-    """Whether `reader` resolves everything written with `writer`, by the rules of Avro's specification."""
+    """Tell whether `reader` resolves everything written with `writer`, by the rules of Avro's specification."""
     verdict = ReaderWriterCompatibilityChecker().get_compatibility(  # type: ignore[no-untyped-call]
         avro.schema.parse(json.dumps(reader.definition)), avro.schema.parse(json.dumps(writer.definition))
     )

@@ -40,7 +40,7 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     tool: str | None = None
     """Name of the tool, on tool_call and tool_output."""
     call_key: str | None = None
@@ -50,13 +50,13 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     status: str | None = None
     """The event's status, lower-cased."""
     used: bool | None = None
-    """Whether a tool output was used, where the source tells it."""
+    """True if a tool output was used; null where the source does not say."""
     referenced: bool | None = None
-    """Whether a tool output was referred to, where the source tells it."""
+    """True if a tool output was referred to; null where the source does not say."""
     invoked: bool | None = None
-    """Whether a skill was invoked, where the source tells it."""
+    """True if a skill was invoked; null where the source does not say."""
     saturation: float | None = None
-    """How full the context is, in percent."""
+    """Fill level of the context, in percent."""
     tokens: int | None = None
     """Token total of a token_usage event."""
     payload: str
@@ -70,7 +70,7 @@ class AgentEvent(Record, frozen=True, kw_only=True):
     cached_tokens: int | None = None
     """Of a token_usage event: tokens that were read from a cache, where the source tells it."""
     labels: tuple[Label, ...] = ()
-    """What the sender tells events apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
+    """Labels by which the sender tells events apart: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Alert(Record, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Alert(Record, frozen=True, kw_only=True):
     alert_id: str
     """Id of the alert: the same for the same cause and channel, so that it is sent once."""
     channel: str
-    """Where it goes: webhook or slack."""
+    """Destination: webhook or slack."""
     kind: str
     """incident, telemetry or test."""
     subject_id: str
@@ -89,19 +89,19 @@ class Alert(Record, frozen=True, kw_only=True):
     severity: str
     """warning or critical."""
     body: str
-    """What is posted, as JSON."""
+    """Body of the post, as JSON."""
     created_at: datetime
-    """When it was put into the queue, UTC."""
+    """Time at which it was put into the queue, UTC."""
     not_before: datetime
-    """When it is tried next, UTC: later in quiet hours and after a failure."""
+    """Time of the next try, UTC: later in quiet hours and after a failure."""
     attempts: int
-    """How often it was tried."""
+    """Number of tries."""
     status: str
     """waiting, delivered or given_up."""
     settled_at: datetime | None = None
-    """When it was delivered or given up, UTC."""
+    """Time at which it was delivered or given up, UTC."""
     last_error: str | None = None
-    """Why the last try failed; without addresses and secrets."""
+    """Error of the last try, without addresses and secrets."""
 
 
 class Anchor(Record, frozen=True, kw_only=True):
@@ -120,13 +120,13 @@ class Anchor(Record, frozen=True, kw_only=True):
     exchange: bytes
     """The exchange, encoded, so that it can be judged when the original has been deleted."""
     active: bool
-    """Whether it is judged in the next round."""
+    """True if it is judged in the next round."""
     chosen_by: str
-    """Who chose it, or withdrew it."""
+    """Person who chose it, or withdrew it."""
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
 class TierStatistics(Record, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class TierStatistics(Record, frozen=True, kw_only=True):
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """What is normal for a project: the tiers' distributions over a window of event time."""
+    """Normal values of a project: the tiers' distributions over a window of event time."""
 
     baseline_id: str
     """Id of the baseline."""
@@ -172,7 +172,7 @@ class Baseline(Record, frozen=True, kw_only=True):
 
 
 class DailyScores(Record, frozen=True, kw_only=True):
-    """What the current scores of one project and UTC day add up to, apart for what tells them apart: made from the scores, and made again for each day whose scores change."""
+    """Sums of the current scores of one project and UTC day, one row per agent, sampling reason, disposition, kind of judge and weight. They are made from the scores, and made again for each day whose scores change."""
 
     project: str
     """Project of the exchanges."""
@@ -181,13 +181,13 @@ class DailyScores(Record, frozen=True, kw_only=True):
     agent: str
     """Name of the agent; empty where the source does not tell it."""
     sampling_reason: str
-    """Why the exchanges were sampled or left out."""
+    """Reason for sampling the exchanges or leaving them out."""
     disposition: str
     """scored, sampling_skip, skipped_cost_cap or unscored."""
     simulated: bool
-    """Whether a simulated judge was used."""
+    """True if a simulated judge was used."""
     weight: float
-    """How many exchanges a judged one stands for: 1 / sampling_probability, 1 where it has none."""
+    """Number of exchanges that a judged one stands for: 1 / sampling_probability, 1 where it has none."""
     exchanges: int
     """Exchanges that have a score, whatever became of them."""
     anomalies: int
@@ -234,7 +234,7 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     position: int
     """Offset in the topic, or line in the file (from 1)."""
     stage: str
-    """Who could not take it."""
+    """Part of Driftline that could not take it."""
     reason: str
     """Code of the error."""
     detail: str
@@ -246,7 +246,7 @@ class DeadLetter(Record, frozen=True, kw_only=True):
     body: bytes
     """The bytes, redacted, at most 64 KiB of them."""
     rejected_at: datetime
-    """When it was set aside, UTC."""
+    """Time at which it was set aside, UTC."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):
@@ -265,13 +265,13 @@ class Deployment(Record, frozen=True, kw_only=True):
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     deployed_by: str
-    """Who deployed it."""
+    """Person or program that deployed it."""
     comment: str | None = None
-    """What changed, in their words, redacted."""
+    """Description of the change, in their words, redacted."""
     url: str | None = None
-    """Where more is said about it, such as a release, redacted."""
+    """Address of more about it, such as a release, redacted."""
 
 
 class DimensionScores(Record, frozen=True, kw_only=True):
@@ -312,17 +312,17 @@ class FailureCause(Record, frozen=True, kw_only=True):
     causal_chain: tuple[str, ...]
     """Steps that led there."""
     description: str
-    """What was seen, with its counts."""
+    """Description of what was seen, with its counts."""
     evidence_count: int
-    """How many events support it."""
+    """Number of events that support it."""
     evidence: tuple[EvidenceRef, ...]
     """The first of them, in order."""
     remediation: str
-    """What to do."""
+    """Recommended remedy."""
 
 
 class CostAnalysis(Record, frozen=True, kw_only=True):
-    """What the session spent and wasted."""
+    """Tokens and calls that the session spent and wasted."""
 
     total_tokens: int
     """Sum over token_usage events."""
@@ -337,7 +337,7 @@ class CostAnalysis(Record, frozen=True, kw_only=True):
 
 
 class EventCount(Record, frozen=True, kw_only=True):
-    """How often one event type occurred."""
+    """Number of events of one type."""
 
     event: str
     """Event type."""
@@ -355,7 +355,7 @@ class DiagnosedDimension(Record, frozen=True, kw_only=True):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """What the detectors say of one session at its end."""
+    """Findings of the detectors about one session at its end."""
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
@@ -382,21 +382,21 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     scores: DimensionScores
     """Scores of the six dimensions that version 1 had, as in `dimensions`, which has them all."""
     failure_causes: tuple[FailureCause, ...] = ()
-    """What went wrong, in the order of the detectors: the fifty causes with the largest impact."""
+    """Causes of failure, in the order of the detectors: the fifty with the largest impact."""
     failure_cause_count: int
-    """How many causes there are, those left out included."""
+    """Number of causes, those left out included."""
     primary_failure_type: str | None = None
     """The cause with the largest impact; null without any."""
     primary_severity: str | None = None
     """Its severity."""
     cost_analysis: CostAnalysis
-    """What the session spent and wasted."""
+    """Tokens and calls that the session spent and wasted."""
     event_count: int
     """Events in the session."""
     event_counts: tuple[EventCount, ...] = ()
     """Events by type, by name: the hundred most frequent types."""
     event_type_count: int
-    """How many event types there are, those left out included."""
+    """Number of event types, those left out included."""
     rule_version: str
     """Version of the rules that produced the record."""
     policy_digest: str
@@ -406,7 +406,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     threshold_profile: str | None = None
     """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: those of before there were profiles, which are events-1."""
     threshold_changes: str | None = None
-    """What the policy set otherwise than the profile, as JSON by the names of the policy; null: nothing."""
+    """Thresholds that the policy sets otherwise than the profile, as JSON by the names of the policy; null: none."""
     dimensions: tuple[DiagnosedDimension, ...] = ()
     """Score per dimension, the largest weight first. Records of versions 1 and 2 are read with those of `scores`."""
 
@@ -421,17 +421,17 @@ class Erasure(Record, frozen=True, kw_only=True):
     session_id: str | None = None
     """Session whose records are deleted; null for the whole connection."""
     requested_by: str
-    """Who asked for it."""
+    """Name of the requester."""
     comment: str | None = None
     """Why, in their words."""
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
 class DimensionResolution(Record, frozen=True, kw_only=True):
-    """How one dimension got its score."""
+    """Origin of one dimension's score."""
 
     dimension: str
     """Name of the dimension."""
@@ -463,7 +463,7 @@ class EvaluationIteration(Record, frozen=True, kw_only=True):
 
 
 class CheckOutcome(Record, frozen=True, kw_only=True):
-    """What a deterministic check found."""
+    """Result of a deterministic check."""
 
     check_id: str
     """Id of the check in the case."""
@@ -474,7 +474,7 @@ class CheckOutcome(Record, frozen=True, kw_only=True):
     outcome: str
     """pass, fail or error."""
     detail: str = ""
-    """What was found, in words."""
+    """Finding in words."""
 
 
 class Evaluation(Record, frozen=True, kw_only=True):
@@ -511,7 +511,7 @@ class Evaluation(Record, frozen=True, kw_only=True):
     aggregation_method: str
     """median or mean."""
     warnings: tuple[str, ...] = ()
-    """What the reader should know."""
+    """Warnings for the reader."""
     judgement_ids: tuple[str, ...] = ()
     """Judgements it rests on."""
     result: str
@@ -519,7 +519,7 @@ class Evaluation(Record, frozen=True, kw_only=True):
     cost_usd: float | None = None
     """Cost of the judge calls in USD."""
     simulated: bool = False
-    """Whether a simulated judge was used."""
+    """True if a simulated judge was used."""
     evaluated_at: datetime
     """Time of the newest judgement, UTC."""
     agent: str | None = None
@@ -533,7 +533,7 @@ class Evaluation(Record, frozen=True, kw_only=True):
     run_output_tokens: int | None = None
     """Tokens the run wrote; null means missing, not zero."""
     run_cost_usd: float | None = None
-    """What the tokens of the run cost in USD; null where a price is unknown."""
+    """Cost of the run's tokens in USD; null where a price is unknown."""
     judge_run_id: str = ""
     """Judge run of the profile."""
     judge_model: str = ""
@@ -545,7 +545,7 @@ class Evaluation(Record, frozen=True, kw_only=True):
     anomaly_reasons: tuple[str, ...] = ()
     """Attempts of the run to sway the judge, in words."""
     repetition: int = 1
-    """Which repetition of the run, from 1."""
+    """Number of the repetition of the run, from 1."""
     case_title: str = ""
     """Title of the case."""
     overall_spread: float | None = None
@@ -578,13 +578,13 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
     fingerprint: str
     """Digest over case, run content, profile and prompt."""
     repetition: int = 1
-    """Which repetition of the run, from 1."""
+    """Number of the repetition of the run, from 1."""
     requested_at: datetime
-    """When it was asked for, UTC."""
+    """Time of the request, UTC."""
     evaluation_id: str = ""
     """Evaluation it asks for."""
     attempt: int = 0
-    """How often the evaluation was asked for before: the revision of its result."""
+    """Number of earlier requests for the evaluation: the revision of its result."""
     subject_model: str | None = None
     """Model of the audited agent."""
     agent: str | None = None
@@ -598,7 +598,7 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
     run_output_tokens: int | None = None
     """Tokens the run wrote; null means missing, not zero."""
     run_cost_usd: float | None = None
-    """What the tokens of the run cost in USD; null where a price is unknown."""
+    """Cost of the run's tokens in USD; null where a price is unknown."""
     judge_run_id: str = ""
     """Judge run of the profile."""
     judge_model: str = ""
@@ -616,7 +616,7 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
     checks: str = "[]"
     """Outcomes of the deterministic checks, as JSON."""
     warnings: tuple[str, ...] = ()
-    """What the reader of the result should know about the run."""
+    """Warnings about the run for the reader of the result."""
     rule_version: str = ""
     """Version of the rules that made the request."""
     earlier_judgements: tuple[bytes, ...] = ()
@@ -624,12 +624,12 @@ class EvaluationRequest(Record, frozen=True, kw_only=True):
 
 
 class Redaction(Record, frozen=True, kw_only=True):
-    """How often one kind of secret was removed."""
+    """Number of secrets of one kind that were removed."""
 
     kind: str
     """Kind of secret."""
     count: int
-    """How many were removed."""
+    """Number of secrets removed."""
 
 
 class Exchange(Record, frozen=True, kw_only=True):
@@ -650,11 +650,11 @@ class Exchange(Record, frozen=True, kw_only=True):
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     user_message: str
-    """What the user said, redacted, without the wrapping a gateway put in front."""
+    """Message of the user, redacted, without the wrapping that a gateway put in front."""
     agent_response: str
-    """What the agent answered, redacted; may be empty."""
+    """Answer of the agent, redacted; may be empty."""
     agent_thinking: str | None = None
     """The agent's thinking blocks, redacted, joined by blank lines."""
     raw_user_message: str | None = None
@@ -666,19 +666,19 @@ class Exchange(Record, frozen=True, kw_only=True):
     output_tokens: int | None = None
     """Tokens written by the model; null means missing, not zero."""
     stop_reason: str | None = None
-    """Why the model stopped, as the source says it."""
+    """Stop reason of the model, as the source says it."""
     outcome: str = "answered"
     """answered, no_response, error or aborted."""
     multi_user: bool = False
-    """Whether the source says that several users take part."""
+    """True if the source says that several users take part."""
     tags: tuple[str, ...] = ()
-    """What the source knows about it: abandoned, heartbeat, no_reply, inter_session, cron, delivery_mirror."""
+    """Facts that the source knows about it: abandoned, heartbeat, no_reply, inter_session, cron, delivery_mirror."""
     redactions: tuple[Redaction, ...] = ()
-    """What redaction removed from the texts above."""
+    """Secrets that redaction removed from the texts above, by kind."""
     content_digest: str
     """Digest of the content as delivered (after redaction): the same id with another digest is a conflict."""
     labels: tuple[Label, ...] = ()
-    """What the sender tells exchanges apart by: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
+    """Labels by which the sender tells exchanges apart: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
@@ -695,11 +695,11 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
 class HourlyScores(Record, frozen=True, kw_only=True):
-    """What the current scores of one project add up to by the hour, the scores of a session on a UTC day being one unit: made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
+    """Sums of the current scores of one project by the hour; the scores of a session on a UTC day are one unit. They are made from the scores, and made again for each day whose scores change. The watch reads them; they outlive their scores."""
 
     project: str
     """Project of the exchanges."""
@@ -716,7 +716,7 @@ class HourlyScores(Record, frozen=True, kw_only=True):
     judge_model: str
     """Model of the judge; empty where none was asked."""
     simulated: bool
-    """Whether a simulated judge was used."""
+    """True if a simulated judge was used."""
     policy_digest: str
     """Digest of the policy in force."""
     last_at: datetime
@@ -816,7 +816,7 @@ class HourlyScores(Record, frozen=True, kw_only=True):
 
 
 class ImportProgress(Record, frozen=True, kw_only=True):
-    """What an importer has taken from one file, so that an unchanged file is not read again."""
+    """Progress of an importer in one file, kept so that an unchanged file is not read again."""
 
     source: str
     """Kind of source, e.g. openclaw."""
@@ -827,7 +827,7 @@ class ImportProgress(Record, frozen=True, kw_only=True):
     modified_ns: int
     """Modification time when it was last read, nanoseconds since 1970."""
     complete: bool
-    """Whether all of it was taken: no torn line, no exchange held back."""
+    """True if all of it was taken: no torn line, no exchange held back."""
     settings_digest: str
     """Digest of what the reading depended on: connection, project, policy, code version."""
 
@@ -854,7 +854,7 @@ class Incident(Record, frozen=True, kw_only=True):
     title: str
     """One line."""
     description: str
-    """What was found."""
+    """Description of the finding."""
     metadata: str
     """Evidence as JSON: days, numbers, exchanges, the SQL that found it."""
     baseline_id: str | None = None
@@ -862,13 +862,13 @@ class Incident(Record, frozen=True, kw_only=True):
     detected_at: datetime
     """As-of time of the check, UTC."""
     resolved_at: datetime | None = None
-    """When it was resolved or dismissed, UTC."""
+    """Time at which it was resolved or dismissed, UTC."""
     resolved_by: str | None = None
-    """Who did; driftline where it recovered by itself."""
+    """Person who resolved or dismissed it; driftline where it recovered by itself."""
     rule: str = "consecutive_days"
     """Rule that found it: consecutive_days, sequential or rate_ratio."""
     cause: str | None = None
-    """What changed, as far as anchors tell: agent or judge; null where none were judged."""
+    """Part that changed, as far as anchors tell: agent or judge; null where none were judged."""
     checked_at: datetime | None = None
     """As-of time of the check that this revision rests on, UTC."""
     confidence: str = "confirmed"
@@ -878,17 +878,17 @@ class Incident(Record, frozen=True, kw_only=True):
     agent: str | None = None
     """Agent whose runs the leading series is of; null for a series of the whole project."""
     acknowledged_at: datetime | None = None
-    """When somebody took it on, UTC."""
+    """Time at which a person took it on, UTC."""
     acknowledged_by: str | None = None
-    """Who has it."""
+    """Person who took it on."""
     resolution: str | None = None
-    """Why it is resolved: recovered, vanished (it was only suspected), fixed (a person says so) or new_normal."""
+    """Reason for its resolution: recovered, vanished (it was only suspected), fixed (a person says so) or new_normal."""
     first_day: datetime | None = None
     """First day of the change, its midnight UTC."""
     last_day: datetime | None = None
     """Last day of the change once that is over, its midnight UTC."""
     decided_at: datetime | None = None
-    """When a person decided on it last, UTC."""
+    """Time of the last decision on it by a person, UTC."""
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -917,9 +917,9 @@ class Judgement(Record, frozen=True, kw_only=True):
     answer: str | None = None
     """Text of the answer as it came."""
     stop_reason: str | None = None
-    """Why the judge stopped."""
+    """Stop reason of the judge."""
     error: str | None = None
-    """What went wrong, without secrets."""
+    """Description of the failure, without secrets."""
     attempts: int
     """Calls it took, retries included."""
     input_tokens: int | None = None
@@ -935,17 +935,17 @@ class Judgement(Record, frozen=True, kw_only=True):
     latency_ms: int | None = None
     """Wall time of the calls in milliseconds."""
     batched: bool = False
-    """Whether it came through the batch API."""
+    """True if it came through the batch API."""
     simulated: bool = False
-    """Whether a simulated judge answered."""
+    """True if a simulated judge answered."""
     judged_at: datetime
-    """When the answer came, UTC."""
+    """Time of the answer, UTC."""
     subject_revision: int = 0
     """Revision of the score the question was asked for: a replay of that revision sees no later judgement."""
     reservation_ids: tuple[str, ...] = ()
     """Reservations that this judgement settles."""
     attempt_errors: tuple[str, ...] = ()
-    """What went wrong with each call that did not count, in order, without secrets."""
+    """Failure of each call that did not count, in order, without secrets."""
 
 
 class JudgingRequest(Record, frozen=True, kw_only=True):
@@ -966,11 +966,11 @@ class JudgingRequest(Record, frozen=True, kw_only=True):
     turn_number: int
     """Turn within the session, as in the score before."""
     sampling_reason: str
-    """Why the exchange was sampled in the first place."""
+    """Original reason for sampling the exchange."""
     sampling_probability: float
     """Probability with which an exchange is sampled for this reason, 0 to 1."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     earlier_judgements: tuple[bytes, ...] = ()
     """Judgements of the exchange that were recorded before it was asked for, each in single-object encoding: who judges it again needs no database and pays for no answer twice."""
 
@@ -989,7 +989,7 @@ class ProjectCheck(Record, frozen=True, kw_only=True):
     exchanges: int
     """Exchanges with comparable scores in those days."""
     findings: int
-    """What the rules saw, whether or not an incident came of it."""
+    """Number of findings of the rules, whether or not an incident came of them."""
 
 
 class Reservation(Record, frozen=True, kw_only=True):
@@ -1016,11 +1016,11 @@ class Reservation(Record, frozen=True, kw_only=True):
     amount_usd: float | None = None
     """Most that the call can cost, in USD; null where the price is unknown."""
     reserved_at: datetime
-    """When it was set aside, UTC."""
+    """Time at which it was set aside, UTC."""
 
 
 class Review(Record, frozen=True, kw_only=True):
-    """What a person said or did: a human score, a decision on an incident, or a dead letter put back."""
+    """Contribution of a person: a human score, a decision on an incident, or a dead letter put back."""
 
     review_id: str
     """Id of the review."""
@@ -1031,7 +1031,7 @@ class Review(Record, frozen=True, kw_only=True):
     subject_id: str
     """Score, incident or dead letter it is about."""
     reviewer: str
-    """Who said it."""
+    """Name of the reviewer."""
     score: int | None = None
     """Human score, 1 to 5."""
     status: str | None = None
@@ -1041,7 +1041,7 @@ class Review(Record, frozen=True, kw_only=True):
     occurred_at: datetime
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
 
 
 class RunNumber(Record, frozen=True, kw_only=True):
@@ -1069,7 +1069,7 @@ class DimensionScore(Record, frozen=True, kw_only=True):
 
 
 class Score(Record, frozen=True, kw_only=True):
-    """What the tiers say of one exchange: one current row per exchange, whatever became of it."""
+    """Verdict of the tiers on one exchange: one current row per exchange, whatever became of it."""
 
     score_id: str
     """Id of the score: uuid5 over connection and exchange."""
@@ -1094,7 +1094,7 @@ class Score(Record, frozen=True, kw_only=True):
     disposition: str
     """scored, sampling_skip, skipped_cost_cap or unscored."""
     sampling_reason: str
-    """Why the exchange was sampled or left out."""
+    """Reason for sampling the exchange or leaving it out."""
     sampling_probability: float | None = None
     """Probability of being sampled for this reason; null when left out."""
     tier1_score: float
@@ -1104,43 +1104,43 @@ class Score(Record, frozen=True, kw_only=True):
     tier2_state: str
     """State of Tier 2: scored, not_applicable, skipped_gate, skipped_cost_cap, skipped_sampling or unscored."""
     tier2_reason: str | None = None
-    """Why Tier 2 is in that state."""
+    """Reason for the state of Tier 2."""
     tier2_score: float | None = None
     """Mean of the dimensions, 0 to 1."""
     tier2_dimensions: tuple[DimensionScore, ...] = ()
     """Tier 2, dimension by dimension."""
     tier2_flagged: bool | None = None
-    """Whether the judge raised a flag."""
+    """True if the judge raised a flag."""
     tier2_flag_reason: str | None = None
     """The judge's words on the flag."""
     tier2_5_state: str
     """State of Tier 2.5: scored, not_applicable, skipped_gate, skipped_cost_cap, skipped_sampling or unscored."""
     tier2_5_reason: str | None = None
-    """Why Tier 2.5 is in that state."""
+    """Reason for the state of Tier 2.5."""
     tier2_5_alignment: float | None = None
-    """How well the thinking supports the answer, 0 to 1."""
+    """Degree to which the thinking supports the answer, 0 to 1."""
     tier2_5_sycophancy: bool | None = None
-    """Whether disagreement was suppressed."""
+    """True if disagreement was suppressed."""
     tier2_5_advocacy_suppression: bool | None = None
-    """Whether a recommendation was softened."""
+    """True if a recommendation was softened."""
     tier2_5_reasoning: str | None = None
     """The judge's words."""
     tier3_state: str
     """State of Tier 3: scored, not_applicable, skipped_gate, skipped_cost_cap, skipped_sampling or unscored."""
     tier3_reason: str | None = None
-    """Why Tier 3 is in that state."""
+    """Reason for the state of Tier 3."""
     tier3_score: float | None = None
     """Mean of the applicable dimensions, 1 to 5."""
     tier3_dimensions: tuple[DimensionScore, ...] = ()
     """Tier 3, dimension by dimension."""
     anomaly: bool
-    """Whether anything about the exchange is anomalous."""
+    """True if anything about the exchange is anomalous."""
     anomaly_reasons: tuple[str, ...] = ()
     """Every reason, in words."""
     judge_model: str | None = None
     """Model that judged."""
     simulated: bool = False
-    """Whether a simulated judge was used."""
+    """True if a simulated judge was used."""
     judgement_ids: tuple[str, ...] = ()
     """Judgements the score rests on."""
     cost_usd: float | None = None
@@ -1158,7 +1158,7 @@ class Score(Record, frozen=True, kw_only=True):
     evidence_digest: str
     """content_digest of the exchange that was scored."""
     tier3_anomaly: bool | None = None
-    """Whether the judge of Tier 3 called the exchange anomalous; on its own this makes no anomaly."""
+    """True if the judge of Tier 3 called the exchange anomalous; on its own this makes no anomaly."""
     tier3_anomaly_reason: str | None = None
     """The judge's words on it."""
     dropped_quotes: int = 0
@@ -1183,7 +1183,7 @@ class ScoringTask(Record, frozen=True, kw_only=True):
     turn_number: int
     """Turn within the session: as given, else counted."""
     sampling_reason: str
-    """Why it was sampled."""
+    """Reason for sampling it."""
     sampling_probability: float
     """Probability with which an exchange is sampled for this reason, 0 to 1."""
     tier1_score: float
@@ -1214,7 +1214,7 @@ class SessionClosed(Record, frozen=True, kw_only=True):
     closed_at: datetime
     """Event time at which the session counts as closed, UTC."""
     ingested_at: datetime
-    """When Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     reason: str
     """explicit (somebody finalized it) or idle (nothing came for longer than the session gap)."""
 
@@ -1233,7 +1233,7 @@ class StageState(Record, frozen=True, kw_only=True):
 
 
 class Watermark(Record, frozen=True, kw_only=True):
-    """How far a consumer has read a topic."""
+    """Progress of a consumer in a topic."""
 
     consumer: str
     """Stage or sink that reads."""

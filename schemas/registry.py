@@ -54,7 +54,7 @@ class RecordSchema:
 
     @property
     def has_revisions(self) -> bool:
-        """Whether a later record of the same identity replaces an earlier one."""
+        """True if a later record of the same identity replaces an earlier one."""
         return bool(self.definition["revision"])
 
     @property

@@ -14,7 +14,7 @@ from schemas.registry import RecordSchema
 
 
 class Unfolding(NamedTuple):
-    """How one field is read out of another: an item per name, with the name in `key` and what it has in `value`."""
+    """A rule that reads one field out of another: an item per name, with the name in `key` and its value in `value`."""
 
     field: str
     source: str
@@ -28,7 +28,7 @@ class Unfolding(NamedTuple):
 
 
 def unfoldings(schema: RecordSchema) -> Iterator[Unfolding]:
-    """What is unfolded of a record type."""
+    """Yield the unfoldings of a record type."""
     by_name = {field["name"]: field for field in schema.fields}
     for name, field in by_name.items():
         if (source := field.get("unfolds")) is not None:

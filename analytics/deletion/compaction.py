@@ -28,7 +28,7 @@ from schemas.errors import StoreError
 
 log = logging.getLogger(__name__)
 MEMORY = "1GB"
-"""What copying may take."""
+"""The memory that copying may take."""
 WORTH_SHARE = 0.4
 """Share of the file that is free from which on a start compacts it."""
 WORTH_BYTES = 256 * 1024 * 1024
@@ -40,7 +40,7 @@ _STATE = "compacting"
 
 @dataclass(frozen=True)
 class Space:
-    """How large a file is, in bytes, and how much of it is used. `must` says that its free space holds what was erased."""
+    """The size of a file, in bytes, and the part of it that is used. `must` says that its free space holds erased data."""
 
     size: int
     used: int
@@ -53,13 +53,13 @@ class Space:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether a start should compact the file."""
+        """True if a start should compact the file."""
         worth = self.free >= WORTH_BYTES and self.free >= WORTH_SHARE * self.size
         return self.must or (worth and self.used <= AT_START)
 
 
 def space_of(path: Path) -> Space:
-    """How much of a closed file is used. StoreError when another process has it, or when it is damaged."""
+    """Measure how much of a closed file is used. StoreError when another process has it, or when it is damaged."""
     with attached({"whole": path}) as connection:
         rows = connection.execute(
             "SELECT block_size * total_blocks, block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'whole'"

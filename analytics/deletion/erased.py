@@ -28,14 +28,14 @@ class Erased:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str | None]]) -> Erased:
-        """What these connections and session ids name; without a session id it is the whole connection."""
+        """Return the sessions that these connections and session ids name; without a session id, the whole connection."""
         return cls(
             frozenset(connection for connection, session in pairs if session is None),
             frozenset((connection, session) for connection, session in pairs if session is not None),
         )
 
     def has(self, connection: object, session_id: object) -> bool:
-        """Whether a session is among them."""
+        """Tell whether a session is among them."""
         return connection in self.connections or (connection, session_id) in self.sessions
 
     def frame(self) -> pl.DataFrame:
@@ -54,7 +54,7 @@ def schemas_of_sessions() -> list[RecordSchema]:
 
 
 def erased_in(connection: duckdb.DuckDBPyConnection) -> Erased:
-    """What a database was ever asked to erase."""
+    """Return everything that a database was ever asked to erase."""
     rows = connection.execute(f"SELECT DISTINCT connection, session_id FROM {full_name(schema_of('Erasure'))}").fetchall()
     return Erased.of(rows)
 

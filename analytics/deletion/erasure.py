@@ -33,7 +33,7 @@ from schemas.errors import RecordError
 from schemas.registry import schema_of
 
 ERASED = {"erased": True}
-"""What stands in an incident's evidence where an exchange was."""
+"""The mark that replaces an exchange in an incident's evidence."""
 TELLING = 8
 """Characters from which on a session id that stands in bytes nobody can read, or in a path, is no accident."""
 MOST = 10_000
@@ -58,10 +58,10 @@ _COPIES = {
     "Score": "exchange_id",
     "Exchange": "exchange_id",
 }
-"""What there is of a copy of an anchor's exchange, and the column with the copy's id: the anchor's, an at sign and the round."""
+"""The records of a copy of an anchor's exchange, and the column with the copy's id: the anchor's, an at sign and the round."""
 _OF_ANCHORS = "list_contains($ids, split_part({}, '@', 1))"
 _LAST = ("Reservation", "Judgement", "Score", "Exchange")
-"""What is deleted after all else of a session, in this order."""
+"""The records of a session that are deleted after all others, in this order."""
 _STATES = (
     "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
     "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
@@ -192,12 +192,15 @@ class Erasing:
                     transaction.set_watermark(COMPACTION, "", 1)
 
     def _is_named(self, name: str) -> bool:
-        """Whether a name is that of a session of theirs: its id, its key, or a source that ends in it."""
+        """Tell whether a name is that of one of their sessions: its id, its key, or a source that ends in it."""
         parts = name.split("/", 1)
         return self._erased.has(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
 
     def _is_theirs(self, body: bytes) -> bool:
-        """Whether bytes hold a record of theirs, or JSON that tells of one; of unreadable bytes, whether they have a session's id."""
+        """Tell whether bytes hold a record of theirs, or JSON that mentions one.
+
+        Unreadable bytes are taken for theirs if they have a session's id.
+        """
         try:
             value: Any = msgspec.to_builtins(decode(body))
         except RecordError:

@@ -60,7 +60,7 @@ class Unread:
 
 @dataclass
 class Purged:
-    """What a run has deleted: exchanges, their scores, each once whatever revisions there were, and rows by record type."""
+    """The deletions of a run: exchanges, their scores, each once whatever revisions there were, and rows by record type."""
 
     exchanges: int = 0
     scores: int = 0

@@ -44,7 +44,7 @@ OF_EXCHANGES = {
     "Judgement": f"SELECT {PLACES} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
     "Exchange": f"SELECT connection, session_id, {PLACES} FROM doomed",
 }
-"""What goes with exchanges, in this order."""
+"""The records that are deleted with exchanges, in this order."""
 _OLD = "JOIN cutoffs USING (project)"
 _ONE_LEFT = (
     f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id) "
@@ -70,7 +70,7 @@ BY_AGE = {
     "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
     "DeadLetter": f"SELECT {PLACES} FROM log.dead_letters WHERE rejected_at < $otherwise",
 }
-"""What goes by its own time, in this order: what exchanges have left over, what belongs to none."""
+"""The records that are deleted by their own time, in this order: leftovers of exchanges, and those that belong to none."""
 LETTER_REVIEWS = (
     f"SELECT {PLACES} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
     "WHERE kind = 'dead_letter' AND occurred_at < $otherwise"

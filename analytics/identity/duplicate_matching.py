@@ -39,7 +39,7 @@ _SESSION = ["connection", "session_id"]
 _EVENT = [*_SESSION, "event_id"]
 _TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
-"""What canonical payloads hold of events that can have a twin."""
+"""The parts of canonical payloads that mark events that can have a twin."""
 
 
 def differences(schema: RecordSchema, held: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,9 +90,10 @@ def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Re
 
 
 class Met:
-    """Which events were left out as twins of which the log has, the last PAIRS of them: an event has one twin, over all deliveries.
+    """The events that were left out as twins of events in the log, the last PAIRS of them.
 
-    Kept in memory by who has the store open. What is forgotten could at most let a second event pass for a twin, too.
+    An event has one twin, over all deliveries. Pairs are kept in memory while the store is open. At worst, a forgotten pair
+    lets a second event pass for a twin, too.
     """
 
     PAIRS = 50_000
@@ -107,7 +108,7 @@ class Met:
         return [place for place, one in ids.items() if self._held.get(one) in there]
 
     def is_taken(self, held: int) -> bool:
-        """Whether an event of the log has had its twin."""
+        """Tell whether an event of the log has had its twin."""
         return held in self._taken
 
     def add(self, given: int, held: int) -> None:

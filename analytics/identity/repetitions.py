@@ -15,7 +15,7 @@ from schemas.codec.arrow import INDEX
 from schemas.registry import RecordSchema
 
 CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
-"""What a record from outside says, by record type: the same identity with another content is another record, and no repetition."""
+"""The content field of records from outside. The same identity with other content is another record, not a repetition."""
 _HELD = "_held"
 
 

@@ -24,7 +24,7 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
-"""How the file is opened: no network, no extensions, no Python variables, nothing written aside."""
+"""The settings with which the file is opened: no network, no extensions, no Python variables, nothing written aside."""
 LOCKING = (
     "SET TimeZone = 'UTC'",
     # An interpreter without a script counts as interactive, and has a bar drawn on standard output, where the answer goes.
@@ -33,7 +33,7 @@ LOCKING = (
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET lock_configuration = true",
 )
-"""What follows once the file is open: no other file, and no way to change any of it."""
+"""The statements that follow once the file is open: no other file, and no way to change any of it."""
 READING = frozenset(
     {
         duckdb.StatementType.SELECT,  # FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as such
@@ -50,7 +50,7 @@ HINTS = {
     "maximum execution time": "Ask for less: a shorter time, fewer sessions, no join of everything with everything.",
     "Out of Memory": "Ask for less at once: fewer columns, a shorter time, fewer rows to sort.",
 }
-"""What to do, by a phrase of DuckDB's message."""
+"""Advice on an error, by a phrase of DuckDB's message."""
 READ_ONLY = "Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN of one of these."
 LOOK_FIRST = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
 
@@ -82,7 +82,7 @@ def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """What DuckDB says against a statement as a QueryError, with what to do about it."""
+    """Raise DuckDB's objections to a statement as a QueryError, with advice."""
     try:
         yield
     except duckdb.Error as error:

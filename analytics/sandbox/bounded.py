@@ -16,7 +16,7 @@ from analytics.store.tables import literal
 from schemas.errors import QueryError
 
 CATALOG = "driftline"
-"""What the snapshot is called in a statement."""
+"""The name of the snapshot in a statement."""
 ATTACHED_LATER = frozenset({"enable_external_access"})
 """Settings that would keep the snapshot from being attached; they follow once it is."""
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)

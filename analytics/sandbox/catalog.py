@@ -37,7 +37,7 @@ class Relation:
     name: str
     words: str
     is_view: bool
-    """Whether it is made to be read; the others are the record types themselves."""
+    """True for a view that is made to be read; the others are the record types themselves."""
     columns: tuple[Column, ...]
 
 

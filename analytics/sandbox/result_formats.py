@@ -15,7 +15,7 @@ from polars import selectors
 from analytics.store.tables import quote
 
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # noqa: RUF001 - some take the wide forms, too
-"""What a text begins with that a spreadsheet would take for a formula."""
+"""The beginnings of a text that a spreadsheet would take for a formula."""
 _NOT_IN_FRAMES = re.compile(r"\b(INTERVAL|UNION|BIT|VARIANT|GEOMETRY|BIGNUM|UHUGEINT|TIME WITH TIME ZONE|TIME_NS|LAMBDA)\b")
 _WITHOUT_ZONE = re.compile(r"\bTIMESTAMP\b(?! WITH)")
 _JSON = msgspec.json.Encoder(decimal_format="number")

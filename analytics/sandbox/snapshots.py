@@ -32,7 +32,7 @@ LEFT_OUT = {
     "exchanges": ("user_message", "agent_response", "agent_thinking", "raw_user_message"),
     "judgements": ("answer",),
 }
-"""What a snapshot has not: texts and bytes as they came. What they were judged to be is there."""
+"""The columns that a snapshot lacks: texts and bytes as they came. The judge's verdicts on them are there."""
 WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
 """Tables of work on its way between stages, which tell nothing that their outcome does not tell."""
 ATTEMPTS = 5
@@ -49,11 +49,11 @@ NUMBERS = (
 
 
 Changes = tuple[int, int, int]
-"""What differs after anything was committed: time and length of the file, and the length of its write-ahead log."""
+"""The signs of a commit: time and length of the file, and the length of its write-ahead log."""
 
 
 def changes_of(path: Path) -> Changes:
-    """How far a database has come, as far as its files tell without being opened."""
+    """Return the state of a database, as far as its files show it without being opened."""
     try:
         length = Path(f"{path}.wal").stat().st_size
     except FileNotFoundError:

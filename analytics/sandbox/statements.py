@@ -12,16 +12,16 @@ from itertools import pairwise
 import duckdb
 
 READING = frozenset({"select", "from", "values", "table", "pivot", "unpivot", "show", "describe", "desc", "summarize"})
-"""How statements begin that read."""
+"""The words that begin statements that read."""
 WRITING = frozenset({"copy", "insert", "update", "delete", "merge", "truncate"})
-"""How the parts of a WITH begin that change something."""
+"""The words that begin the parts of a WITH that change something."""
 _ANALYZE = frozenset({"analyze", "analyse"})
 _OF_A_PART = frozenset({",", "as", "using"})
-"""What follows a parenthesis within the list of a WITH; the statement itself begins with something else."""
+"""The words that follow a parenthesis within the list of a WITH; the statement itself begins with something else."""
 
 
 def only_reads(statement: str) -> bool:
-    """Whether a statement that DuckDB can parse, or what it explains, reads and does nothing else."""
+    """Tell whether a statement that DuckDB can parse, or the one that it explains, reads and does nothing else."""
     words = _words(statement)
     return _main_word(_explained(words)) in READING and not _writes_in_parts(words)
 

@@ -17,7 +17,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Where modules are, the given variables, and nothing of this process's own."""
+    """Return the paths of modules, the given variables, and nothing of this process's own."""
     return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))} | variables
 
 

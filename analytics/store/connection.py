@@ -18,7 +18,7 @@ IN_USE = (
     "Another process has the file: if it is the server, ask it over HTTP or stop it; if it is an import, perhaps one that follows, "
     "wait for it or stop it."
 )
-"""What to do about a file that another process has."""
+"""Advice on a file that another process has open."""
 _OPEN_HINTS = {
     _LOCKED: IN_USE,
     "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
@@ -53,7 +53,7 @@ def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
 
 
 def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
-    """What DuckDB says of a file, with what to do about it; of one that another process has, which that is."""
+    """Return DuckDB's error about a file, with advice; if another process has the file, the error names that process."""
     message = str(error).splitlines()[0]
     if _LOCKED in message.lower():
         holder = _HOLDER.search(message)
@@ -64,5 +64,5 @@ def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
 
 
 def in_use(path: Path | None, process: int | None) -> StoreError:
-    """That another process has the file, with what to do about it; which one, where that is known."""
+    """Return the error that another process has the file, with advice; it names the process where that is known."""
     return StoreError(f"{path}: in use by {'another process' if process is None else f'process {process}'}", hint=IN_USE)

@@ -24,7 +24,7 @@ FICLONE = 0x40049409
 
 
 def copied_whole(source: Path, target: Path) -> bool:
-    """Whether the file was copied before its next checkpoint. The call returns when the other process has ended.
+    """Copy the file; tell whether that was done before its next checkpoint. The call returns when the other process has ended.
 
     StoreError when the file cannot be copied, for instance to a full disk.
     """

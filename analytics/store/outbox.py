@@ -49,7 +49,7 @@ class Outbox:
             transaction.connection.execute(_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
 
     def due(self, now: datetime) -> list[Alert]:
-        """What is to be tried now, oldest first."""
+        """Return the alerts to be tried now, oldest first."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 

@@ -91,7 +91,7 @@ class Store:
             self._connection.execute("CHECKPOINT")
 
     def count(self, table: str) -> int:
-        """How many things a record type's view shows: each once, in its latest revision."""
+        """Count the things that a record type's view shows: each once, in its latest revision."""
         row = self.cursor().execute(f"SELECT count(*) FROM main.{quote(table)}").fetchone()
         return int(row[0]) if row else 0
 

@@ -36,7 +36,7 @@ PRIMITIVES = {
 
 
 KEPT = {"scores": ("project", "exchange_at")}
-"""What every revision has alike, by table: a query that asks for it then meets only the rows of which it is true."""
+"""The columns that are alike in every revision, by table: a filter on them then meets only the rows that match."""
 
 
 READ_AS = {
@@ -49,7 +49,7 @@ READ_AS = {
 DIGEST = "views_digest"
 """Macro that answers the digest of the views and macros that a file has."""
 COMMENT = "COMMENT ON "
-"""What every statement begins with that describes a table, a view or a column."""
+"""The words that begin every statement that describes a table, a view or a column."""
 
 
 def quote(name: str) -> str:

@@ -37,7 +37,7 @@ _LASTING = (AHEAD, END, RETENTION, COMPACTION, DAILY, RUN_NUMBERS)
 
 @dataclass
 class Appended:
-    """What an append did: rows written per table, and how many were there already.
+    """The result of an append: rows written per table, and the number of records that were there already.
 
     `conflicts` are the places, among the messages, of those that were not taken because their identity has another content.
     `differing` names, for those of them that the log knows, the fields that have other content.

@@ -27,7 +27,7 @@ _ORDER = [name.strip() for name in HOUR_KEY.split(",")]
 
 
 def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, until: datetime) -> pl.DataFrame:
-    """What the current scores of some projects add up to from a day on, until a moment: in the order of `HOUR_KEY`, a row each of it.
+    """Return the sums of some projects' current scores from a day on, until a moment: a row for each `HOUR_KEY`, in that order.
 
     Columns are those of `log.hourly_scores`, sums on the scale of the scores; times are UTC and naive.
     """

@@ -8,18 +8,18 @@ too large for 64 bits is rounded to a double as it is kept, and adding such sums
 from __future__ import annotations
 
 KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
-"""What tells the rows of the daily sums apart."""
+"""The columns that tell the rows of the daily sums apart."""
 HOUR_KEY = (
     "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
 )
-"""What tells the rows of the hourly sums apart."""
+"""The columns that tell the rows of the hourly sums apart."""
 SCORES = {
     "tier1": "tier1_score",
     "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
     "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
     "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
 }
-"""What counts as the score of each tier, in columns of scores."""
+"""The score of each tier, as an expression over the columns of scores."""
 _LEAST = 1e-4
 """The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
 _COLUMNS = ", ".join(
@@ -70,7 +70,7 @@ _EXACT = {
     "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
     "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
 }
-"""What the units of an hour add up to, the form in which it is kept, and how many of it are 1 on the scale of scores and weights."""
+"""The sums over the units of an hour: expression, kept form, and the number that makes 1 on the scale of scores and weights."""
 _HOUR_SUMS = ", ".join(
     (
         "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",

@@ -22,14 +22,14 @@ RUNS, YEARS = 200, 60
 
 
 class Rates(NamedTuple):
-    """What is simulated."""
+    """The traffic and the rates of a simulation."""
 
     a_day: float
     """Exchanges, as a mean."""
     rate: float
     """Anomalies an exchange."""
     times: float = 1.0
-    """How many times as high it becomes."""
+    """The factor by which the rate rises."""
     bunch: int = 1
     """Exchanges of a session, all anomalous or none."""
 
@@ -48,7 +48,7 @@ def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
 
 
 def is_found(rates: Rates, seed: int, run: int) -> bool:
-    """Whether a daily check finds the rise within two weeks."""
+    """Tell whether a daily check finds the rise within two weeks."""
     days = drawn(rates, BEFORE + DAYS, seed, run)
     return any(anomaly_spike(days, FIRST + timedelta(days=day)) for day in range(BEFORE, BEFORE + DAYS))
 

@@ -40,12 +40,12 @@ DailyNumber = Callable[[int], float]
 
 
 class History(NamedTuple):
-    """What is simulated; sizes are in sigma of a score."""
+    """The history of a simulation; sizes are in sigma of a score."""
 
     rate: float = 10
     days: int = CHANGE + 60
     change: float = CHANGE
-    """When the change comes, in days."""
+    """The time of the change, in days."""
     shift: float = 0.0
     ramp: float = 0.0
     """Days that it takes to go there."""
@@ -55,23 +55,23 @@ class History(NamedTuple):
     """Scores of a session."""
     length_after: int | None = None
     tails: bool = False
-    """Whether the lengths of sessions are heavy-tailed (Pareto of exponent 1.2, up to 200)."""
+    """True if the lengths of sessions are heavy-tailed (Pareto of exponent 1.2, up to 200)."""
     spread: float = 1.0
-    """How many times as large the spread is after the change."""
+    """The factor by which the spread is larger after the change."""
     between: float = 0.5
-    """Which part of a score's variance sessions of one score share."""
+    """The part of a score's variance that sessions of one score share."""
     night: float = 0.0
-    """How much lower scores are from 00 to 08 UTC."""
+    """The amount by which scores are lower from 00 to 08 UTC."""
     weekend: float = 0.0
-    """How much lower they are at weekends."""
+    """The amount by which they are lower at weekends."""
     weekend_rate: float = 1.0
-    """Which part of the sessions comes on a day of a weekend."""
+    """The part of the sessions that comes on a day of a weekend."""
     daily: float = 0.0
     """By how much days differ anyway."""
     memory: float = 0.0
     """Correlation of a day's difference with that of the day before."""
     regular: bool = False
-    """Whether exactly `rate` sessions come a day."""
+    """True if exactly `rate` sessions come a day."""
     dip: tuple[int, int] | None = None
     """First day and length of a dip of 1.5 sigma that is over."""
 
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is measured of a history, how often, and the bar."""
+    """A measure of a history, how often it is taken, and its bar."""
 
     name: str
     history: History
@@ -151,7 +151,10 @@ def _lengths(history: History, since: np.ndarray, rng: np.random.Generator) -> n
 
 
 def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, float | None]]:
-    """When a look first sees more than chance, and when that is confirmed, in days; once for what goes on without a quiet week."""
+    """Return when a look first sees more than chance, and when that is confirmed, in days.
+
+    There is one pair for each alarm that goes on without a quiet week.
+    """
     series = Series(cells, FIRST, FIRST + timedelta(days=days - 1))
     looks = looks_of(series, range(max(0, since - (series.first - FIRST).days), series.length), math.log(SUSPECTED))
     raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
@@ -165,7 +168,7 @@ def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, flo
 
 
 def one(task: tuple[Line, int, int]) -> float | None:
-    """What one history of a line comes to."""
+    """Return the result of one history of a line."""
     line, seed, run = task
     history = line.history
     cells = drawn(history, np.random.default_rng([seed, run, zlib.crc32(repr(history).encode())]))
@@ -187,7 +190,10 @@ def one(task: tuple[Line, int, int]) -> float | None:
 
 
 def _spread(line: Line, cells: Cells) -> float:
-    """What daily checks of the spread come to: alarms, whether there is one, or days from the change to the end of the day that tells."""
+    """Return the result of daily checks of the spread, by the kind of the line.
+
+    It is the number of alarms, whether there is one, or the days from the change to the end of the day that shows it.
+    """
     since = QUIET if math.isinf(line.history.change) else math.floor(line.history.change)
     seen = [day for day in range(since, line.history.days) if find_spread(cells, FIRST + timedelta(days=day)) is not None]
     if line.kind == "spread delay":
@@ -196,12 +202,12 @@ def _spread(line: Line, cells: Cells) -> float:
 
 
 def alarms_apart(days: Sequence[int]) -> int:
-    """How many alarms daily checks raise that see more than chance on these days, in order."""
+    """Count the alarms of daily checks that see more than chance on these days, in order."""
     return sum(place == 0 or day - days[place - 1] > APART for place, day in enumerate(days))
 
 
 def _holds(line: Line, cells: Cells, alarm: float) -> float | None:
-    """Whether the interval of the first day, or of the size, holds the truth at the alarm."""
+    """Tell whether the interval of the first day, or of the size, holds the truth at the alarm."""
     seen = cells.last <= START + np.timedelta64(round(alarm * 86_400e6), "us")
     last, *columns = cells
     change = find_change(Cells(last[seen], *(column[seen] for column in columns)), FIRST + timedelta(days=math.floor(alarm)))

@@ -54,7 +54,7 @@ class Judge(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is counted, and what it may come to."""
+    """A count, and the most and the least that it may come to."""
 
     name: str
     judge: Judge
@@ -95,7 +95,7 @@ def measure(seed: int, runs: int) -> list[Row]:
 
 
 def answers(judge: Judge, seed: object, runs: int) -> Counter[str | None]:
-    """How often each cause is named over so many simulations."""
+    """Count how often each cause is named over so many simulations."""
     return Counter(_answer(judge, random.Random(repr((seed, number)))) for number in range(runs))
 
 

@@ -36,7 +36,7 @@ class Agent(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is simulated, and what it may come to."""
+    """An agent to simulate, and the bar for its alarms."""
 
     name: str
     agent: Agent
@@ -78,7 +78,7 @@ def _measured(line: Line, seed: int, runs: int) -> Row:
 
 
 def _is_found(line: Line, rng: random.Random) -> bool:
-    """Whether a check raises an alarm: at all, or after the change."""
+    """Tell whether a check raises an alarm: at all, or after the change."""
     rows = _rows(line.agent, rng)
     first = 2 * CHECKED_DAYS if line.within is None else line.agent.change
     checks = range(first, line.agent.days + CHECKED_DAYS, CHECKED_DAYS)

@@ -67,7 +67,7 @@ def mix(rng: random.Random, shift: float) -> Session:
 
 
 class Project(NamedTuple):
-    """What is simulated."""
+    """The history of a simulated project."""
 
     shape: Shape
     rate: float
@@ -76,13 +76,13 @@ class Project(NamedTuple):
     change: int
     """The first day of the change."""
     shift: float = 0.0
-    """How far it goes, in sigma."""
+    """The size of the change, in sigma."""
     ramp: int = 1
     """Days it takes to go there."""
     weekends: bool = True
-    """Whether there is traffic on days 5 and 6 of each week; if not, the other days have more."""
+    """True if there is traffic on days 5 and 6 of each week; if not, the other days have more."""
     noon: bool = False
-    """Whether the change comes at noon of its first day."""
+    """True if the change comes at noon of its first day."""
     daily: float = 0.0
     """By how much days differ anyway, in sigma: each has a mean of its own."""
 

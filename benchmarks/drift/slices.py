@@ -1,4 +1,4 @@
-"""Which part changed: does the slice that fell come first at the moment of the alarm?
+"""The part that changed: does the slice that fell come first at the moment of the alarm?
 
 A project has sessions of scores whose label `cause` has 2, 5, 10 or 20 values, of even sizes or skewed (each value has half as many
 sessions again as the next one), beside labels that have nothing to do with it. One value falls by one or two sigma; which one is
@@ -38,7 +38,7 @@ def measure(seed: int, runs: int) -> list[tuple[str, int, int, float]]:
 
 
 def _right(draw: random.Random, values: int, drop: float, *, skewed: bool) -> bool | None:
-    """Whether the right slice came first at the alarm; None where none came in time."""
+    """Tell whether the right slice came first at the alarm; None where none came in time."""
     sizes = [1.5**-place if skewed else 1.0 for place in range(values)]
     cause = draw.choices(range(values), sizes)[0]
     units: list[Unit] = []

@@ -26,7 +26,7 @@ KINDS = ("tool_call", "tool_output", "token_usage", "memory_event", "decision", 
 
 
 class Message(NamedTuple):
-    """What is produced."""
+    """A message to produce."""
 
     partition: int
     key: bytes

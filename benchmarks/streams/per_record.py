@@ -1,4 +1,4 @@
-"""What the frameworks are given that hand over one record at a time: fastavro's decoder, and the same fold."""
+"""The parts for frameworks that hand over one record at a time: fastavro's decoder, and the same fold."""
 
 import io
 import json

@@ -41,7 +41,7 @@ def make_topics(connection: KafkaConnection, partitions: int) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a child needs to find our modules; progress bars and colours would only be in the way."""
+    """Return the variables that a child needs to find our modules; progress bars and colours would only be in the way."""
     return os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb"}
 
 

@@ -44,7 +44,7 @@ async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: 
 
 
 def landed(store: Store) -> int:
-    """How many sessions have a diagnosis."""
+    """Count the sessions that have a diagnosis."""
     with store.cursor() as cursor:
         (count,) = cursor.execute("SELECT count(*) FROM log.diagnoses").fetchone() or (0,)
         return int(count)

@@ -33,7 +33,7 @@ class Rule(Protocol):
     """A kind of rule."""
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with a value, as the end of a sentence; None for a good one."""
+        """Return the fault of a value, as the end of a sentence, or None for a good one."""
         ...
 
     def broken(self, column: pl.Expr) -> pl.Expr:
@@ -141,7 +141,7 @@ class _AnyObject(msgspec.Struct):
 _READ_OVER = msgspec.json.Decoder(_AnyObject).decode
 _BRACKETS = r"[\[{]"
 _EXTREME = r"[0-9]{300}|[0-9][eE][+-]?[0-9]{3}"
-"""What may be a number that no reader of ours takes; it may as well be text."""
+"""A pattern for a possible number that none of our readers accepts; the match may as well be text."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 CLOCK_TOLERANCE = timedelta(days=1)
-"""How far an event's own time may lie after the time it was taken in: clocks are off, time zones are forgotten."""
+"""The longest time by which an event's own time may lie after its intake: clocks are off, time zones are forgotten."""
 MAX_RECORD_BYTES = 1_000_000
 """Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
 MAX_ADMITTED_BYTES = 990_000
 """Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
 NOT_UNICODE = "is no Unicode: it holds half a surrogate pair"
-"""What is said of a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
+"""The words for a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
 """Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""
 MAX_LABELS = 16
@@ -32,13 +32,13 @@ MAX_MADE_ID = 2_400
 MAX_COUNT = 2**53
 """Largest count, position or number of tokens: the largest integer that every JSON reader keeps exactly."""
 OUTCOMES = ("answered", "no_response", "error", "aborted")
-"""What can have become of an exchange."""
+"""The possible outcomes of an exchange."""
 MAX_DEPTH = 32
 """Levels of nesting of JSON documents, the outermost one included."""
 
 
 def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether a JSON value nests deeper than `limit`; goes down level by level, so that no depth can exhaust the stack."""
+    """Tell whether a JSON value nests deeper than `limit`; go down level by level, so that no depth can exhaust the stack."""
     level = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(limit):
         level = [
@@ -53,7 +53,7 @@ def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether the text holds surrogates, which no record can keep."""
+    """Tell whether the text holds surrogates, which no record can keep."""
     if text.isascii():
         return False
     try:

@@ -14,7 +14,7 @@ SHOWN = 64
 
 
 def identifier_fault(value: str, longest: int) -> str | None:
-    """What is wrong with an id or a name that a source gave, as the end of a sentence; None for a good one."""
+    """Return the fault of an id or a name that a source gave, as the end of a sentence, or None for a good one."""
     if not 0 < len(value) <= longest:
         return f"has {len(value)} characters; 1 to {longest} are taken"
     if re.search(CONTROL, value):
@@ -25,7 +25,7 @@ def identifier_fault(value: str, longest: int) -> str | None:
 
 
 def labels_fault(labels: Sequence[Any]) -> str | None:
-    """What is wrong with labels, records or mappings with `name` and `value`; None for good ones.
+    """Return the fault of labels, records or mappings with `name` and `value`, or None for good ones.
 
     A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
     """

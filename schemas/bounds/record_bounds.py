@@ -39,7 +39,7 @@ _CHECKS: dict[str, Check] = {"double": _check_finite, "float": _check_finite, "i
 
 
 def _check_of(avro_type: Any, named: dict[str, Any]) -> Check | None:
-    """What checks a value of the type, or None where anything of the type will do. `named` collects the records met."""
+    """Return the check for a value of the type, or None if any value will do. `named` collects the records met."""
     if isinstance(avro_type, str):
         return named[avro_type] if avro_type in named else _CHECKS.get(avro_type)
     if isinstance(avro_type, list):

@@ -146,7 +146,7 @@ WORDS = {
     "uuid_parsing": _UUID,
     "uuid_version": "must be a UUID of version {expected_version}",
 }
-"""What each sort of error of pydantic says; three more, whose words are a rule's own or a pattern's, are told by `words_of`."""
+"""The words for each sort of pydantic error. `words_of` adds three more, with the words of a rule or a pattern."""
 _WEB = "must be an address such as https://host/path, without a name or a password"
 _FORMS = {
     f"^{NAME}$": "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit",
@@ -157,9 +157,9 @@ _FORMS = {
 }
 """Patterns in words; another is shown as it is."""
 _OWN = ("Value error, ", "Assertion failed, ")
-"""What pydantic puts before the words of a rule of ours."""
+"""The prefixes that pydantic puts before the words of one of our rules."""
 _TEXT_TYPE = "Value"
-"""What pydantic calls the type of a secret that is too short or too long; others are lists."""
+"""The type that pydantic names for a secret that is too short or too long; others are lists."""
 _KINDS = {
     "str": "a string",
     "int": "a whole number",
@@ -184,7 +184,7 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 def words_of(error: Mapping[str, Any]) -> str:
-    """What an error of pydantic says, without the value it is about."""
+    """Return the words of a pydantic error, without the value it is about."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_pattern_mismatch":
         return _FORMS.get(context["pattern"], f"must be of the form {context['pattern']}")
@@ -204,7 +204,7 @@ def _without(message: str) -> str:
 
 
 def decoding_words(error: msgspec.MsgspecError) -> str:
-    """What an error of msgspec says: the field where it names one, and what it must be."""
+    """Return the words of a msgspec error: the field where it names one, and what the field must be."""
     said = str(error)
     place = _AT.search(said)
     at = f"{place[1]}: " if place and place[1] else ""

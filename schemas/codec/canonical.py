@@ -65,14 +65,14 @@ class _Checks:
 
 
 class Layout:
-    """Where the fields of a record stand in its canonical encoding. `fields` refer to no named type of elsewhere."""
+    """The layout of a record's fields in its canonical encoding. `fields` refer to no named type defined elsewhere."""
 
     def __init__(self, fields: Sequence[Json]) -> None:
         self._measures: list[pl.Expr] = []
         self._steps = [(known["name"], self._step(known["name"], known["type"])) for known in fields]
 
     def _step(self, name: str, avro_type: Any) -> Layout | _Array | None:
-        """How to get past a field: None for a primitive one, which is measured with all the others at once."""
+        """Return the step past a field, or None for a primitive one, which is measured with all the others at once."""
         nullable = isinstance(avro_type, list)
         bare = avro_type[1] if nullable else avro_type
         kind = bare["type"] if isinstance(bare, dict) else bare
@@ -92,7 +92,7 @@ class Layout:
         return None
 
     def proves(self, frame: pl.DataFrame, block: bytes, lengths: Sequence[int]) -> bool:
-        """Whether the rows that were decoded from a block of bodies of these lengths, written canonically, are these bodies."""
+        """Tell whether the decoded rows, written canonically, give back exactly this block of bodies of these lengths."""
         sizes = pl.Series(lengths, dtype=pl.Int64)
         ends = sizes.cum_sum()
         checks = _Checks()
@@ -115,7 +115,7 @@ class Layout:
 
 
 class _Array:
-    """Where the items of arrays stand: their count, the items, and a count of zero unless there were none."""
+    """The layout of arrays: the count of their items, the items, and a count of zero unless there were none."""
 
     def __init__(self, items: Any) -> None:
         self._of_records = isinstance(items, dict) and items["type"] == "record"

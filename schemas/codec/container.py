@@ -63,7 +63,7 @@ def wire_of(prefix: bytes) -> tuple[bytes, Layout]:
 
 
 def decode_columns(schema: RecordSchema, block: bytes, rows: int) -> pl.DataFrame | None:
-    """What the columnar decoder makes of joined bodies, or None when it makes nothing or too many or too few rows of them."""
+    """Decode joined bodies by columns; return None if the decoder fails, or yields too many or too few rows."""
     header, _ = wire_of(schema.prefix)
     container = b"".join((header, _varint(rows), _varint(len(block)), block, SYNC))
     try:

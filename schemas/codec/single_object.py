@@ -36,7 +36,7 @@ REGISTRY_MAGIC = b"\x00"
 """First byte of a value that is framed for a schema registry; the schema's id follows, 4 bytes, big-endian, and then the body."""
 REGISTRY_PREFIX_BYTES = 5
 UNWRITABLE = (ValueError, TypeError, OverflowError, AttributeError)
-"""What a lone surrogate, a number over 64 bits or a value of another type runs into."""
+"""The errors raised by a lone surrogate, a number over 64 bits or a value of another type."""
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 

@@ -243,7 +243,7 @@ def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(datab
 
     assert {("scores",), ("diagnoses",), ("agent_events",)} <= set(read_only_rows(database, "SHOW TABLES", 100)[1])
     assert {"agent", "anomaly"} <= {row[0] for row in read_only_rows(database, "DESCRIBE scores", 100)[1]}
-    assert [("Whether anything about the exchange is anomalous.",)] == read_only_rows(database, comment, 1)[1]
+    assert [("True if anything about the exchange is anomalous.",)] == read_only_rows(database, comment, 1)[1]
 
 
 @pytest.mark.parametrize("statement", CHANGING)
