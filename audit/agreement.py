@@ -32,7 +32,7 @@ LOWEST, HIGHEST = 1, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What one person says of one exchange, beside what the judge says."""
+    """One person's verdict on one exchange, beside the judge's."""
 
     exchange: str
     session: Hashable
@@ -42,12 +42,12 @@ class Label:
     judge: float
     """The judge's mean of Tier 3, 1 to 5."""
     stratum: str
-    """Which exchanges it stands for."""
+    """The group of exchanges that it stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """How far two sides agree; the numbers are None unless the state is `enough`."""
+    """The agreement of two sides; the numbers are None unless the state is `enough`."""
 
     state: str
     """enough, not_enough_labels, or one_category: both sides gave one and the same score throughout, which kappa cannot tell from chance."""
@@ -130,7 +130,7 @@ def _between(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate
 
 
 def _weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:
-    """How many exchanges of its stratum each labelled one stands for; one that the population lacks stands for itself."""
+    """Return how many exchanges a labelled one stands for, by stratum; one that the population lacks stands for itself."""
     exchanges = Counter({one.exchange: one.stratum for one in labels}.values())
     return {name: max(population.get(name, 0), count) / count for name, count in exchanges.items()}
 

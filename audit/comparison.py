@@ -17,14 +17,14 @@ CONFIDENCE = 0.95
 FEW = 5.0
 """Below so many degrees of freedom an interval is shown and not believed: its width hangs on a handful of sessions."""
 _NOISE = 1e-12
-"""What the rounding of sums can make of a mean that is zero; scores are steps many times as large."""
+"""The most that the rounding of sums can make of a mean that is zero; scores are steps many times as large."""
 _TINY = 1e-300
 _PRECISE = 1e-15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedSums:
-    """What an interval needs to know of paired differences, summed over the clusters.
+    """Sums over the clusters of paired differences, from which an interval is made.
 
     The share of a cluster is its part of the pairs, between 0 and 1; its residual is the sum of its differences less what the mean
     would give them.
@@ -72,12 +72,12 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero lies outside, by more than sums are rounded."""
+        """True if zero lies outside, by more than sums are rounded."""
         return self.low > _NOISE or self.high < -_NOISE
 
     @property
     def is_rough(self) -> bool:
-        """Whether too few sessions stand behind it to be believed."""
+        """True if the interval rests on too few sessions to be believed."""
         return self.freedom < FEW
 
 
@@ -91,7 +91,7 @@ def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interva
 
 
 def by_chance(intervals: int, confidence: float = CONFIDENCE) -> float:
-    """How many of so many intervals are expected to exclude zero where nothing has changed, independent or not."""
+    """Return how many of so many intervals are expected to exclude zero where nothing has changed, independent or not."""
     return intervals * (1 - confidence)
 
 

@@ -74,7 +74,7 @@ _CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
 
 
 def binary_kind(head: bytes) -> Kind | None:
-    """What a file is that is no text in UTF-8, by its first bytes; None for one that may be."""
+    """Return the kind of a file that is no text in UTF-8, by its first bytes; None for one that may be."""
     for place, magic, kind in MAGIC:
         if head[place : place + len(magic)] == magic:
             return kind
@@ -82,7 +82,7 @@ def binary_kind(head: bytes) -> Kind | None:
 
 
 def unlike_json(head: bytes) -> Kind | None:
-    """What a file is in which nothing can be JSON, lines or a document; None for one in which something may be."""
+    """Return the kind of a file that can hold no JSON, neither lines nor a document; None for one that may."""
     if not head.removeprefix(_BOM).strip():
         return EMPTY if len(head) < HEAD else None
     found = binary_kind(head)
@@ -96,12 +96,15 @@ def unlike_json(head: bytes) -> Kind | None:
 
 
 def unlike_events(head: bytes) -> Kind | None:
-    """What a file is that holds no runtime events; None for one that may."""
+    """Return the kind of a file that holds no runtime events; None for one that may."""
     return unlike_json(head) or _agent_kind(head)
 
 
 def unlike_transcript(head: bytes) -> Kind | None:
-    """What a file is that is no OpenClaw transcript and no SQLite database, which may hold some; None for one that may be."""
+    """Return the kind of a file that is no OpenClaw transcript; None for one that may be, and for SQLite.
+
+    A SQLite database may hold transcripts.
+    """
     found = unlike_json(head)
     if found is not None:
         return None if found is SQLITE else found
@@ -109,12 +112,12 @@ def unlike_transcript(head: bytes) -> Kind | None:
 
 
 def unlike_claude_code(head: bytes) -> Kind | None:
-    """What a file is that is no Claude Code transcript; None for one that may be."""
+    """Return the kind of a file that is no Claude Code transcript; None for one that may be."""
     return _unlike_agent(head, CLAUDE_CODE)
 
 
 def unlike_codex(head: bytes) -> Kind | None:
-    """What a file is that is no Codex rollout, compressed or not; None for one that may be."""
+    """Return the kind of a file that is no Codex rollout, compressed or not; None for one that may be."""
     return None if binary_kind(head) is ZSTANDARD else _unlike_agent(head, CODEX)
 
 
@@ -152,7 +155,7 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def _has_columns(head: bytes) -> bool:
-    """Whether the first lines have the same separators, as a table's have."""
+    """Tell whether the first lines have the same separators, as a table's have."""
     lines = [line for line in head.splitlines()[:5] if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1] or lines

@@ -31,11 +31,11 @@ class Pattern:
     _regexp: Any = field(repr=False, compare=False)
 
     def found_in(self, data: bytes) -> bool:
-        """Whether the pattern matches anywhere in the text, which is given as `encode` makes it."""
+        """Tell whether the pattern matches anywhere in the text, which is given as `encode` makes it."""
         return self._regexp.search(data) is not None
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in the text; lone surrogates match nothing."""
+        """Tell whether the pattern matches anywhere in the text; lone surrogates match nothing."""
         return self.found_in(encode(text))
 
     def spans(self, data: bytes) -> Iterator[tuple[int, int]]:

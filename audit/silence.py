@@ -4,8 +4,8 @@
 | --- | --- | --- |
 | 0 | green | none |
 | 1 | yellow | info: logged |
-| 2 | yellow | warning: an alert | | 3 or
-more | red | critical: the session has stopped |
+| 2 | yellow | warning: an alert |
+| 3 or more | red | critical: the session has stopped |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOPPED = 3
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long nothing was heard of a session while the server listened, and how many intervals have gone by entirely since."""
+    """The time without a sign of a session while the server listened, and the number of whole intervals in it."""
 
     elapsed: timedelta
     missed: int
@@ -37,7 +37,7 @@ class Silence:
 
     @property
     def level(self) -> Level | None:
-        """How urgent it is; None where nothing is missed."""
+        """The urgency of the silence; None where nothing is missed."""
         return _LEVELS[min(self.missed, STOPPED)]
 
 

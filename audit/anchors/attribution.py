@@ -41,7 +41,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """How far an incident moved a tier, in parts of the tier's scale."""
+    """The change that an incident made in a tier, in parts of the tier's scale."""
 
     direction: str
     """up or down."""
@@ -58,14 +58,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """What caused a tier's change, and what that rests on."""
+    """The cause of a tier's change, and its grounds."""
 
     cause: Cause | None
     """None where it is not known."""
     reason: Reason
-    """Why it is this cause, or why it is not known."""
+    """The reason for this cause, or for not knowing one."""
     judge: float | None = None
-    """By how much the anchors moved: mean since less mean before."""
+    """The amount by which the anchors moved: mean since less mean before."""
     low: float | None = None
     high: float | None = None
     """Its 95 % interval."""
@@ -76,7 +76,7 @@ class Attribution:
 
 
 def attribute(verdicts: Sequence[Verdict], moved: Moved) -> Attribution:
-    """Whether the judge or the agent moved a tier, by the verdicts on its anchors."""
+    """Tell whether the judge or the agent moved a tier, by the verdicts on its anchors."""
     rounds = by_round(verdicts)
     before = [at for at in rounds if at.date() < moved.earliest]
     since = [at for at in rounds if at.date() > moved.latest and (moved.until is None or at < moved.until)]

@@ -33,7 +33,7 @@ _BETS = (0.15, 0.4, 0.8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeChange:
-    """What the anchors say of a tier's judge."""
+    """The finding of the anchors about a tier's judge."""
 
     changed: bool
     direction: str | None
@@ -41,7 +41,7 @@ class JudgeChange:
     since: datetime | None
     """First round that shows the change, at the likeliest."""
     evidence: float
-    """What the better of the two bets has come to; 2 / ERROR is the proof."""
+    """The outcome of the better of the two bets; 2 / ERROR is the proof."""
     size: float | None
     """Mean of the anchors since then less that before; of the last two rounds where nothing changed. None without
     two rounds on either side."""
@@ -53,7 +53,7 @@ class JudgeChange:
 
 
 def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
-    """Whether a tier's judge has ever changed."""
+    """Tell whether a tier's judge has ever changed."""
     rounds = by_round(verdicts)
     times = list(rounds)
     starts = {place: 1 / (place * (place + 1)) for place in range(1, len(times))}
@@ -77,7 +77,7 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
 
 
 def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
-    """Whether a shift is more than the differences between rounds, wherever among them it was looked for."""
+    """Tell whether a shift exceeds the differences between rounds, wherever among them it was looked for."""
     return shift.size * direction > shift.moods_reach(1 - ERROR / rounds)
 
 

@@ -21,16 +21,16 @@ FEWEST_ROUNDS = 2
 _RESOLUTION = 0.05
 """Verdicts are coarse: two anchors that moved by a step are added, because a dozen that stood do not prove that none would."""
 Rounds = Mapping[datetime, Mapping[str, float]]
-"""What was said of each anchor in each round, oldest round first."""
+"""The verdict on each anchor in each round, oldest round first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a tier said of an anchor in a round."""
+    """A tier's verdict on an anchor in a round."""
 
     anchor: str
     at: datetime
-    """When the round began; the same for all of it."""
+    """The start of the round; the same for all of it."""
     value: float
     """0 to 1."""
 
@@ -67,7 +67,7 @@ class Sides:
 
     @property
     def shift_is_known(self) -> bool:
-        """Whether there is enough to tell a size with an error."""
+        """True if there is enough to tell a size with an error."""
         return len(self.anchors) > 1 and min(len(self.before), len(self.since)) >= FEWEST_ROUNDS
 
 
@@ -80,7 +80,7 @@ def by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
 
 
 def sides(rounds: Rounds, before: Sequence[datetime], since: Sequence[datetime]) -> Sides:
-    """What of two stretches of rounds can be compared."""
+    """Return the parts of two stretches of rounds that can be compared."""
     anchors = _judged(rounds, before) & _judged(rounds, since)
     return Sides(tuple(sorted(anchors)), _whole(rounds, before, anchors), _whole(rounds, since, anchors))
 

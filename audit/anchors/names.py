@@ -17,5 +17,5 @@ def anchor_project(project: str) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a connection or project of this name would be taken for anchors."""
+    """Tell whether a connection or project of this name would be taken for anchors."""
     return name == ANCHORS or name.startswith(_MARK)

@@ -26,7 +26,7 @@ class Estimate:
 
 
 def estimate(question: Question, price: ModelPrice | None, *, cached: bool, batched: bool = False) -> Estimate:
-    """What asking a question once is expected to take.
+    """Estimate the tokens and the cost of asking a question once.
 
     It assumes four characters a token, an answer of usual length (the longest it may have, for a purpose without a usual one), and a
     prompt cache that keeps the instructions where they are as long as the model's smallest prefix. `cached` says whether an earlier

@@ -23,10 +23,10 @@ OVERHEAD_TOKENS = 1000
 BYTES_A_TOKEN = 8
 """Most bytes that a token of a prompt has on average; English prose has four to five."""
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
-"""What a model may be called."""
+"""The pattern of a model's name."""
 
 CacheLife = Literal["5m", "1h"]
-"""How long the prompt cache keeps what was written to it."""
+"""The time for which the prompt cache keeps what was written to it."""
 UsdPerMillion = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -48,7 +48,7 @@ class Usage:
 
 
 class Request(Protocol):
-    """What the cost of a question depends on."""
+    """The properties of a question that its cost depends on."""
 
     @property
     def texts_size(self) -> int:
@@ -87,7 +87,7 @@ def _exactly(number: float) -> Fraction:
 
 
 class Rates(_PriceModel):
-    """What tokens cost, in USD for a million of them."""
+    """The prices of tokens, in USD per million."""
 
     input: UsdPerMillion
     """For what the model reads."""
@@ -106,7 +106,7 @@ class Rates(_PriceModel):
         return _exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000
 
     def at_most(self, *, batched: bool) -> list[tuple[Fraction, Fraction]]:
-        """What `per_token` may be found to be: a call by itself may be counted as batched later, a batched one only as such."""
+        """Return the rates that `per_token` may find: a single call may later count as batched, a batched one only as such."""
         pairs = [self.per_token(batched=True), self.per_token(batched=False)]
         known = [pair for pair in pairs if pair is not None]
         return known[:1] if batched else known
@@ -120,7 +120,7 @@ class PriceStep(Rates):
 
 
 class CacheTerms(_PriceModel):
-    """What the prompt cache takes, as factors of the price of input."""
+    """The terms of the prompt cache, as factors of the price of input."""
 
     minimum: Tokens | None = None
     """Tokens of the smallest prefix that is cached; a shorter one is silently not. None is unknown."""
@@ -136,17 +136,17 @@ class CacheTerms(_PriceModel):
 
 
 class ModelPrice(Rates):
-    """What a model costs, where that was read, and what else asking it depends on."""
+    """The price of a model with its source, and other properties that the cost of a call depends on."""
 
     source: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-    """Where the price was read."""
+    """The place where the price was read."""
     read_on: Annotated[date, Field(strict=False)]
-    """When it was read."""
+    """The day on which it was read."""
     steps: Annotated[tuple[PriceStep, ...], Field(max_length=16)] = ()
     """Other rates for longer prompts, rising."""
     cache: CacheTerms = CacheTerms()
     switch_off_thinking: bool = False
-    """Whether the model thinks unless told otherwise: for judging that is switched off."""
+    """True for a model that thinks unless told otherwise: for judging, thinking is switched off."""
 
     @field_validator("steps")
     @classmethod
@@ -248,9 +248,9 @@ def least_case(question: ShortRequest, price: ModelPrice) -> int:
 
 
 def believable(usage: Usage | None, question: Request) -> bool:
-    """Whether one call of the question can have used this: something was read, and no more than it has.
+    """Tell whether one call of the question can have used this: it read something, and no more than the question has.
 
-    Servers that only imitate the API report nothing, or zeros; what is not believed is charged at its worst case.
+    Servers that only imitate the API report nothing, or zeros; usage that is not believed is charged at its worst case.
     """
     if usage is None:
         return False

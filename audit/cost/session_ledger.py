@@ -22,16 +22,16 @@ class Ledger:
 
     @property
     def spent(self) -> int:
-        """What calls have cost."""
+        """The cost of the calls so far."""
         return self._spent
 
     @property
     def reserved(self) -> int:
-        """What is set aside for calls whose outcome is not known yet."""
+        """The amount set aside for calls whose outcome is not known yet."""
         return self._reserved
 
     def can_reserve(self, amount: int) -> bool:
-        """Whether the cap leaves room for this much. With a cap of 0 there is room for what costs nothing."""
+        """Tell whether the cap leaves room for this much. With a cap of 0 there is room for calls that cost nothing."""
         return self._cap is None or self._spent + self._reserved + _amount(amount) <= self._cap
 
     def reserve(self, amount: int) -> bool:

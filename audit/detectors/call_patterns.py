@@ -37,7 +37,7 @@ Reference = tuple[int, str]
 
 
 class Sketch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What is compared of a call's arguments."""
+    """The parts of a call's arguments that are compared."""
 
     exact: str
     """Digest of the keys, with every value that is no text, and of the numbers in the texts."""
@@ -72,7 +72,7 @@ class Alternation(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def rounds(self) -> int:
-        """How often both calls were made."""
+        """The number of times that both calls were made."""
         return self.calls // 2
 
     @property
@@ -82,11 +82,11 @@ class Alternation(msgspec.Struct, array_like=True, gc=False):
 
 
 class CallPatterns(msgspec.Struct, gc=False):
-    """What is known of the patterns in a session's calls, for the thresholds that it was begun with."""
+    """The patterns found in a session's calls, for the thresholds that it was begun with."""
 
     polling_tools: tuple[str, ...] = ()
     similarity: float | None = None
-    """From which calls nearly repeat each other; None: not looked for."""
+    """The similarity from which calls nearly repeat each other; None: they are not looked for."""
     exchange: str | None = None
     last: Reference | None = None
     current: Alternation = msgspec.field(default_factory=Alternation)
@@ -100,7 +100,7 @@ class CallPatterns(msgspec.Struct, gc=False):
 
     @classmethod
     def wanted_by(cls, thresholds: Thresholds) -> CallPatterns | None:
-        """What to fold calls into; None where the thresholds have neither pattern looked for."""
+        """Return patterns to fold calls into; None where the thresholds look for neither pattern."""
         if thresholds.alternating_rounds is None and thresholds.near_duplicate_calls is None:
             return None
         compared = thresholds.near_duplicate_calls is not None
@@ -133,7 +133,7 @@ class CallPatterns(msgspec.Struct, gc=False):
         self.last = reference
 
     def folded(self, limit: int) -> list[Any]:
-        """What detectors rest on, with so many references at most."""
+        """Return the parts that detectors rest on, with so many references at most."""
         longest = self.alternation
         alternation = [longest.pair, longest.calls, longest.references[:limit]]
         return [alternation, self.near_tool, self.near_duplicates, self.near_references[:limit]]
@@ -169,7 +169,7 @@ class CallPatterns(msgspec.Struct, gc=False):
 
 
 def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
-    """What is compared of a call; None where it has no words, and where they are too many."""
+    """Return the compared parts of a call; None where it has no words, and where they are too many."""
     event = msgspec.json.decode(payload) if isinstance(payload, str) else payload
     arguments = _parsed(call_arguments(event)) if isinstance(event, Mapping) else None
     if arguments is None or len(canonical_json(arguments)) > LONGEST:

@@ -22,7 +22,7 @@ DETECTORS: tuple[Detector, ...] = tuple(one for one in registered() if one.failu
 """The detectors of failure types that have a dimension, in the order in which they run."""
 
 FINDERS: tuple[Detector, ...] = tuple(one for one in registered() if not one.failure.dimension)
-"""What runs after them, where the thresholds have it looked for."""
+"""The detectors that run after them, where the thresholds ask for them."""
 
 # The sort is stable: of equal weight, the order of the detectors.
 FAILURE_TYPES: dict[str, FailureType] = {

@@ -35,7 +35,7 @@ POLLING_TOOLS: Mapping[str, frozenset[str] | None] = {
 
 
 def is_polling(tool: str | None, arguments: Any) -> bool:
-    """Whether a call with these arguments only asks how something is getting on."""
+    """Tell whether a call with these arguments only asks about the progress of something."""
     if tool is None or tool not in POLLING_TOOLS:
         return False
     actions = POLLING_TOOLS[tool]

@@ -27,7 +27,7 @@ UNPRINTABLE = "(unprintable)"
 
 
 class FailureType(msgspec.Struct, frozen=True, kw_only=True):
-    """What a failure type means.
+    """A failure type and its meaning.
 
     `title` and `dimension_title` are the words of pages. `weight` is the percentage of its dimension in the trust score; they sum to
     100. `largest_penalty` is the most that its dimension loses, however much evidence there is. A finding has no dimension, and 0
@@ -77,12 +77,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> FailureType:
-        """What the failure type means."""
+        """The failure type of the cause."""
         return _registered[self.type].failure
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a detector does, for the reference: when it fires, with which severity and penalty."""
+    """A detector's rule, for the reference: when it fires, with which severity and penalty."""
 
     fires: str
     severity: str
@@ -120,7 +120,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
         return self.failure.name
 
     def runs_with(self, thresholds: Thresholds) -> bool:
-        """Whether these thresholds have it look for anything."""
+        """Tell whether these thresholds have it look for anything."""
         return self.threshold is None or getattr(thresholds, self.threshold) is not None
 
 
@@ -149,7 +149,7 @@ def detector(
 
 
 def registered() -> tuple[Detector, ...]:
-    """What is registered so far, in the order in which it runs."""
+    """Return the detectors registered so far, in the order in which they run."""
     return tuple(sorted(_registered.values(), key=lambda one: (one.place is None, one.place or 0, one.failure_type)))
 
 

@@ -24,7 +24,7 @@ from audit.policy.model import PolicyModel
 LOWEST_SATURATION = 50.0
 """Percent below which no threshold of a context's fill can lie."""
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "openclaw"})
-"""What events of transcripts say as their `source`."""
+"""The values of `source` in events of transcripts."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**53)]
@@ -113,7 +113,7 @@ SEVERER = {
 
 
 class AgentDetectors(PolicyModel):
-    """What a project or an agent sets of each profile; the rest is the profile's."""
+    """The settings of a project or an agent in each profile; the rest is the profile's."""
 
     events: Thresholds = EVENTS
     """For sessions that are delivered as events."""
@@ -121,7 +121,7 @@ class AgentDetectors(PolicyModel):
     """For sessions that are read from transcripts."""
 
     def changed(self, name: ProfileName) -> dict[str, Any]:
-        """What is set of a profile here, by field."""
+        """Return the settings of a profile made here, by field."""
         return _set(getattr(self, name)) if name in self.model_fields_set else {}
 
 
@@ -135,13 +135,13 @@ class Detectors(AgentDetectors):
     """By the agent's name."""
 
     def profile(self, name: ProfileName, agent: str | None) -> Profile:
-        """What is in force for a session of an agent."""
+        """Return the profile in force for a session of an agent."""
         own = self.agents.get(agent or "")
         changes = self.changed(name) | (own.changed(name) if own else {})
         return Profile.of(name, changes) if changes else DEFAULTS[name]
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Where thresholds contradict each other: the place within this part of the policy, and the words."""
+        """Yield the contradictions between thresholds: the place within this part of the policy, and the words."""
         for agent in (None, *self.agents):
             for name in PROFILES:
                 place = (name,) if agent is None else ("agents", agent, name)
@@ -154,7 +154,7 @@ class Profile(msgspec.Struct, frozen=True):
     name: ProfileName
     thresholds: Thresholds
     changes: dict[str, Any] = {}
-    """What the policy sets that is not the profile's default, by the names that the policy has."""
+    """The settings of the policy that differ from the profile's defaults, by the names that the policy has."""
 
     @classmethod
     def of(cls, name: ProfileName, changes: dict[str, Any]) -> Profile:
@@ -203,7 +203,7 @@ def recorded_profile(version: str | None, changes_json: str | None) -> Profile |
 
 
 def _set(thresholds: Thresholds) -> dict[str, Any]:
-    """What was set of thresholds, by field."""
+    """Return the thresholds that were set, by field."""
     return {field: getattr(thresholds, field) for field in thresholds.model_fields_set}
 
 

@@ -48,15 +48,15 @@ MEASURES: dict[str, Measure] = {
     "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
     "near_duplicate_calls": lambda evidence, _: evidence.patterns.near_duplicates if evidence.patterns else 0,
 }
-"""What a run has of what a threshold limits; a severer threshold has the measure of the one below it."""
+"""The measure of a run that each threshold limits; a severer threshold has the measure of the one below it."""
 MEASURES |= {upper: MEASURES[lower] for lower, upper in SEVERER.items()}
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What one threshold does to an agent's runs, and what is proposed in its place.
+    """The effect of one threshold on an agent's runs, and the value proposed instead.
 
-    `median`, `p95`, `p99` and `most` are of the measure over the runs; `flagged` and `proposed_flagged` are how many runs reach the
-    value; `runs` are the numbers of those that reach the present one, the newest first.
+    `median`, `p95`, `p99` and `most` are of the measure over the runs; `flagged` and `proposed_flagged` count the runs that
+    reach the value. `runs` are the numbers of those that reach the present one, the newest first.
     """
 
     threshold: str
@@ -72,12 +72,12 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether another value is proposed than the one in force."""
+        """True if another value is proposed than the one in force."""
         return self.proposed != self.value
 
 
 def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profile, *, share: float, named: int) -> list[Tuned]:
-    """What each threshold of a profile does to these runs, the newest last; at most `named` runs are named for each.
+    """Return the effect of each threshold of a profile on these runs, the newest last; name at most `named` runs for each.
 
     `share` is the part of the runs, 0 to 1, that a proposed value may flag.
     """

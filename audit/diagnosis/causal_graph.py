@@ -50,7 +50,7 @@ def causal_graph(
 
 
 def evidence_links(cause: Cause, id_by_seq: Mapping[int, str]) -> Iterator[EvidenceLink]:
-    """What a cause links: each of its evidence events to its failure, then its consecutive evidence events."""
+    """Yield the links of a cause: each of its evidence events to its failure, then its consecutive evidence events."""
     node = cause.failure.node
     ids = [id_by_seq[seq] for seq, _ in cause.evidence if seq in id_by_seq]
     yield from (EvidenceLink(event_id, node, "causes", node) for event_id in ids)

@@ -40,7 +40,7 @@ _NO_SCORES = dict.fromkeys(failure.dimension for failure in FAILURE_TYPES.values
 
 
 class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What the detectors say of one session.
+    """The findings of the detectors about one session.
 
     `scores` has every dimension, 0 to 100, null without evidence; `causes` are in the order of the detectors; `primary` is
     the cause with the largest penalty, the first of equals. `cost_analysis` and `evidence_summary` are as in the document.

@@ -26,19 +26,19 @@ from audit.fingerprints import canonical_json, digest
 from audit.times import parse_timestamp
 
 CLOCKS = timedelta(minutes=10)
-"""How far apart two accounts of one moment may lie."""
+"""The most by which the times of two accounts of one moment may differ."""
 MOMENT = timedelta(minutes=2)
-"""How far apart two accounts of a step may lie that has no id and nothing else to be told by."""
+"""The most by which the times of two accounts of a step may differ that has no id and nothing else to be told by."""
 SKEW = timedelta(minutes=1)
-"""How far the clock of a sender may be ahead of ours."""
+"""The most by which the clock of a sender may be ahead of ours."""
 MIN_CUT = 200
 """Characters that are left of a text that was cut, at least."""
 MAX_NAMED = 10
 """Fields that differ of which it is told, at most."""
 HOOK = "hook"
-"""What `told_by` says of an event that a hook told of."""
+"""The value of `told_by` in an event that a hook reported."""
 TRAJECTORY = "trajectory"
-"""What `told_by` says of an event that was read of OpenClaw's second account of a run, which knows no entries."""
+"""The value of `told_by` in an event from OpenClaw's second account of a run, which knows no entries."""
 EXCHANGE_FIELDS = (
     "session_id",
     "user_message",
@@ -68,7 +68,7 @@ _LOOKED_AT = 100
 
 
 class _Twins(NamedTuple):
-    """What two events of a type have in common that are twins, in what they agree where both state it, and how far apart they lie."""
+    """The rule for twins of a type: fields they share, fields that agree where both state them, and their largest distance."""
 
     same: tuple[str, ...]
     agreed: tuple[str, ...]
@@ -131,12 +131,12 @@ def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
 
 
 def is_told_by_hook(payload: Fields) -> bool:
-    """Whether a hook told of the event, without knowing its entry."""
+    """Tell whether a hook reported the event, without knowing its entry."""
     return payload.get("told_by") == HOOK and "entry_id" not in payload
 
 
 def is_of_entry(payload: Fields) -> bool:
-    """Whether the event was read of a transcript: of an entry, or of the trajectory of a run."""
+    """Tell whether the event was read from a transcript: from an entry, or from the trajectory of a run."""
     return isinstance(payload.get("entry_id"), str) or payload.get("told_by") == TRAJECTORY
 
 
@@ -203,7 +203,7 @@ def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
 
 
 def _tells(value: Any) -> bool:
-    """Whether the value tells one thing from another: an id or a name, or a usage of some tokens."""
+    """Tell whether the value tells one thing from another: an id or a name, or a usage of some tokens."""
     return bool(value.get("total")) if isinstance(value, Mapping) else bool(value)
 
 
@@ -213,26 +213,26 @@ def _is_read(exchange: Fields) -> bool:
 
 
 def _agree(name: str, one: Any, other: Any) -> bool:
-    """Whether two accounts of an exchange agree in a field."""
+    """Tell whether two accounts of an exchange agree in a field."""
     if name == "occurred_at":
         return bool(abs(one - other) <= CLOCKS)
     return one is None or other is None or one == other or _begin_alike(one, other)
 
 
 def _agree_in(name: str, one: Any, other: Any) -> bool:
-    """Whether two accounts of an event agree in a field of its payload."""
+    """Tell whether two accounts of an event agree in a field of its payload."""
     return _is_left_out(name, one) or _is_left_out(name, other) or one == other or _begin_alike(one, other)
 
 
 def _is_left_out(name: str, value: Any) -> bool:
-    """Whether a payload has nothing in a field, or says that it was kept back: plugins keep back arguments and results alone."""
+    """Tell whether a payload has nothing in a field, or withholds it: plugins withhold arguments and results alone."""
     if name == "arguments":
         return value is None or (isinstance(value, Mapping) and set(value) == {"withheld"})
     return value is None or (name == "result" and value == _WITHHELD)
 
 
 def _begin_alike(one: Any, other: Any) -> bool:
-    """Whether one text is the beginning of the other one: it was cut, and says how many characters are missing."""
+    """Tell whether one text is the beginning of the other: it was cut, and says how many characters are missing."""
     if not (isinstance(one, str) and isinstance(other, str)):
         return False
     (start, missing), (longer, beyond) = sorted((_uncut(one), _uncut(other)), key=lambda cut: (len(cut[0]), cut[1] is None))

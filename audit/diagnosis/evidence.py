@@ -53,9 +53,9 @@ RETRY_REFERENCES = 3
 SPENDING_REFERENCES = 12
 """token_usage and tool_call events shown as evidence of a cost explosion."""
 LOST_MEMORY = frozenset({"recall_failed", "ignored", "lost", "miss"})
-"""What a memory_event's action (else status) says when memory failed."""
+"""The actions (else statuses) of a memory_event in which memory failed."""
 FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
-"""What a skill_event's status says when the skill did not serve."""
+"""The statuses of a skill_event in which the skill did not serve."""
 
 Reference = tuple[int, str]
 """Points at one event of the session: its position and its id."""
@@ -64,7 +64,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Sightings(msgspec.Struct, array_like=True, gc=False):
-    """How often something was seen, and where: the count is exact, the references may be capped."""
+    """The sightings of something: the count is exact, the references may be capped."""
 
     count: int = 0
     references: list[Reference] = []
@@ -80,7 +80,7 @@ class Calls(msgspec.Struct, array_like=True, gc=False):
 
 
 class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
-    """What the current exchange of a transcript has come to, and the most that any had."""
+    """The sum for the current exchange of a transcript, and the largest that any had."""
 
     exchange: str | None = None
     count: int = 0
@@ -94,7 +94,7 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
 
 
 class SessionEvidence(msgspec.Struct, gc=False):
-    """What the detectors know of one session. Memory is linear in distinct calls, event types and kept references.
+    """The evidence about one session. Memory is linear in distinct calls, event types and kept references.
 
     `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. `calls` is in order of
     first occurrence. `problems` holds, by event type, the events that show a failure of their kind: lost memories, unused tool
@@ -139,12 +139,12 @@ class SessionEvidence(msgspec.Struct, gc=False):
 
     @property
     def reads_payloads(self) -> bool:
-        """Whether the payloads of calls are to be folded, too."""
+        """True if the payloads of calls are to be folded, too."""
         return self.patterns is not None and self.patterns.similarity is not None
 
     @property
     def is_transcript(self) -> bool:
-        """Whether the session was read from a transcript."""
+        """True if the session was read from a transcript."""
         return self.source is not None
 
     @property
@@ -265,7 +265,7 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
 
 
 def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
-    """Whether the event was read from a transcript; the session is one then."""
+    """Tell whether the event was read from a transcript; the session is one then."""
     if row[13] not in TRANSCRIPT_SOURCES:
         return False
     evidence.source = evidence.source or row[13]
@@ -369,4 +369,4 @@ _FOLDS: dict[str, Callable[[SessionEvidence, Row], None]] = {
     "context_event": _fold_context,
     "skill_event": _fold_skill,
 }
-"""Which fold reads which event type; other types are counted only."""
+"""The fold for each event type; other types are counted only."""

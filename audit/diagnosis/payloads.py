@@ -36,7 +36,7 @@ def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def _is_broken(payload: dict[str, Any]) -> bool:
-    """Whether the event needs mending. Goes down level by level, so that no depth can exhaust the stack."""
+    """Tell whether the event needs mending. Go down level by level, so that no depth can exhaust the stack."""
     broken = False
     level: list[Any] = [payload]
     for _ in range(MAX_DEPTH + 1):
@@ -65,7 +65,7 @@ def _is_broken(payload: dict[str, Any]) -> bool:
 
 
 def _has_broken_name(container: dict[Any, Any]) -> bool:
-    """Whether a name of the object needs mending; BoundsError for one that is not text."""
+    """Tell whether a name of the object needs mending; BoundsError for one that is not text."""
     try:
         names = "".join(container)
     except TypeError:

@@ -29,7 +29,7 @@ CRITICAL = 3.0
 FEWEST_ANOMALIES = 2
 """One exchange is no spike, however few there were: it is shown as an anomaly by itself."""
 RATIOS = (1.5, 2.0, 3.0, 5.0)
-"""How many times as high the rate may have become: all of them are reckoned with alike."""
+"""The factors by which the rate may have risen: all of them count alike."""
 SUSPECTED = 150.0
 """Evidence that makes an alarm: at most one false one a year, `docs/decisions/0052-spikes.md`."""
 CONFIRMED = 1_000_000.0
@@ -37,7 +37,7 @@ CONFIRMED = 1_000_000.0
 
 
 class Day(NamedTuple):
-    """What came on one UTC day."""
+    """The exchanges and anomalies of one UTC day."""
 
     day: date
     anomalies: int
@@ -70,7 +70,7 @@ class Spike:
 
 
 class _Sums(NamedTuple):
-    """What days add up to."""
+    """The sums of several days."""
 
     anomalies: int = 0
     exchanges: int = 0
@@ -89,7 +89,10 @@ class _Sums(NamedTuple):
 
     @property
     def dispersion(self) -> float:
-        """How many times more the days' anomalies vary than those of independent exchanges (Pearson's chi-square by its freedom), at least 1."""
+        """The factor by which the days' anomalies vary more than those of independent exchanges, at least 1.
+
+        It is Pearson's chi-square, divided by its degrees of freedom.
+        """
         rate = self.anomalies / self.exchanges
         if not 0 < rate < 1:
             return 1.0
@@ -98,7 +101,7 @@ class _Sums(NamedTuple):
 
 
 def anomaly_spike(days: Iterable[Day], as_of: date) -> Spike | None:
-    """Whether the rate of anomalies has risen within the last `DAYS` days up to `as_of`.
+    """Return the rise in the rate of anomalies within the last `DAYS` days up to `as_of`, or None.
 
     `days` come in any order, one each; later ones and those before the last `HISTORY_DAYS` do not matter.
     """

@@ -26,7 +26,7 @@ class Unit:
     at: datetime
     """Time of the last of its exchanges, UTC, aware or naive but all of one kind."""
     scores: int
-    """How many scores it holds."""
+    """The number of scores it holds."""
     weight: float
     """Sum of the weights, above 0."""
     total: float
@@ -34,7 +34,7 @@ class Unit:
 
 
 class Cells(NamedTuple):
-    """What units add up to by the hour in which they end: columns of one length, an hour each, oldest first.
+    """The sums of units by the hour in which they end: columns of one length, an hour each, oldest first.
 
     However many units there are, and however they are split into sums on their way, their cells are the same.
     """
@@ -74,7 +74,7 @@ def date_of(number: float) -> date:
 
 
 def cells_of(units: Iterable[Unit]) -> Cells:
-    """What units add up to hour by hour, in whatever order they are given."""
+    """Add up units hour by hour, in whatever order they are given."""
     rows = sorted((_naive(one.at), one.weight, one.total, one.scores) for one in units)
     last = np.array([row[0] for row in rows], dtype="datetime64[us]")
     weight, total, scores = (np.array([row[column] for row in rows], dtype=np.float64) for column in (1, 2, 3))

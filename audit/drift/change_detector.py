@@ -49,7 +49,7 @@ STANDS_HOURS = 24
 CHECKED_DAYS = 7
 """The looks of so many days are taken again at each check, so that none is missed while the process is down."""
 WINDOW_DAYS = HISTORY_DAYS + CHECKED_DAYS - 1
-"""How many UTC days of units a check can make use of, the one of the check included."""
+"""The number of UTC days of units that a check can use, its own day included."""
 _FINE_DAYS = 14
 """So many days before a look, and on either side of the likeliest day, every hour is tried as the first one."""
 
@@ -90,15 +90,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand at a check."""
+    """The state of a series at a check."""
 
     change: Change | None
     level: float
-    """How far it is to an alarm after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
+    """The level after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
 
 
 def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Standing:
-    """Whether the mean has changed in the week up to the end of the day `as_of`, or still is, and how far it is from an alarm.
+    """Return the state at the end of the day `as_of`: a change that the looks of the last week show, and how near an alarm is.
 
     `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
     ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with.
@@ -120,14 +120,17 @@ def find_change(units: Cells | Iterable[Unit], as_of: date, *, reference: Refere
 
 
 def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
-    """Which of the looks of one alarm, given by time and evidence, confirm it: much evidence, or enough that stands for a day."""
+    """Tell which looks of one alarm confirm it, by much evidence, or by enough evidence that stands for a day.
+
+    Looks are given by their times and the logarithms of their evidence.
+    """
     sure = log_evidence >= math.log(CONFIRMED)
     stands = (log_evidence >= math.log(STANDS)) & (times - times[0] >= np.timedelta64(STANDS_HOURS, "h"))
     return sure | stands  # type: ignore[no-any-return]
 
 
 def _change(series: Series, looks: Looks, raised: Ints) -> Change:
-    """What is known of a change at the last of the looks that raised an alarm."""
+    """Describe a change at the last of the looks that raised an alarm."""
     cell = int(looks.cells[raised[-1]])
     begun, found, evidence = _places(series, cell)
     known = estimate(found, evidence)

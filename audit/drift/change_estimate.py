@@ -27,7 +27,7 @@ class Interval:
 
 
 class Estimate(NamedTuple):
-    """What is known of a change."""
+    """The estimate of a change."""
 
     best: int
     """The most probable place, as an index."""
@@ -38,7 +38,10 @@ class Estimate(NamedTuple):
 
 
 def estimate(found: Contrast, log_evidence: Floats) -> Estimate:
-    """When it began and how large it is, of places in order, at least one of them usable. Of two equally probable ones the later is best."""
+    """Estimate when the change began and how large it is, from places in order, at least one of them usable.
+
+    Of two equally probable places the later one is best.
+    """
     weights = np.exp(log_evidence - log_evidence.max())
     shares = weights / weights.sum()
     ranked = np.lexsort((-np.arange(len(shares)), -shares))

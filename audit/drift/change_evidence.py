@@ -36,7 +36,7 @@ SPREADS = ((0.7, 0.75), (4.0, 0.25))
 FEWEST_AFTER = 2
 """So many stand after it: one session is no change."""
 PSEUDO_UNITS = 5.0
-"""How many units' worth it counts, after a change, that units vary as they did before it."""
+"""The weight, in units, of the assumption that units vary after a change as they did before it."""
 MOST_COUPLED = 4.0
 """Of what units vary more after a change, no more than this can come from the change of a bounded mean: see `_varied`."""
 _FEWEST_FREEDOM = 3.0
@@ -46,7 +46,7 @@ Ranges = tuple[Floats, Floats]
 
 
 class Later(NamedTuple):
-    """What stretches after a change come to, by stratum; of several that end at other times the change is the same."""
+    """The sums of stretches after a change, by stratum. Several stretches that end at different times may follow one change."""
 
     sums: Floats
     """Of the units: (7, STRATA, stretches)."""
@@ -70,14 +70,14 @@ class Contrast(NamedTuple):
     unit_variance: Floats
     """Of the mean of one unit."""
     unit_before: Floats
-    """How much of the variance before comes from units."""
+    """The part of the variance before that comes from units."""
     unit_after: Floats
     excess: Floats
-    """How many times as much as before the change units vary after it, at least 1; reckoned with in `unit_after`."""
+    """The factor by which units vary more after the change than before it, at least 1; reckoned with in `unit_after`."""
     units_before: Floats
     units_after: Floats
     is_usable: Flags
-    """Whether enough units stand on both sides."""
+    """True where enough units stand on both sides."""
 
     def where(self, chosen: Flags) -> Contrast:
         """Some of the pairs."""
@@ -172,7 +172,7 @@ def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Flo
 
 
 def _together(found: Contrast) -> Floats:
-    """How many times as much as before the change all units vary around their common mean, as if nothing had changed."""
+    """Return the factor by which all units vary more around their common mean than before, as if nothing had changed."""
     both = found.units_before + found.units_after
     apart = found.units_before * found.units_after / np.maximum(both, 1.0) * ratio(found.size**2, found.unit_variance)
     return ratio(found.units_before + found.excess * found.units_after + apart, both)

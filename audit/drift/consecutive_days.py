@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Literal
 
 DAYS = 7
-"""How many UTC days are looked at, the one of the check included."""
+"""The number of UTC days that are looked at, the day of the check included."""
 SHORTEST_RUN = 3
 SMALLEST_SIGMA = 0.01
 """A baseline that hardly varies is taken to vary this much, in points of the score."""
@@ -61,7 +61,7 @@ def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, a
 
 
 def severity_of(deviation: float) -> Severity:
-    """How bad a change of so many sigma is, whichever way it goes."""
+    """Return the severity of a change of so many sigma, whichever way it goes."""
     return "critical" if abs(deviation) > CRITICAL else "warning"
 
 

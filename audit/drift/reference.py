@@ -20,7 +20,7 @@ Span = tuple[date, date]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Which days of a series count."""
+    """The days of a series that count."""
 
     since: date | None = None
     """The first day that counts, after the decision that a change is the new normal; None: all of them."""
@@ -28,22 +28,22 @@ class Reference:
     """The days of changes that are over, oldest first, apart from each other."""
 
     def counts(self, day: date) -> bool:
-        """Whether a day is to be looked at."""
+        """Tell whether a day is to be looked at."""
         return (self.since is None or day >= self.since) and not self.cuts(day)
 
     def mask(self, days: Ints) -> Flags:
-        """Which of some days, counted from 1970, are to be looked at."""
+        """Tell which of some days, counted from 1970, are to be looked at."""
         kept = np.ones(len(days), dtype=bool) if self.since is None else days >= day_number(self.since)
         for first, last in self.cut:
             kept &= (days < day_number(first)) | (days > day_number(last))
         return kept
 
     def cuts(self, day: date) -> bool:
-        """Whether a day belongs to a change that is over."""
+        """Tell whether a day belongs to a change that is over."""
         return any(first <= day <= last for first, last in self.cut)
 
     def cuts_into(self, first: date, last: date) -> bool:
-        """Whether a window, both ends included, holds days of a change that is over."""
+        """Tell whether a window, both ends included, holds days of a change that is over."""
         return any(begin <= last and first <= end for begin, end in self.cut)
 
 

@@ -71,7 +71,7 @@ class _Pairs(NamedTuple):
 
     @property
     def starts(self) -> Ints:
-        """Where the pairs of each look begin."""
+        """The index of the first pair of each look."""
         return np.flatnonzero(np.diff(self.cell, prepend=-1))
 
     def of_each(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -99,7 +99,7 @@ def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> L
 
 
 def contrasts_at(series: Series, cell: int, begun: Ints) -> tuple[Contrast, Floats]:
-    """What a look says to a change from each of some cells on: the contrasts, and the logarithms of their evidence."""
+    """Return a look's contrasts for a change from each of some cells on, and the logarithms of their evidence."""
     day = np.full(len(begun), series.day[cell])
     tried = _Tried(day, begun, first_seen(day), np.ones(len(begun)))
     return _weighed(series, tried, _normal(series, tried), _Pairs(np.full(len(begun), cell), np.arange(len(begun))))
@@ -129,7 +129,7 @@ def _paired(series: Series, tried: _Tried) -> _Pairs:
 
 
 def _normal(series: Series, tried: _Tried) -> Normal:
-    """What is normal before each change."""
+    """Return the normal state before each change."""
     begun, day = tried.begun, _days(series, tried)
     first, lately = series.starts[tried.start], series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
     until, daily = series.sums[..., begun], series.daily[..., day]
@@ -139,7 +139,7 @@ def _normal(series: Series, tried: _Tried) -> Normal:
 
 
 def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
-    """Which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
+    """Tell which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
     terms = most_log_evidence(normal, _later(series.sums[: SQUARES + 1], tried, pairs), pairs.row)
     terms += np.log(tried.stands_for[pairs.row])
     may = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
@@ -148,7 +148,7 @@ def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pair
 
 
 def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tuple[Contrast, Floats]:
-    """What is normal beside what came from each change on, up to each cell, and the logarithms of the evidence."""
+    """Contrast the normal state with the units from each change on, up to each cell; add the logarithms of the evidence."""
     begun, day, (cell, row) = tried.begun, _days(series, tried), pairs
     daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
     so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
@@ -159,7 +159,7 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:
-    """What came from each change on, up to each cell, in running sums."""
+    """Return the running sums of the units from each change on, up to each cell."""
     return np.take(sums, pairs.cell + 1, axis=-1) - np.take(sums[..., tried.begun], pairs.row, axis=-1)
 
 

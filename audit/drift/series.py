@@ -131,7 +131,7 @@ def _doubling(values: Floats, extreme: np.ufunc) -> Floats:
 
 
 def _rows(cells: Cells, origin: float) -> Floats:
-    """What the cells add up to, with totals measured from an origin."""
+    """Return the sums of the cells, with totals measured from an origin."""
     total = cells.total - origin * cells.weight
     mixed = cells.mixed - origin * cells.squares
     totals = cells.totals - 2 * origin * cells.mixed + origin * origin * cells.squares

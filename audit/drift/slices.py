@@ -41,7 +41,7 @@ _CHANCE = 0.05
 
 
 class Key(NamedTuple):
-    """Which slice it is."""
+    """The name of a slice."""
 
     label: str
     kind: str
@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one slice has to do with the change."""
+    """One slice and its part in the change."""
 
     key: Key
     share_before: float
@@ -111,7 +111,7 @@ class Explanation:
     slices: tuple[Slice, ...]
     """All that were tried, the best explanation first."""
     tried: int
-    """How many of them hold different exchanges."""
+    """The number of them that hold different exchanges."""
 
     @property
     def unexplained(self) -> float:
@@ -157,7 +157,7 @@ class _Side(NamedTuple):
 
 
 class _Doubt(NamedTuple):
-    """What is not known of an amount: its variance, and how well that itself is known."""
+    """The uncertainty of an amount: its variance, and how well that itself is known."""
 
     variance: float
     freedom: float
@@ -181,9 +181,9 @@ class _Doubt(NamedTuple):
 
 
 def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[Moments, Moments]) -> Explanation | None:
-    """What the slices say to a change; `whole` is what there is before and after. None with too few sessions, or no change.
+    """Explain a change by slices; None with too few sessions, or no change.
 
-    Labels with a single slice say nothing, and are left out.
+    `whole` has the moments of all scores before and after. Labels with a single slice say nothing, and are left out.
     """
     if min(one.sessions for one in whole) < FEWEST_SESSIONS or min(one.w for one in whole) <= 0:
         return None

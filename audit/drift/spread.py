@@ -63,7 +63,7 @@ class SpreadChange:
     """First of the days that were compared with."""
     log_evidence: float
     is_confirmed: bool
-    """Whether it is confirmed."""
+    """True if it is confirmed."""
 
     @property
     def ratio(self) -> float:
@@ -72,7 +72,7 @@ class SpreadChange:
 
 
 class _Values(NamedTuple):
-    """How the sessions of days in a row vary, a column each, oldest first."""
+    """The variation of the sessions of days in a row, a column each, oldest first."""
 
     first: Floats
     """First day, as days since 1970."""
@@ -103,7 +103,7 @@ def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION
 
 
 def _likeliest(evidence: Floats) -> Ints:
-    """Which places make up 95 % of the evidence, the likeliest first."""
+    """Return the places that make up 95 % of the evidence, the likeliest first."""
     order = np.argsort(-evidence, kind="stable")
     share = np.cumsum(np.exp(evidence[order] - np.logaddexp.reduce(evidence)))
     return order[: int(np.searchsorted(share, _INTERVAL)) + 1]

@@ -42,11 +42,11 @@ HIGHEST_MEMORY = 0.9
 SMALLEST_VARIANCE = 1e-6
 """Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
 TINY = 1e-300
-"""What is less than this is nothing to divide by."""
+"""The bound below which a number is too small to divide by."""
 
 
 class Stretch(NamedTuple):
-    """What stretches of a series come to, each in a place of the last axis, by stratum."""
+    """The sums of stretches of a series, each in a place of the last axis, by stratum."""
 
     sums: Floats
     """Of the units: (7, STRATA, stretches), columns of `audit.drift.series`."""
@@ -55,7 +55,7 @@ class Stretch(NamedTuple):
 
 
 class Components(NamedTuple):
-    """What makes the means of a stretch vary, an element a pair."""
+    """The components of the variance of a stretch's means, one element per pair."""
 
     unit: Floats
     """Variance of a unit for each squared weight."""
@@ -66,19 +66,19 @@ class Components(NamedTuple):
     memory: Floats
     """Correlation of days in a row."""
     blocks: Floats
-    """How many blocks, less one a stratum, these rest on."""
+    """The number of blocks, less one per stratum, that these rest on."""
     days: Floats
 
 
 class Normal(NamedTuple):
-    """What is normal before each of some changes, an element, or a place of the last axis, a change."""
+    """The normal state before each of some changes; an element, or a place of the last axis, is a change."""
 
     few: Flags
-    """Whether all days are one stratum, for there are few units in one of them."""
+    """True where all days are one stratum, for there are few units in one of them."""
     sums: Floats
     """Of the units: (7, STRATA, changes)."""
     strata: Floats
-    """How many of them have units."""
+    """The number of them that have units."""
     mean: Floats
     """By stratum."""
     parts: Components
@@ -89,7 +89,7 @@ class Normal(NamedTuple):
 
 
 def normal_before(before: Stretch, recent: Floats, settled: Stretch) -> Normal:
-    """What is normal in stretches of whole days before a change.
+    """Return the normal state in stretches of whole days before a change.
 
     For each stretch of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every
     one of its later stretches holds.
@@ -130,7 +130,7 @@ def as_one(part: Floats, where: Flags) -> Floats:
 
 
 def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> Components:
-    """What makes means vary, measured before the change; of days also after it, as soon as there are enough of them."""
+    """Measure the components before the change; those of days also after it, as soon as there are enough of them."""
     squares, units = total(before.sums[SQUARES]), total(before.sums[UNITS])
     spread = centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
     blocks, days = total(before.days[BLOCKS]), total(before.days[DAYS])
@@ -150,7 +150,10 @@ def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Fl
 
 
 def _at_least(recent: Floats) -> Floats:
-    """What the variance of units was lately, less its standard error: of a spread that has grown, all of the past says too little."""
+    """Return the recent variance of units, less its standard error.
+
+    If the spread has grown, the whole past understates it.
+    """
     units = total(recent[UNITS])
     spread = ratio(centred(recent, (SQUARES, MIXED, TOTALS), means(recent)), total(recent[SQUARES]))
     least: Floats = spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))

@@ -41,7 +41,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
-    """What the judge says of a run."""
+    """The judge's answer about a run."""
 
     dimensions: Mapping[Dimension, Assessment]
     """Those that were asked, in the order they were asked."""

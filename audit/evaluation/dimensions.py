@@ -16,6 +16,6 @@ MEANINGS: Mapping[Dimension, str] = {
     "efficiency": "Did the agent reach the goal without waste? No unnecessary tool calls, no verbose noise.",
     "spark": "Did the response show something noteworthy? Useful insight, elegant shortcut, thoughtful initiative.",
 }
-"""What the judge measures with each."""
+"""The question that the judge answers for each."""
 LOWEST, HIGHEST = 0.0, 10.0
 """The ends of the scale."""

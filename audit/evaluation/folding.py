@@ -39,11 +39,11 @@ class SessionRecords:
     trust: int | None = None
     """Trust score of the diagnosis; None without evidence."""
     failure_causes: Sequence[FailureCause] = ()
-    """What the diagnosis found."""
+    """The findings of the diagnosis."""
     closed_at: datetime | None = None
-    """When the session ended, where that is known."""
+    """The end of the session, where it is known."""
     is_whole: bool = True
-    """Whether these are all its exchanges and events."""
+    """True if these are all its exchanges and events."""
 
 
 def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:

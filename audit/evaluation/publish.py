@@ -23,7 +23,7 @@ from audit.evaluation.results.result import FinalResult, JudgeResult
 from schemas.generated import bring_up_to_date
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
-"""Where they are published."""
+"""The folder in which they are published."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -41,7 +41,7 @@ class Published(NamedTuple):
     title: str
     model: type[BaseModel]
     mode: Literal["validation", "serialization"]
-    """Whether it is read (defaults may be left out) or written (every field is there)."""
+    """validation: the document is read, and defaults may be left out; serialization: it is written, with every field."""
 
 
 PUBLISHED = (

@@ -26,9 +26,9 @@ EVALUATION = "evaluation"
 RULE_VERSION = "evaluation-1"
 """Version of checks, subject view, aggregation and policies; part of every fingerprint."""
 NOT_RECORDED = TierState(UNSCORED, "not_recorded")
-"""What an iteration is where only recorded answers count, and none is there."""
+"""The state of an iteration where only recorded answers count, and none is there."""
 NOT_BATCHED = TierState(UNSCORED, "not_batched")
-"""What an iteration of a batch judge is that no batch has answered: it is not asked call by call."""
+"""The state of an iteration of a batch judge that no batch has answered: it is not asked call by call."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
 """By type of judge: the state of an iteration that may not be asked."""
 
@@ -40,7 +40,7 @@ def request_id(evaluation_id: str, attempt: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a request asks for, read."""
+    """The content of a request, decoded."""
 
     case: Case
     plan: Plan

@@ -32,7 +32,7 @@ _SCORING: dict[str, Any] = {
     "method": True,
     "dimension_policies": True,
 }
-"""What of a plan a score depends on, whatever the run."""
+"""The parts of a plan that a score depends on, whatever the run."""
 
 
 def evaluation_request(
@@ -102,7 +102,10 @@ def asked_again(request: EvaluationRequest, attempt: int, earlier: Sequence[Judg
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What is told of the run beside the scores, named as in the records, but for its cost: another price makes no other run."""
+    """Return the facts about the run beside the scores, named as in the records.
+
+    The cost is left out: another price makes no other run.
+    """
     lasted = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
         "subject_model": run.model,

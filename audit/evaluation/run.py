@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 Status = Literal["answered", "no_response", "error", "aborted"]
-"""How a run ended: the outcome of its last exchange."""
+"""The end of a run: the outcome of its last exchange."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a user said, and what the agent answered; texts as they were recorded."""
+    """A user's message and the agent's answer; texts as they were recorded."""
 
     user_message: str
     agent_response: str
@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered."""
+    """The answer of a tool."""
 
     tool: str | None
     output: Any
@@ -86,9 +86,9 @@ class Run:
     reported_tokens: int | None = None
     """Tokens, read and written together, where no more is told of them than their sum."""
     has_events: bool = True
-    """Whether any event was recorded: without, nothing is known of its tools and artifacts."""
+    """True if any event was recorded: without events, nothing is known of its tools and artifacts."""
     is_whole: bool = True
-    """Whether all its records are in it; a very long session is read in part, and what it took is not known then."""
+    """True if all its records are in it; a very long session is read in part, and its spending is then not known."""
 
     @property
     def final_response(self) -> str:

@@ -35,7 +35,7 @@ class Spending:
 
 
 UNKNOWN = Spending(None, None, None, None)
-"""What is known of a run that is not known in full."""
+"""The spending of a run that is not known in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,10 @@ class _Part:
 def spending_of(
     exchanges: Sequence[Exchange], events: Iterable[Mapping[str, Any]], model: str | None, prices: Mapping[str, ModelPrice]
 ) -> Spending:
-    """What the run took. `model` is the agent's where a part names none; `prices` are one's own, before the shipped ones."""
+    """Add up the run's spending.
+
+    `model` is the agent's where a part names none; `prices` are one's own, before the shipped ones.
+    """
     answers = [_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
     calls = [_of_event(event, model) for event in events if event.get("event") == "token_usage"]
     tokens = _total(answers) or _total(calls)

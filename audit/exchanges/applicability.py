@@ -41,7 +41,7 @@ _HOLDS: dict[When, Callable[[Exchange, bool], bool]] = {
 
 
 def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
-    """Whether a dimension with this filter applies; `flagged` is whether Tier 1 or Tier 2 raised a flag."""
+    """Tell whether a dimension with this filter applies; `flagged` says whether Tier 1 or Tier 2 raised a flag."""
     return _HOLDS[when](exchange, flagged)
 
 

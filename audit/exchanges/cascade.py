@@ -37,15 +37,15 @@ Made = TypeVar("Made")
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
-"""What Tier 2 is once it is answered."""
+"""The state of Tier 2 once it is answered."""
 THINKING = TierState(SCORED, "thinking")
-"""What Tier 2.5 is once it is answered."""
+"""The state of Tier 2.5 once it is answered."""
 ROUTINE = TierState(SKIPPED_GATE, "routine")
-"""What Tier 3 is when nothing opens its gate."""
+"""The state of Tier 3 when nothing opens its gate."""
 NO_DIMENSION = TierState(NOT_APPLICABLE, "no_dimension")
-"""What Tier 3 is when none of its dimensions applies to the exchange."""
+"""The state of Tier 3 when none of its dimensions applies to the exchange."""
 INVALID = TierState(UNSCORED, "invalid")
-"""What a tier is when its answer cannot be used."""
+"""The state of a tier when its answer cannot be used."""
 
 _GOES_ON = frozenset({"refused", "invalid", "cut_off"})
 """Reasons that concern one question only: the judge can be asked the next."""
@@ -141,11 +141,11 @@ _OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
         lambda c: c.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(c.exchange.agent_response),
     ),
 )
-"""What opens the gate of Tier 3, and when; the first that holds is the reason."""
+"""The conditions that open the gate of Tier 3; the first that holds is the reason."""
 
 
 def _gate(case: _Case) -> TierState:
-    """What Tier 3 will be: scored and why, if the judge is to be asked, or the state it is in without."""
+    """Return the state that Tier 3 will have: scored and why, if the judge is to be asked, or the state it is in without."""
     opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
     if opener is not None:
         return TierState(SCORED, opener)
@@ -164,7 +164,7 @@ def _without_dimensions(case: _Case) -> TierState:
 
 
 def _found(case: _Case) -> dict[str, Any]:
-    """What the tiers that are scored found, named as in `JudgedTiers`."""
+    """Return the findings of the tiers that are scored, named as in `JudgedTiers`."""
     answers = [one for one in (case.semantic, case.thinking, case.behavioural) if one is not None]
     found: dict[str, Any] = {"dropped_quotes": sum(one.dropped_quotes for one in answers)}
     if case.semantic is not None:

@@ -23,7 +23,7 @@ ANSWERED = "answered"
 INTERRUPTED = "interrupted"
 """Outcome of a call whose process ended before the answer was recorded: it is paid for, and says nothing."""
 COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
-"""What a tier is when the session's cap leaves no room for the call."""
+"""The state of a tier when the session's cap leaves no room for the call."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
 """The state of a tier under a cap if the model has no known price."""
 
@@ -38,11 +38,11 @@ def outcome_state(outcome: str) -> TierState:
 
 
 def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
-    """What was recorded as the reply to a question, for this revision of the score; None where the judge is to be asked.
+    """Return the recorded reply to a question, for this revision of the score; None where the judge is to be asked.
 
-    Later revisions are out of sight, so a replay finds what was found at first. An answer counts whichever revision it was given to:
-    the same question is not paid for twice. A failure counts for its own revision only: who asks for a new one asks again. The reply
-    rests on everything in sight, because everything in sight was paid for.
+    Later revisions are out of sight, so a replay finds the same reply as the first time. An answer counts whichever revision
+    it was given to: the same question is not paid for twice. A failure counts for its own revision only: a new revision asks
+    again. The reply rests on everything in sight, because everything in sight was paid for.
     """
     seen = _in_sight(records, revision)
     answer = next((one for one in seen if one.outcome == ANSWERED), None)
@@ -76,6 +76,6 @@ def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
 
 
 def _in_sight(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
-    """What this revision may see, in an order that does not depend on how the records came together."""
+    """Return the records that this revision may see, in an order that does not depend on how they came together."""
     seen = (one for one in records if one.subject_revision <= revision)
     return tuple(sorted(seen, key=lambda one: (one.subject_revision, one.judged_at, one.judgement_id)))

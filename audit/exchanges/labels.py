@@ -16,7 +16,7 @@ from schemas.errors import BoundsError
 from schemas.records import Label
 
 FIELD = "labels"
-"""What the field is called in bodies, files and records."""
+"""The name of the field in bodies, files and records."""
 KNOWN = ("agent_version", "prompt_version", "tool_version", "tenant")
 """Names that Driftline knows the meaning of; every other name is as good."""
 

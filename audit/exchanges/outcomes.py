@@ -42,18 +42,18 @@ class TierState(NamedTuple):
 
 
 NO_JUDGE = TierState(UNSCORED, "no_judge")
-"""What the judged tiers are when no judge is configured."""
+"""The state of the judged tiers when no judge is configured."""
 LEFT_OUT = TierState(SKIPPED_SAMPLING, "sampling_skip")
-"""What the judged tiers are when the exchange was not sampled."""
+"""The state of the judged tiers when the exchange was not sampled."""
 NO_THINKING = TierState(NOT_APPLICABLE, "no_thinking")
-"""What Tier 2.5 is when there is no thinking to compare with."""
+"""The state of Tier 2.5 when there is no thinking to compare with."""
 THINKING_OFF = TierState(NOT_APPLICABLE, "thinking_analysis_off")
-"""What Tier 2.5 is when the policy switches it off."""
+"""The state of Tier 2.5 when the policy switches it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTiers:
-    """What became of the judged tiers: a state each, and what was found, named as in `Score`, for one that is scored."""
+    """The outcome of the judged tiers: a state each, and the findings, named as in `Score`, for one that is scored."""
 
     tier2: TierState
     tier2_score: float | None = None
@@ -74,7 +74,7 @@ class JudgedTiers:
 
     @property
     def disposition(self) -> str:
-        """What became of the exchange as a whole."""
+        """The outcome of the exchange as a whole."""
         states = {self.tier2.state, self.tier2_5.state, self.tier3.state}
         return next((disposition for state, disposition in _DISPOSITIONS if state in states), SCORED)
 

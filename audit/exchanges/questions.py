@@ -29,7 +29,7 @@ class Material:
     """A text of the audited exchange, ready to be shown to the judge."""
 
     name: str
-    """What it is: user_message, agent_response or agent_thinking."""
+    """The kind of text: user_message, agent_response or agent_thinking."""
     literal: str
     """The text as a JSON string, in which no mark of the prompt can be written; a cut is shown inside."""
 
@@ -52,9 +52,9 @@ class Question:
     instructions: str
     """The stable start of the prompt: the same for every exchange that is asked this with one methodology."""
     materials: tuple[Material, ...]
-    """What is to be judged: data, whatever it says."""
+    """The texts to be judged: data, whatever they say."""
     task: str
-    """What to do with the materials; comes after them. Empty for a question that is asked verbatim."""
+    """The instructions for the materials; they come after them. Empty for a question that is asked verbatim."""
     schema: Mapping[str, Any]
     """JSON schema of the answer."""
     max_tokens: int
@@ -66,9 +66,9 @@ class Question:
     read: Callable[[str], Any]
     """The answer's text as a checked value, or `Invalid`."""
     fallback: TierState | None = None
-    """Where no judge can be asked any more: the state of the tier when no answer was recorded. None: the judge may be asked."""
+    """The state of the tier where no judge can be asked any more and no answer was recorded. None: the judge may be asked."""
     verbatim: bool = False
-    """Whether the one material is the message as it is sent: it fences its texts itself, and the instructions state the schema."""
+    """True if the one material is the message as sent: it fences its texts itself, and the instructions state the schema."""
 
     def content(self, boundary: str) -> str:
         """The materials, each fenced by marks that carry the boundary, and the task; of a verbatim question the material itself.
@@ -94,10 +94,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a question: the text of an answer, or the state its tier is in without one."""
+    """The reply to a question: the text of an answer, or the state its tier is in without one."""
 
     text: str | None = None
     state: TierState | None = None
-    """Why there is no answer; None when there is one."""
+    """The reason for having no answer; None when there is one."""
     judgements: tuple[Judgement, ...] = ()
     """The records it rests on, in order; those of calls that failed are there, too, because they may have cost something."""

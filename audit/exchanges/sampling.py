@@ -45,7 +45,7 @@ _STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
 
 
 def may_become_last(reason: str) -> bool:
-    """Whether a turn that was sampled for this reason is judged again if it is one of the last when its session closes."""
+    """Tell whether a turn sampled for this reason is judged again if it is one of the last when its session closes."""
     return reason not in _STAYS and reason != LAST_TURNS
 
 
@@ -65,13 +65,13 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
     turn: int
     ordinal: int
-    """Which exchange of the session it was, from 1; keeps turns of one number apart."""
+    """The number of the exchange in the session, from 1; keeps turns of one number apart."""
     parked: Parked | None
     """The exchange; None where it keeps the reason it has."""
 
 
 class SamplingState(msgspec.Struct, frozen=True, array_like=True):
-    """What sampling knows of a session: MessagePack by `msgspec.msgpack`, at most `alwaysScoreLast` exchanges large."""
+    """The sampling state of a session: MessagePack by `msgspec.msgpack`, at most `alwaysScoreLast` exchanges large."""
 
     exchanges: int = 0
     """Exchanges seen."""
@@ -86,7 +86,7 @@ class SamplingState(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What sampling looks at in an exchange."""
+    """The properties of an exchange that sampling looks at."""
 
     session: str
     """Key of its session, unique among all connections."""
@@ -104,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether an exchange is judged, and why."""
+    """The decision whether an exchange is judged, and its reason."""
 
     sampled: bool
     reason: str
@@ -115,12 +115,15 @@ class Decision:
 
 
 def is_disagreement(response: str) -> bool:
-    """Whether the agent pushes back."""
+    """Tell whether the agent pushes back."""
     return DISAGREEMENT.matches(straighten(response))
 
 
 def routine_start(session: str, interval: int) -> int:
-    """Which of the turns 0 to interval - 1 of a session is its first routine sample: uniform over sessions, the same in every process."""
+    """Return the first routine sample of a session, of its turns 0 to interval - 1.
+
+    It is uniform over sessions, and the same in every process.
+    """
     drawn = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8, person=b"routine").digest()
     return int.from_bytes(drawn, "big") % interval
 
@@ -169,10 +172,10 @@ def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...],
 
 
 def ask_again(state: SamplingState, exchange_id: str, asked: Decision, revision: int) -> tuple[Decision, int, SamplingState]:
-    """What to make of a request to judge an exchange again under this revision: the decision, the revision, the new state.
+    """Decide on a request to judge an exchange again under this revision: the decision, the revision, the new state.
 
-    A request that was made before the session's close was known has a revision that the close gave away: it comes after it, and the turn
-    stays one of the last.
+    A request made before the session's close was known has a revision that the close gave away. It then comes after the
+    close, and the turn stays one of the last.
     """
     known = next((seen.parked for seen in state.newest if seen.parked and seen.parked.exchange_id == exchange_id), None)
     if known is None:

@@ -16,14 +16,14 @@ from audit.policy.methodology import Methodology
 
 @dataclass(frozen=True, slots=True)
 class Tier1Result:
-    """What the structural checks say of one exchange."""
+    """The result of the structural checks of one exchange."""
 
     score: float
     """1 - flags / checks, 0 to 1."""
     flags: tuple[str, ...]
     """Ids of the checks that fired, in the order of the checks."""
     checks: int
-    """How many checks there are."""
+    """The number of checks."""
 
 
 _ASKS_IDENTITY = compile_pattern(r"\bare\s+you\s+(?:an?\s+)?(?:ai|human)\b|\bwho\s+are\s+you\b", where="self_identification")

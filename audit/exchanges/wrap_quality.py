@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from audit.patterns import compile_pattern, encode, straighten
 
 LAST_EXCHANGES = 5
-"""How many exchanges at the end of a session are looked at."""
+"""The number of exchanges at the end of a session that are looked at."""
 
 _STEPS = {
     name: compile_pattern(text, where=name)
@@ -27,7 +27,7 @@ STEPS = tuple(_STEPS)
 
 @dataclass(frozen=True, slots=True)
 class WrapQuality:
-    """Which steps of a wrap-up a session's end shows."""
+    """The steps of a wrap-up that a session's end shows, and those that it lacks."""
 
     steps_found: tuple[str, ...]
     steps_missing: tuple[str, ...]

@@ -20,7 +20,7 @@ from audit.policy.methodology import shipped_methodologies
 from schemas.records import Exchange
 
 Recognises = Callable[[bytes, str], bool]
-"""Whether a folded text, in a place, does something."""
+"""A test of a folded text, in a place, for one kind of attempt."""
 
 _NEAR = 300
 """Bytes between addressing a judge and the verdict that is wanted of it."""
@@ -53,7 +53,7 @@ _ENDS = {
 
 
 def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
-    """What in the exchange tries to sway the judge, in words: at most one reason for each kind and place.
+    """Describe the attempts in the exchange to sway the judge: at most one reason for each kind and place.
 
     Each starts with `judge_tamper: `, and none holds a word of the exchange. Places are the response, the thinking and the user
     message, in this order. Linear in the length of the texts.
@@ -63,7 +63,7 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
 
 
 def text_kinds(text: str, more: Mapping[str, Recognises]) -> tuple[str, ...]:
-    """What a single text of an agent does to sway a judge, in words, each kind once; empty for one that does nothing.
+    """Describe the attempts in a single text of an agent to sway a judge, each kind once; empty for a text without any.
 
     It is taken as a response is. `more` are further recognisers by kind; of a kind that is known, either may find it.
     """
@@ -76,7 +76,7 @@ def _either(kind: str, more: Recognises) -> Recognises:
 
 
 def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = None) -> Iterator[str]:
-    """What the text does, in words, each kind once."""
+    """Yield the attempts in the text, in words, each kind once."""
     recognised = recognised or _RECOGNISED
     texts = list(levels(text))
     views = [encode(view) for level in texts for view in folded(level)]
@@ -90,7 +90,7 @@ def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = 
 
 
 def _speaks_to_judge(view: bytes, place: str) -> bool:
-    """Whether a judge is addressed and told what to find. A user may ask the agent for a score, so there an address is needed."""
+    """Tell whether a judge is addressed and instructed. A user may ask the agent for a score, so there an address is needed."""
     demands = iter(()) if place == "user message" else _unconditional(_DEMAND, view)
     if _MODEL_ADDRESS.found_in(view) or next(demands, None) is not None:
         return True
@@ -101,18 +101,18 @@ def _speaks_to_judge(view: bytes, place: str) -> bool:
 
 
 def _unconditional(pattern: Pattern, view: bytes) -> Iterator[int]:
-    """Where the pattern matches, but for matches that go on with a condition."""
+    """Yield the places where the pattern matches, except those that go on with a condition."""
     return (start for start, end in pattern.spans(view) if not _CONDITION.found_in(view[end : end + 40]))
 
 
 def _is_near(places: list[int], start: int, end: int) -> bool:
-    """Whether one of the places, which are sorted, lies near the span."""
+    """Tell whether one of the places, which are sorted, lies near the span."""
     at = bisect_left(places, start - _NEAR)
     return at < len(places) and places[at] <= end + _NEAR
 
 
 def _brings_verdict(view: bytes, _place: str) -> bool:
-    """Whether a field of the judge's answers is there with a value: one that nothing else is called, or two that belong together."""
+    """Tell whether a field of the judge's answers has a value: one with a unique name, or two that belong together."""
     return _field().found_in(view) or any(first.found_in(view) and second.found_in(view) for first, second in _TOGETHER)
 
 
@@ -126,9 +126,10 @@ def _field() -> Pattern:
 
 
 def _imitates_marks(view: bytes, place: str) -> bool:
-    """Whether a mark with a code is there, one of the agent's is closed before it is opened, or the end of the text is announced.
+    """Tell whether the text imitates the marks of the prompt.
 
-    Pairs of such tags without a code are what templates for prompts look like.
+    It does with a mark that has a code, an agent's mark that is closed before it is opened, or an announced end of the text.
+    Pairs of tags without a code are ordinary in templates for prompts.
     """
     if _CODED_MARK.found_in(view) or _ENDS[place].found_in(view):
         return True
@@ -144,7 +145,7 @@ _RECOGNISED: dict[str, Recognises] = {
 
 
 def _hides_in_base64(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:
-    """Whether a run of Base64 is a hiding place: long with language in it, or of any length with an attempt in it."""
+    """Tell whether a run of Base64 is a hiding place: long with language in it, or of any length with an attempt in it."""
     return any(is_long or _is_attempt(inside, place, recognised) for inside, is_long in decoded_runs(text))
 
 

@@ -37,10 +37,11 @@ _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\r\n" + bytes(range(0x80, 0x100))
 
 
 def hides_text(text: str) -> bool:
-    """Whether characters that cannot be seen carry or cover text.
+    """Tell whether characters that cannot be seen carry or cover text.
 
-    Ordinary are: a mark at the start of a file, joiners in emoji and in Persian or Indian words, a few soft hyphens and stray
-    zero-width spaces, flags of regions (a black flag and up to eight tags), one variation selector after a character.
+    These are ordinary: a mark at the start of a file, joiners in emoji and in Persian or Indian words, a few soft hyphens
+    and stray zero-width spaces, flags of regions (a black flag and up to eight tags), one variation selector after a
+    character.
     """
     if text.isascii():
         return False
@@ -52,9 +53,9 @@ def hides_text(text: str) -> bool:
 
 
 def decoded_runs(text: str) -> Iterator[tuple[str, bool]]:
-    """What the runs of Base64 in a text decode to, where that is text; with it whether the run alone is a hiding place.
+    """Yield the decoded runs of Base64 in a text, where they are text; with each, whether the run alone is a hiding place.
 
-    That it is when it is long and holds language. Digests, keys, certificates, images, tokens and source maps decode to bytes or
+    It is one when it is long and holds language. Digests, keys, certificates, images, tokens and source maps decode to bytes or
     to text without spaces between words.
     """
     data = encode(text)
@@ -82,20 +83,20 @@ def _decoded(run: bytes) -> bytes:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether nearly all bytes are characters that text has, and the bytes are UTF-8."""
+    """Tell whether nearly all bytes are characters that text has, and the bytes are UTF-8."""
     others = len(data.translate(None, _PRINTABLE))
     replaced = data.decode("utf-8", "replace").count("\ufffd")
     return (others + replaced) * 20 <= len(data)
 
 
 def _is_language(data: bytes) -> bool:
-    """Whether it is divided into words: in Latin script by white space, elsewhere by being written in another script."""
+    """Tell whether it is divided into words: in Latin script by white space, elsewhere by being written in another script."""
     spaces = sum(data.count(space) for space in (b" ", b"\n", b"\t"))
     beyond = len(data) - len(data.translate(None, bytes(range(0x80, 0x100))))
     return spaces * 12 >= len(data) or beyond * 2 >= len(data)
 
 
 def _is_flag(text: str, tags: re.Match[str]) -> bool:
-    """Whether the tags belong to the flag of a region."""
+    """Tell whether the tags belong to the flag of a region."""
     found = tags.group()
     return text[tags.start() - 1 : tags.start()] == _FLAG and found.endswith(_CANCEL) and len(found) <= _MAX_FLAG

@@ -122,7 +122,7 @@ CONDITION = (
     r"\A[\s,]{0,4}(?:only|if|when|where|whenever|unless|once|provided|as\s|means?\b|indicat|equals?\b|=|is\b"
     r"|to\s+(?:students?|answers|any|each|those|responses)|for\s+(?:each|any|correct|an?\s|[a-z]+ing\b))"
 )
-"""What follows where it is a rule for graders and not a wish: full marks if the method is right."""
+"""The continuation of a rule for graders, as opposed to a wish: full marks if the method is right."""
 
 MODEL_ADDRESS = (
     r"\b(?:dear|hey|hi|hello|attention|attn\.?|(?:note|message|memo|reminder|request)s?\s+to)\s{0,4}[:,]?\s{0,4}"

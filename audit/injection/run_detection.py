@@ -84,7 +84,7 @@ _RECOGNISED = {
 
 
 def swaying(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """What texts of a run do to sway the judge: kinds in words, by place, for `(place, text)` pairs.
+    """Return the attempts in texts of a run to sway the judge: kinds in words, by place, for `(place, text)` pairs.
 
     Places come in the order of the texts, those where nothing was found are left out, and no word of a text is repeated.
     Linear in the length of the texts.

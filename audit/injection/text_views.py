@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from audit.patterns import straighten
 
 MAX_LEVELS = 3
-"""How many codes inside each other are undone: JSON in JSON in JSON."""
+"""The number of codes inside each other that are undone: JSON in JSON in JSON."""
 
 _CODE = re.compile(
     r"""\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["'\\/bfnrt]))|&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|(lt|gt|amp|quot|apos|nbsp));"""

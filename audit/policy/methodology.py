@@ -61,12 +61,12 @@ class PatternCheck(_FileModel):
 
 
 class Dimension(_FileModel):
-    """What the judge is asked about."""
+    """A dimension that the judge is asked about."""
 
     id: Identifier
     """Its name in answers and columns; no other check or dimension has it."""
     description: Words
-    """What the judge is asked, word for word; it says what the ends of the scale mean."""
+    """The question to the judge, word for word; it says what the ends of the scale mean."""
 
 
 class BehaviouralDimension(Dimension):
@@ -82,7 +82,7 @@ class MethodologyFile(_FileModel):
     schema_version: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=32)]
     """Version of what is measured: every score carries it. Raise it with every change."""
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,62}$")] | None = None
-    """What scores call it; without it the name of the file."""
+    """The name in scores; without it the name of the file."""
     tier1: Annotated[tuple[PatternCheck, ...], Field(max_length=32)] = ()
     """Checks beside those that hold for everybody."""
     tier2: Annotated[tuple[Dimension, ...], Field(max_length=16)] = ()
@@ -90,7 +90,7 @@ class MethodologyFile(_FileModel):
     tier3: Annotated[tuple[BehaviouralDimension, ...], Field(max_length=16)] = ()
     """Dimensions beside the default ones, scored from 1 to 5."""
     judge_context: Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)] = ""
-    """What the judge learns about the agents and their tasks."""
+    """Information for the judge about the agents and their tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class CustomCheck:
 
 @dataclass(frozen=True, slots=True)
 class Methodology:
-    """What a project is measured by: a methodology file on top of the default dimensions."""
+    """The measures of a project: a methodology file on top of the default dimensions."""
 
     name: str
     version: str
@@ -129,7 +129,7 @@ def load_methodology(path: Path) -> Methodology:
 
 
 def is_methodology(path: Path) -> bool:
-    """Whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
+    """Tell whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
     value = Document(path).value
     return isinstance(value, dict) and "schemaVersion" in value
 

@@ -41,14 +41,14 @@ ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 @dataclass(frozen=True, slots=True)
 class ProjectPolicy:
-    """What is in force for a project, with everything resolved."""
+    """The policy in force for a project, with everything resolved."""
 
     settings: ProjectSettings
     methodology: Methodology
     redaction: RedactionSettings
     session_gap_minutes: int
     price: ModelPrice | None
-    """What the judge's model costs; None is unknown."""
+    """The price of the judge's model; None is unknown."""
     cap: int | None
     """Nano-USD a session's judge calls may cost; None is no cap."""
     digest: str
@@ -62,12 +62,12 @@ class Policy(PolicyModel):
     """Version of the form of the file."""
     defaults: ProjectSettings = ProjectSettings()
     projects: Annotated[dict[ProjectName, ProjectSettings], Field(max_length=10_000)] = Field(default_factory=dict)
-    """What projects set themselves, by name; the rest comes from the defaults."""
+    """The settings of projects, by name; the rest comes from the defaults."""
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed when nothing came for longer than this, in event time."""
     prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = Field(default_factory=dict)
-    """What models cost, by name: wins over the prices that come with the package."""
+    """The prices of models, by name: they win over the prices that come with the package."""
 
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
     _resolved: dict[tuple[str, bool], ProjectPolicy] = PrivateAttr(default_factory=dict)
@@ -78,9 +78,10 @@ class Policy(PolicyModel):
         self._anchored = {anchor_project(name): name for name in self.projects}
 
     def for_project(self, name: str) -> ProjectPolicy:
-        """What is in force for the project: its own settings over the defaults, or the defaults for one that sets nothing.
+        """Return the policy in force for the project: its own settings over the defaults, or the defaults alone.
 
-        Anchors are judged as their project is, every one of them and by every tier: what a round skips cannot be compared.
+        Anchors are judged as their project is, every one of them and by every tier: exchanges that a round skips cannot be
+        compared.
         """
         of_anchors = is_reserved(name)
         base = self._anchored.get(name, "") if of_anchors else name

@@ -15,7 +15,7 @@ Days = Annotated[int, Field(ge=1, le=3650)]
 
 
 class Sampling(PolicyModel):
-    """Which exchanges the judge sees."""
+    """The choice of exchanges that the judge sees."""
 
     enabled: bool = True
     """Off: every exchange is scored."""
@@ -38,21 +38,21 @@ IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs"]
 
 
 class Anchors(PolicyModel):
-    """How often the project's anchors are judged again. None are until a person chooses some, because each round is paid for."""
+    """The rounds that judge a project's anchors again. There are none until a person chooses some: each round is paid for."""
 
     enabled: bool = True
     """Off: no round begins by itself."""
     count: Annotated[int, Field(ge=1, le=500)] = 20
-    """How many are chosen by default."""
+    """The number that is chosen by default."""
     interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
     """Hours from one round to the next."""
 
 
 class ProjectSettings(PolicyModel):
-    """How one project is audited."""
+    """The settings of one project's audit."""
 
     enabled: bool = True
-    """Whether the project is audited. On unless switched off: a connection exists in order to be audited."""
+    """Off: the project is not audited. On by default: a connection exists in order to be audited."""
     judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
     """Model that judges Tiers 2, 2.5 and 3."""
     gate_cascade: bool = True
@@ -76,10 +76,12 @@ class ProjectSettings(PolicyModel):
         "rate_ratio",
         "runs",
     )
-    """What makes incidents: changes of a tier beyond chance, days in a row off the baseline, anomaly spikes, and changes of an agent's
-    finished runs beyond chance (trust, unsafe runs, types of failure). None: nothing does."""
+    """The rules that make incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
+    fourth looks for changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure. Empty: no
+    incidents are made.
+    """
     alert_on_suspected: bool = False
-    """Whether alerts go out about suspected incidents, too; without it only about confirmed ones."""
+    """On: alerts go out about suspected incidents, too. Off: only about confirmed ones."""
     retention_days: Days | None = 90
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
@@ -100,7 +102,7 @@ class SecretPattern(PolicyModel):
 
 
 class RedactionSettings(PolicyModel):
-    """What is taken out of texts before they are stored or judged."""
+    """The redaction of texts before they are stored or judged."""
 
     enabled: bool = True
     """Off: texts are kept and judged as they come."""

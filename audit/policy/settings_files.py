@@ -23,7 +23,7 @@ Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
-"""What to do about problems in a policy or methodology."""
+"""Advice on problems in a policy or methodology."""
 _KEYS = {"string_pattern_mismatch": "project name"}
 _TYPES_IN_WORDS = {  # what a file says otherwise than a call
     "model_type": "fields are expected here, one a line: `name: value`",
@@ -112,7 +112,10 @@ class Document:
             raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=self.hint)
 
     def _own_location(self, problem: Any) -> Location:
-        """Where the file has it. Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key."""
+        """Return the place in the file.
+
+        Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key.
+        """
         *around, last = problem["loc"] or ("",)
         own: Location = ()
         for element in around:
@@ -197,7 +200,7 @@ def _field_path(location: Location) -> str:
 
 
 def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> bool:
-    """Whether a list is only called too short because pydantic does not count the elements that have problems of their own."""
+    """Tell whether a list is only called too short because pydantic leaves out elements that have problems of their own."""
     return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
 
 
@@ -217,7 +220,7 @@ def _in_words(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
-    """Which kinds there are, where a field chooses one of several and none of them is named."""
+    """Name the kinds there are, where a field chooses one of several and none of them is named."""
     field = problem["ctx"]["discriminator"].strip("'")
     choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
     kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))

@@ -28,7 +28,7 @@ class Fields:
 
     @property
     def invalid(self) -> Invalid | None:
-        """What is wrong with what was taken so far; None where nothing is."""
+        """The faults of the fields taken so far; None where there are none."""
         more = len(self._problems) - MAX_PROBLEMS
         told = self._problems[:MAX_PROBLEMS] + ([f"{more} more problems"] if more > 0 else [])
         return Invalid(tuple(told)) if told else None

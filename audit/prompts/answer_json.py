@@ -62,7 +62,7 @@ def shown(name: str) -> str:
 
 
 def _end_of_object(text: str, start: int) -> int:
-    """Where the JSON object that starts here ends; 0 where none does."""
+    """Return the end of the JSON object that starts here; 0 where none does."""
     try:
         return _DECODER.raw_decode(text, start)[1]
     except (ValueError, RecursionError):

@@ -27,13 +27,13 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Tier2Answer:
-    """What the judge says on Tier 2; scores are from 0 to 1."""
+    """The judge's answer on Tier 2; scores are from 0 to 1."""
 
     dimensions: tuple[DimensionScore, ...]
     """In the order they were asked."""
     flagged: bool
     flag_reason: str | None
-    """Why it is flagged; None where it is not."""
+    """The reason for the flag; None where it is not flagged."""
     dropped_quotes: int = 0
     """Quotes that are in none of the texts."""
 
@@ -45,10 +45,10 @@ class Tier2Answer:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingAnswer:
-    """What the judge says on Tier 2.5."""
+    """The judge's answer on Tier 2.5."""
 
     alignment: float
-    """How well the thinking supports the answer, 0 to 1."""
+    """The degree to which the thinking supports the answer, 0 to 1."""
     sycophancy: bool
     advocacy_suppression: bool
     reasoning: str
@@ -58,13 +58,13 @@ class ThinkingAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Tier3Answer:
-    """What the judge says on Tier 3; scores are from 1 to 5."""
+    """The judge's answer on Tier 3; scores are from 1 to 5."""
 
     dimensions: tuple[DimensionScore, ...]
     """In the order they were asked."""
     anomaly: bool
     anomaly_reason: str | None
-    """Why it is an anomaly; None where it is none."""
+    """The reason for the anomaly; None where it is none."""
     dropped_quotes: int = 0
     """Quotes that are in none of the texts."""
 

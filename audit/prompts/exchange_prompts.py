@@ -102,7 +102,7 @@ def _materials(exchange: Exchange, *, thinking: bool = False) -> tuple[tuple[Mat
 
 
 def _task(exchange: Exchange, policy: ProjectPolicy, cuts: Sequence[str], wanted: str) -> str:
-    """What is wanted and what is known for certain; holds no word of the exchange."""
+    """Return the task and the facts known for certain; they hold no word of the exchange."""
     flags = check_structure(exchange.user_message, exchange.agent_response, policy.methodology).flags
     found = [f"Fixed rules have found: {', '.join(flags)}."] if flags else []
     return "\n".join([wanted, *found, *cuts, "Answer with the JSON object only."])

@@ -101,17 +101,17 @@ _CONTEXT = "# The methodology, in its own words\nIt says what matters to the peo
 
 
 def tier2_instructions(methodology: Methodology) -> str:
-    """What the judge of Tier 2 is told."""
+    """Return the instructions to the judge of Tier 2."""
     return _instructions(methodology, _TIER2, methodology.tier2)
 
 
 def thinking_instructions(methodology: Methodology) -> str:
-    """What the judge of Tier 2.5 is told."""
+    """Return the instructions to the judge of Tier 2.5."""
     return _instructions(methodology, _THINKING, ())
 
 
 def tier3_instructions(methodology: Methodology) -> str:
-    """What the judge of Tier 3 is told: about every dimension of the methodology, whichever apply to an exchange."""
+    """Return the instructions to the judge of Tier 3: on every dimension of the methodology, whichever apply to an exchange."""
     return _instructions(methodology, _TIER3, methodology.tier3)
 
 

@@ -39,7 +39,9 @@ _HIDDEN = re.compile(
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
     + f"|[{_MARKS}](?<=[{_MARKS}]{{5}})"
 )
-"""What people do not see, tabs and line feeds left out, and the selector that makes an emoji colourful; and marks that cover lines around them."""
+"""Characters that people do not see, except tabs, line feeds and the selector that makes an emoji colourful; also marks that
+cover lines around them.
+"""
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -94,5 +96,5 @@ def _code(found: re.Match[str]) -> str:
 
 
 def _fitting(characters: str, room: int) -> int:
-    """How many of the characters, from the first, fit into this much room once they are escaped."""
+    """Return how many of the characters, from the first, fit into this much room once they are escaped."""
     return bisect_right(list(accumulate(len(_escape(one)) for one in characters)), room)

@@ -22,7 +22,7 @@ _MARKS = '"`\u00b4\u201a\u201e\u02b9\u02ba\u02bb\u02bc\u02bd\u2032\u2033\u2034\u
 """Quotation marks that Unicode has in other categories than its own for them."""
 _MINUS_SIGNS = "\u2212\u2043\u02d7\u2500"
 _KINDS = {"Pd": "-", "Pi": "'", "Pf": "'", "Cf": ""}
-"""What characters of a category are folded to: dashes, quotation marks, and what cannot be seen."""
+"""The character to which those of a category are folded: dashes, quotation marks, and invisible ones."""
 _SEEN = (*range(0x1_0000), *range(0xE_0000, 0xE_0080))
 """Code points that are looked at: the basic plane, and tags, which cannot be seen."""
 _TABLE = (
@@ -41,7 +41,7 @@ class Quotable:
         self._sources = [folded(text) for one in materials for text in (json.loads(one.literal), one.literal)]
 
     def holds(self, quote: str) -> bool:
-        """Whether the words are in one of the texts; no quote at all is, one without any words is not."""
+        """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
         if not quote:
             return True
         ways = {folded(quote), folded(_ESCAPE.sub(_unescaped, quote))} - {""}
@@ -58,7 +58,7 @@ def folded(text: str) -> str:
 
 
 def _is_in(quote: str, source: str) -> bool:
-    """Whether a folded quote is in a folded text: as it is, or its parts one after the other."""
+    """Tell whether a folded quote is in a folded text: as it is, or its parts one after the other."""
     if quote in source:
         return True
     parts = [part for part in map(str.strip, _ELISION.split(quote)) if part]

@@ -144,7 +144,7 @@ def _is_secret_key(key: Any) -> bool:
 
 
 def _is_named_secret(value: dict[Any, Any]) -> bool:
-    """Whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
+    """Tell whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
     return not _VALUE_KEYS.isdisjoint(value) and any(_is_secret_key(value.get(key)) for key in _NAME_KEYS)
 
 
@@ -161,7 +161,7 @@ def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
 
 
 def _is_header(name: str, value: str) -> bool:
-    """Whether two texts are a name with its value, and not two names, such as the required fields of a form."""
+    """Tell whether two texts are a name with its value, and not two names, such as the required fields of a form."""
     return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 

@@ -142,7 +142,7 @@ _CLASSES = bytes(
 
 
 def _is_random(run: bytes) -> bool:
-    """Whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits a character."""
+    """Tell whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits per character."""
     core = run.rstrip(b"=")
     classes = core.translate(_CLASSES)
     if len(core) < _MIN_RUN or not all(classes.count(kind) for kind in (b"l", b"u", b"d")):
@@ -173,7 +173,7 @@ _RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
 
 
 def _is_credentials(value: bytes) -> bool:
-    """Whether this is the Base64 of `user:password`."""
+    """Tell whether this is the Base64 of `user:password`."""
     try:
         return b":" in base64.b64decode(value, validate=True)
     except binascii.Error:
@@ -189,12 +189,12 @@ def _is_value(value: bytes) -> bool:
 
 
 def _has_leaf(value: bytes) -> bool:
-    """Whether there is anything in it but punctuation and words that are no secrets."""
+    """Tell whether there is anything in it but punctuation and words that are no secrets."""
     return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
 
 
 def _is_argument(value: bytes) -> bool:
-    """Whether this is the value of an option rather than its placeholder or the sentence going on."""
+    """Tell whether this is the value of an option rather than its placeholder or the sentence going on."""
     return _is_value(value) and not _NO_ARGUMENT.found_in(value)
 
 

@@ -29,6 +29,6 @@ _LONGEST_NAME = 128
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
+    """Tell whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
     tail = name[-_LONGEST_NAME:].rstrip(" :_[]*")
     return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)

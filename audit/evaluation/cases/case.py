@@ -18,27 +18,27 @@ class Message(FileModel):
     """A message of the task, as the agent got it."""
 
     role: Literal["system", "user", "assistant"]
-    """Who speaks."""
+    """The speaker."""
     content: Text
-    """What is said."""
+    """The text of the message."""
 
 
 class CaseInput(FileModel):
-    """What the agent was asked."""
+    """The task that the agent was given."""
 
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=50)]
     """The task, message by message; the judge is shown these, not what the session says it was asked."""
 
 
 class Expectation(FileModel):
-    """What a good run does, in words."""
+    """A property of a good run, in words."""
 
     text: Words
     """A sentence that can be found true or false by looking at the run."""
 
 
 class Expectations(FileModel):
-    """What is expected: hard expectations must hold, soft ones make a run better."""
+    """The expectations of a run: hard expectations must hold, soft ones make a run better."""
 
     hard_expectations: Annotated[tuple[Expectation, ...], Field(max_length=50)] = ()
     """One that is not met bounds `task` and the final score."""
@@ -47,34 +47,34 @@ class Expectations(FileModel):
 
 
 class ScaleAnchor(FileModel):
-    """What a score means."""
+    """The meaning of a score."""
 
     score: Annotated[float, Field(ge=0, le=10, strict=False)]
     """A score from 0 to 10; each has one meaning."""
     meaning: Words
-    """What a run is like that gets it."""
+    """A description of the runs that get it."""
 
 
 class Criterion(FileModel):
     """Something to look at, with what is good and what is bad."""
 
     name: Line
-    """What it is about."""
+    """The aspect that it is about."""
     dimension: Dimension | None = None
     """Dimension it belongs to; null is none in particular."""
     good: Words
-    """What is good."""
+    """A good result, in words."""
     bad: Words
-    """What is bad."""
+    """A bad result, in words."""
 
 
 class Rubric(FileModel):
-    """How to score this case, beyond what holds for all of them."""
+    """Instructions for scoring this case, beyond those that hold for all cases."""
 
     scale_anchors: Annotated[tuple[ScaleAnchor, ...], Field(max_length=11)] = ()
-    """What scores mean here."""
+    """The meanings of scores here."""
     criteria: Annotated[tuple[Criterion, ...], Field(max_length=30)] = ()
-    """What to look at."""
+    """The aspects to look at."""
     scoring_instructions: Annotated[str, StringConstraints(strip_whitespace=True, max_length=8_000)] = ""
     """Anything else that the judge should go by."""
 
@@ -90,17 +90,17 @@ class Case(FileModel):
     case_id: Identifier
     """Name of the case in results; unique within one call."""
     title: Line
-    """What people read."""
+    """The title, for people."""
     input: CaseInput
     """The task."""
     expectations: Expectations = Expectations()
-    """What is expected of a run."""
+    """The expectations of a run."""
     dimensions: Dimensions = DIMENSIONS
     """Those that are scored."""
     rubric: Rubric | None = None
-    """How to score this case, beyond what holds for all."""
+    """Instructions for scoring this case, beyond those that hold for all cases."""
     deterministic_checks: Annotated[tuple[Check, ...], Field(max_length=100)] = ()
-    """What rules decide, without the judge."""
+    """Checks that rules decide, without the judge."""
     tags: Annotated[tuple[Identifier, ...], Field(max_length=20)] = ()
     """Go into the results, for looking things up."""
 

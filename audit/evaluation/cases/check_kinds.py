@@ -73,7 +73,7 @@ class ResponseContains(_Check):
     kind: Literal["response_contains"]
     """Kind of the check."""
     text: Words
-    """What the answer has to hold."""
+    """The text that the answer must hold."""
 
 
 class ResponseMatches(_Check):
@@ -91,7 +91,7 @@ class StatusIs(_Check):
     kind: Literal["status_is"]
     """Kind of the check."""
     status: Literal["answered", "no_response", "error", "aborted"]
-    """How the run has to have ended."""
+    """The status with which the run must have ended."""
 
 
 class ArtifactPresent(_Check):
@@ -111,7 +111,7 @@ class ArtifactContains(_Check):
     path: Path
     """Path of the file."""
     text: Words
-    """What the excerpt has to hold."""
+    """The text that the excerpt must hold."""
 
 
 class MaxTotalTokens(_Check):

@@ -156,7 +156,7 @@ CHECKS: Mapping[str, Callable[[Any, Run], Found]] = {
     "max_total_tokens": _max_total_tokens,
     "trust_at_least": _trust_at_least,
 }
-"""What decides each kind of check."""
+"""The function that decides each kind of check."""
 
 
 def _passed(passed: bool) -> Outcome:

@@ -31,7 +31,7 @@ Dimensions = Annotated[tuple[Dimension, ...], Field(min_length=1, max_length=len
 
 
 class Problem(NamedTuple):
-    """What is wrong with the field at `location`, from the model that is checked; `value` is what the field holds."""
+    """A fault of the field at `location`, from the model that is checked; `value` is what the field holds."""
 
     location: tuple[str | int, ...]
     reason: str

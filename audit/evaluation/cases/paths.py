@@ -14,7 +14,7 @@ def normalised(path: str) -> str:
 
 
 def is_recorded_as(wanted: str, recorded: str) -> bool:
-    """Whether an artifact recorded under one path is the one that is wanted: an absolute recorded path matches by its end."""
+    """Tell whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
     path, own = normalised(wanted), normalised(recorded)
     is_absolute = own.startswith(("/", "~/")) or _DRIVE.match(own) is not None
     return path == own or (is_absolute and own.endswith("/" + path))

@@ -17,7 +17,7 @@ from audit.evaluation.dimensions import Dimension
 Method = Literal["median", "mean"]
 JudgeType = Literal["live", "batch", "recorded"]
 _OTHER_NAMES = {"llm_probe": "live"}
-"""What profiles of other tools call a type of ours."""
+"""The names that profiles of other tools give to our types."""
 Weight = Annotated[float, Field(ge=0, le=1_000, strict=False, allow_inf_nan=False)]
 Model = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,127}$")]
 MAX_REPETITIONS = 50
@@ -44,7 +44,7 @@ class Judge(FileModel):
 
 
 class Aggregation(FileModel):
-    """How the iterations that succeeded become one score."""
+    """The method that combines the iterations that succeeded into one score."""
 
     method: Method = "median"
     """Of the scores of each dimension, and of those of the whole."""
@@ -58,13 +58,13 @@ class JudgeRun(FileModel):
     judge_id: Identifier
     """Judge of this profile that is asked."""
     repetitions: Annotated[int, Field(ge=1, le=MAX_REPETITIONS)] = 1
-    """How often it is asked about each run."""
+    """The number of times that it is asked about each run."""
     aggregation: Aggregation | None = None
     """None: that of the profile."""
 
 
 class DimensionPolicy(FileModel):
-    """How a dimension gets its score. The weights count for `weighted` only; they are normalised."""
+    """The source of a dimension's score. The weights count for `weighted` only; they are normalised."""
 
     policy: Literal["judge_only", "deterministic_only", "weighted"] = "judge_only"
     """judge_only: the judge's score; deterministic_only: that of the checks; weighted: both."""
@@ -90,9 +90,9 @@ class Profile(FileModel):
     judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=20)]
     """Whom to ask."""
     judge_runs: Annotated[tuple[JudgeRun, ...], Field(min_length=1, max_length=20)]
-    """Who is asked how often; each is evaluated by itself."""
+    """The judges to ask, and how often; each judge run is evaluated by itself."""
     aggregation: Aggregation = Aggregation()
-    """How answers become one score, where a judge run says nothing else."""
+    """The method that combines answers into one score, where a judge run says nothing else."""
     dimension_policies: Mapping[Dimension, DimensionPolicy] = {}
     """By dimension; judge_only where there is none."""
     max_view_characters: Annotated[int, Field(ge=4_000, le=400_000)] = 60_000
@@ -128,7 +128,7 @@ class Plan(FileModel):
     max_view_characters: int
     cost_cap_usd: float | None
     takes_simulated: bool = True
-    """Whether what a simulated judge has answered counts: not where a real one is asked."""
+    """True if the answers of a simulated judge count: they do not where a real one is asked."""
 
 
 def plans(profile: Profile) -> tuple[Plan, ...]:

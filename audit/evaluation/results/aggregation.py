@@ -26,12 +26,12 @@ class Aggregate:
     spread: float
     """Largest minus smallest."""
     evidence: tuple[str, ...]
-    """That of one iteration; see `Aggregates.evidence_iteration`."""
+    """The evidence of one iteration; see `Aggregates.evidence_iteration`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """What the iterations that succeeded come to."""
+    """The aggregate of the iterations that succeeded."""
 
     dimensions: Mapping[Dimension, Aggregate]
     overall: Aggregate

@@ -33,7 +33,7 @@ from schemas.records import EvaluationRequest
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found; made by `findings_of`."""
+    """The findings of an evaluation; made by `findings_of`."""
 
     terms: Terms
     iterations: tuple[Asked, ...]
@@ -50,7 +50,7 @@ class Findings:
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulated judge was asked at all."""
+        """True if a simulated judge was asked at all."""
         return any(judgement.simulated for one in self.iterations for judgement in one.judgements)
 
     def result(self, request: EvaluationRequest) -> EvaluationResult:

@@ -28,7 +28,7 @@ _REASONS: Mapping[str, str] = {
     COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
     UNKNOWN_PRICE.reason: "there is a cost cap, and the model has no known price",
 }
-"""Why a call was never made, in words."""
+"""The reasons for a call that was never made, in words."""
 _CALL = (
     "judgement_id",
     "answering_model",
@@ -41,7 +41,7 @@ _CALL = (
     "simulated",
     "judged_at",
 )
-"""What an iteration shows of its judgement as it is."""
+"""The fields of its judgement that an iteration shows unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Asked:
     outcome: str
     """answered, or why it does not count."""
     reason: str | None
-    """What went wrong, in words."""
+    """A description of the failure, in words."""
     answer: EvaluationAnswer | None
     """None where it does not count."""
     judgement: Judgement | None
@@ -63,7 +63,7 @@ class Asked:
 
 
 def asked(number: int, question: Question, reply: Reply) -> Asked:
-    """What a reply comes to. ValueError for a reply that is neither a text nor a state."""
+    """Make an iteration of a reply. ValueError for a reply that is neither a text nor a state."""
     judgements = tuple(sorted(reply.judgements, key=lambda one: (one.subject_revision, one.judged_at, one.judgement_id)))
     if reply.state is not None:
         last = next((one for one in reversed(judgements) if one.outcome != INTERRUPTED), None)
@@ -94,7 +94,10 @@ def _document(one: Asked, evaluation_id: str, room: int) -> Iteration:
 
 
 def _call(known: Judgement | None, evaluation_id: str, room: int) -> dict[str, Any]:
-    """What is known of the call; of one that was never made, nothing. One that was made for another evaluation has cost this one nothing."""
+    """Return the facts about the call; nothing for one that was never made.
+
+    A call that was made for another evaluation has cost this one nothing.
+    """
     if known is None:
         return dict.fromkeys((*_CALL, "answer", "taken_over_from")) | {"attempts": 0, "batched": False, "simulated": False}
     shown = {name: getattr(known, name) for name in _CALL} | {"answer": known.answer and _fitting(known.answer, room)}

@@ -18,7 +18,7 @@ _EVERY = "every run"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one person said of the exchanges of an evaluated run."""
+    """One person's verdict on the exchanges of an evaluated run."""
 
     evaluation_id: str
     session: tuple[str, str]
@@ -36,7 +36,7 @@ def on_the_scale_of_people(final_score: float) -> float:
 
 
 def agreement_with_people(said: Sequence[Said]) -> Agreement:
-    """How far verdicts and people agree; of each rater and evaluation one."""
+    """Measure how far verdicts and people agree, with one label per rater and evaluation."""
     labels = [
         Label(
             exchange=one.evaluation_id,

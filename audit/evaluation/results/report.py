@@ -34,7 +34,7 @@ class Evaluated:
     system_prompt: str
     user_prompt: str
     reused: bool = False
-    """Whether it existed already, so that no judge was asked."""
+    """True if it existed already, so that no judge was asked."""
 
 
 class _Told(BaseModel):
@@ -59,7 +59,7 @@ class EvaluationRow(_Told):
     agent: str | None
     repetition: Annotated[int, Field(ge=1)]
     evaluation: Literal["exec", "reuse"]
-    """Whether the judge was asked, or an evaluation of the same content was there."""
+    """exec: the judge was asked; reuse: an evaluation of the same content was there."""
     evaluation_status: Literal["completed", "failed"]
     score: Score | None
     latency_s: float | None
@@ -68,7 +68,7 @@ class EvaluationRow(_Told):
     output_tokens: Count | None
     run_cost_usd: Usd | None
     evaluation_cost_usd: Usd | None
-    """What the judge's calls cost; those of a reused evaluation were paid before."""
+    """The cost of the judge's calls; those of a reused evaluation were paid before."""
     total_cost_usd: Usd | None
     simulated: bool
     evaluated_at: datetime
@@ -79,16 +79,16 @@ class EvaluationRow(_Told):
 
 
 class DimensionMean(_Told):
-    """What a dimension came to over the evaluations of a model."""
+    """The mean of a dimension over the evaluations of a model."""
 
     mean: Score | None
     """None where no evaluation has a score for it."""
     evaluations: Count
-    """How many have one."""
+    """The number of evaluations that have a score for it."""
 
 
 class ModelSummary(_Told):
-    """What the evaluations of one model by one judge run come to."""
+    """The evaluations of one model by one judge run, summed up."""
 
     judge_run_id: str
     model: str | None
@@ -109,10 +109,10 @@ class ModelSummary(_Told):
 
 
 class Report(_Told):
-    """What `driftline evaluate --output json` prints."""
+    """The output of `driftline evaluate --output json`."""
 
     simulated: bool
-    """Whether any judge was a simulated one: it rates by simple rules, not by understanding."""
+    """True if any judge was a simulated one: it rates by simple rules, not by understanding."""
     executed: Count
     reused: Count
     failed: Count
@@ -120,7 +120,7 @@ class Report(_Told):
     below: Count
     """Evaluations with a score below `fail_under`."""
     spent_usd: Usd | None
-    """What the judge's calls for the evaluations that were made cost, earlier attempts included; null where that is not known of one."""
+    """The cost of the judge's calls for the executed evaluations, earlier attempts included; null where one is not known."""
     evaluations: tuple[EvaluationRow, ...]
     models: tuple[ModelSummary, ...]
 

@@ -23,19 +23,19 @@ from schemas.records import CheckOutcome
 
 Source = Literal["judge", "deterministic", "weighted", "missing"]
 PASS, FAIL, ERROR = "pass", "fail", "error"
-"""What a check comes to."""
+"""The outcomes of a check."""
 JUDGE_ONLY = DimensionPolicy()
-"""What holds for a dimension that the profile says nothing of."""
+"""The policy for a dimension that the profile does not mention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """How one dimension got its score; scores are from 0 to 10."""
+    """The origin of one dimension's score; scores are from 0 to 10."""
 
     dimension: Dimension
     policy: DimensionPolicy
     source: Source
-    """Where the final score comes from."""
+    """The source of the final score."""
     deterministic: float | None
     """None where no check counts for the dimension."""
     judge: float | None
@@ -72,7 +72,7 @@ def resolve(dimension: Dimension, policy: DimensionPolicy, checks: Sequence[Chec
 
 
 def resolution_warnings(resolutions: Sequence[Resolution], checks: Sequence[CheckOutcome]) -> Iterator[str]:
-    """What a reader of the scores should know: checks that count for nothing, and scores with a part missing."""
+    """Yield warnings for a reader of the scores: checks that count for nothing, and scores with a part missing."""
     by_judge_alone = {one.dimension for one in resolutions if one.policy.policy == "judge_only"}
     for check in checks:
         if check.outcome == ERROR:

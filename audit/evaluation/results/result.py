@@ -43,7 +43,7 @@ class AggregateScore(_Document):
 
 
 class JudgeAggregate(_Document):
-    """What the iterations that succeeded come to."""
+    """The aggregate of the iterations that succeeded."""
 
     dimensions: ByDimension[AggregateScore]
     overall: AggregateScore
@@ -52,7 +52,7 @@ class JudgeAggregate(_Document):
 
 
 class IterationScores(_Document):
-    """What one iteration scored; its evidence is in its answer."""
+    """The scores of one iteration; its evidence is in its answer."""
 
     dimensions: ByDimension[Score]
     overall: Score
@@ -65,7 +65,7 @@ class Iteration(_Document):
     outcome: str
     """answered, or why it does not count: refused, cut_off, provider_error, timeout, invalid, cost_cap, …"""
     reason: str | None
-    """What went wrong, in words."""
+    """A description of the failure, in words."""
     answer: str | None
     """The judge's answer as it came; one that is very long is cut, and says so at its end."""
     scores: IterationScores | None
@@ -103,11 +103,11 @@ class JudgeResult(_Document):
 
 
 class DimensionResolution(_Document):
-    """How a dimension got its score."""
+    """The origin of a dimension's score."""
 
     policy: Literal["judge_only", "deterministic_only", "weighted"]
     source: Source
-    """What the final score is made of; missing where there is none."""
+    """The origin of the final score; missing where there is none."""
     judge_weight: Annotated[float, Field(ge=0, le=1)] | None
     """Normalised; None where the policy does not weigh."""
     deterministic_weight: Annotated[float, Field(ge=0, le=1)] | None
@@ -118,7 +118,7 @@ class DimensionResolution(_Document):
 
 
 class CheckResult(_Document):
-    """What a deterministic check found."""
+    """The result of a deterministic check."""
 
     check_id: str
     kind: str
@@ -139,7 +139,7 @@ class ResultSummary(_Document):
 
 
 class FinalResult(_Document):
-    """What a run is worth against a case: the judge's verdict and the deterministic checks together."""
+    """The result of a run against a case: the judge's verdict and the deterministic checks together."""
 
     evaluation_id: str
     case_id: str
@@ -149,7 +149,7 @@ class FinalResult(_Document):
     judge_run_id: str
     judge_model: str
     simulated: bool
-    """Whether a simulated judge was asked: then no score says anything about the run."""
+    """True if a simulated judge was asked: then no score says anything about the run."""
     evaluation_status: ResultStatus
     final_score: Score | None
     """The judge's overall score; None where every iteration failed."""

@@ -29,7 +29,7 @@ class Item:
     """The JSON around the texts, with `{}` where one goes; braces of its own are doubled."""
     texts: tuple[Text, ...]
     counts: Mapping[str, int]
-    """What is missing when it is left out: `{"calls": 1}`."""
+    """The numbers of things that are missing when it is left out: `{"calls": 1}`."""
 
     @cached_property
     def _bare(self) -> int:
@@ -92,7 +92,7 @@ class Listing:
         return chosen
 
     def _gaps(self, chosen: Sequence[int]) -> dict[int, str]:
-        """What is left out before each of the chosen positions, and before the end."""
+        """Return, for each of the chosen positions and for the end, the mark of what is left out before it."""
         gaps = {}
         start = 0
         for at in (*chosen, len(self.items)):
@@ -113,7 +113,7 @@ def outside_in(count: int) -> Iterator[int]:
 def shared(
     renders: Sequence[Callable[[int], str]], wanted: Sequence[int], room: int, least: Sequence[int] | None = None
 ) -> list[str]:
-    """What each renders in an equal share of the room; what one does not take goes to those that want more.
+    """Render each in an equal share of the room; room that one does not take goes to those that want more.
 
     Each gets at least its `least` (or `LEAST`), of which the sum must not be more than the room.
     """

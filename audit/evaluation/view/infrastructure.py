@@ -22,7 +22,7 @@ class Trace:
     pattern: Pattern
     instead: Callable[[bytes], bytes]
     whole_lines: bool = False
-    """Whether a match may be of any length, so that no window may cut it."""
+    """True if a match may be of any length, so that no window may cut it."""
 
     def removed(self, data: bytes) -> bytes:
         """The text without these traces."""

@@ -16,7 +16,7 @@ from audit.evaluation.view.untrusted_text import Text, quoted
 from schemas.records import CheckOutcome
 
 Sections = Mapping[str, Text | Listing]
-"""What is cut where room is short, by name."""
+"""The sections that are cut where room is short, by name."""
 _ENDS = 2
 """Steps at the start and at the end that are the last to be left out."""
 

@@ -53,7 +53,7 @@ class OpenError:
     """An error that nothing in the events mended so far."""
 
     place: int
-    """Where among the errors it came."""
+    """The place of the error among all errors."""
     tool: str | None
     exchange_id: str | None
     at: datetime | None
@@ -62,7 +62,7 @@ class OpenError:
 
 @dataclass(slots=True)
 class Trace:
-    """What the events so far come to; `take` them in the order of the log."""
+    """The steps, artifacts and errors of the events so far; `take` them in the order of the log."""
 
     steps: list[ToolCall | ToolResult] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Trace:
 
 
 def trace_of(events: Iterable[Event]) -> Trace:
-    """What these events come to."""
+    """Return the trace of these events."""
     trace = Trace()
     for event in events:
         trace.take(event)
@@ -164,7 +164,7 @@ def trace_of(events: Iterable[Event]) -> Trace:
 
 
 def has_failed(event: Event) -> bool:
-    """Whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
+    """Tell whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
     error, code = event.get("error"), _first(event, _EXIT_CODE)
     return (
         event.get("is_error") is True

@@ -48,7 +48,7 @@ def quoted(text: str) -> str:
 
 
 def left_out(**counts: int) -> str:
-    """What says that something is left out, with how much of what; counts of nothing are not named."""
+    """Return the mark that something is left out, with the number of each kind; kinds with none are not named."""
     return json.dumps({"left_out": {name: count for name, count in counts.items() if count}}, separators=(",", ":"))
 
 
@@ -117,7 +117,7 @@ def _length(text: str) -> int:
 
 
 def _fitting(text: str, room: int) -> int:
-    """How many characters of the text, from the first, fit into the room once they are written as JSON."""
+    """Return how many characters of the text, from the first, fit into the room once they are written as JSON."""
     most = min(len(text), room)
     return (
         most if _length(text[:most]) <= room else max(0, bisect_right(range(most), room, key=lambda n: _length(text[:n])) - 1)

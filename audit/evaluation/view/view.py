@@ -56,7 +56,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the judge sees, and what a person should know of it."""
+    """The judge's view of a run, and the warnings about it for a person."""
 
     text: str
     """The user message, byte for byte."""
