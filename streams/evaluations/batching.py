@@ -76,7 +76,10 @@ def _open(
     requests: Sequence[EvaluationRequest],
     budget: Callable[[Question, JudgingTask], DurableBudget],
 ) -> list[Asked]:
-    """What is still to be asked. A batch takes a question once, so evaluations that ask the same have to be gone through again."""
+    """Collect the questions that are still to be asked.
+
+    A batch takes a question once, so evaluations that ask the same have to be gone through again.
+    """
     recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in requests])
     asked: dict[str, Asked] = {}
     for request in requests:
