@@ -43,7 +43,7 @@ async def ask_in_batches(
     now: Callable[[], datetime],
     note: Note,
 ) -> None:
-    """Ask what the requests for a batch judge want to know and nobody has answered. StoppedError when the judge was cancelled.
+    """Ask the questions of requests for a batch judge that have no answer yet. StoppedError if the judge was cancelled.
 
     Batches of a process that was killed are found again, by the same journal.
     """

@@ -50,7 +50,7 @@ class JudgingTask:
     recorded: Sequence[Judgement]
     """The judgements recorded about the subject up to this revision, whatever the question, in order."""
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, told what was recorded."""
+    """Starts the judging, given what was recorded."""
     batched: bool = False
     """True if its questions go through the batch API, at batch prices."""
     taken_over: Sequence[Judgement] = ()
@@ -106,7 +106,7 @@ class TaskSpec(NamedTuple):
     """A task as it was read."""
 
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, told what was recorded."""
+    """Starts the judging, given what was recorded."""
     price: ModelPrice | None
     """The price of the judge's model; None is unknown."""
     cap: int | None

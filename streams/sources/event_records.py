@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Owner(NamedTuple):
-    """Whose events they are."""
+    """The owner of events: connection, project, agent and session."""
 
     connection: str
     project: str

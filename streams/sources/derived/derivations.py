@@ -57,7 +57,7 @@ MIN_PROSE = 4
 MAX_JUDGED = 20
 """Outputs of one exchange that are judged, the last ones."""
 MAX_NEW_TERMS = 1000
-"""Terms said after an output from which it is not judged: whoever says so much says something of it."""
+"""Terms said after an output from which it is not judged: so many terms say something of it."""
 MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024

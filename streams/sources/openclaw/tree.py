@@ -90,7 +90,7 @@ class Tree:
         return Placement(self.answers[answer].key, self._is_retry(entry, self.answers[answer]), problem or refused)
 
     def add_damaged(self, entry_id: object = None) -> None:
-        """Note that a line could not be read here: its children, or whoever names an unknown parent, stand under it."""
+        """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
         base = self._places[self._leaf] if self._leaf != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
         if not isinstance(entry_id, str):
             self._damaged = len(self._places)
