@@ -86,7 +86,7 @@ class RecordBatch:
 
 @dataclass
 class StepOutcome:
-    """What a step answers: records to publish, in order, by topic, and the states that changed, by session key."""
+    """The answer of a step: records to publish, in order, by topic, and the states that changed, by session key."""
 
     records: list[tuple[str, Record]] = field(default_factory=list)
     states: dict[str, bytes] = field(default_factory=dict)

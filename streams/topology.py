@@ -27,11 +27,11 @@ class Stage:
     make_step: Callable[[Policy, Recorded], Step]
     sinks: tuple[str, ...]
     state_type: type[Any]
-    """What the stage keeps of a session, as MessagePack."""
+    """The type of a session's state in the stage, kept as MessagePack."""
     records_at_once: int
-    """How many records a batch may have: fewer where each holds whole texts, up to a megabyte of them."""
+    """The number of records that a batch may have: fewer if each holds whole texts, up to a megabyte of them."""
     judged: JudgedStage[Any] | None = None
-    """What there is to know of a stage that asks a judge; None for any other."""
+    """The description of a stage that asks a judge; None for any other."""
 
 
 def _judged(stage: JudgedStage[Any], records_at_once: int) -> Stage:

@@ -43,7 +43,7 @@ async def ask_in_batches(
     now: Callable[[], datetime],
     note: Note,
 ) -> None:
-    """Ask what the requests for a batch judge want to know and nobody has answered. StoppedError when the judge was cancelled.
+    """Ask the questions of requests for a batch judge that have no answer yet. StoppedError if the judge was cancelled.
 
     Batches of a process that was killed are found again, by the same journal.
     """
@@ -76,7 +76,10 @@ def _open(
     requests: Sequence[EvaluationRequest],
     budget: Callable[[Question, JudgingTask], DurableBudget],
 ) -> list[Asked]:
-    """What is still to be asked. A batch takes a question once, so evaluations that ask the same have to be gone through again."""
+    """Collect the questions that are still to be asked.
+
+    A batch takes a question once, so evaluations that ask the same have to be gone through again.
+    """
     recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in requests])
     asked: dict[str, Asked] = {}
     for request in requests:

@@ -57,7 +57,7 @@ def estimate_of(
     taken_up: int,
     left_over: int,
 ) -> Estimate:
-    """What the requests would take, each with what was recorded of it."""
+    """Estimate the calls and costs of the requests, each with the judgements recorded of it."""
     counts = dict.fromkeys(("calls", "answered", "not_asked", "unpriced"), 0)
     expected = most = 0
     models: set[str] = set()
@@ -103,7 +103,7 @@ def settled_questions(request: EvaluationRequest, judging_task: JudgingTask) -> 
 
 
 def is_batched(request: EvaluationRequest) -> bool:
-    """Whether the judge of a request is asked through the batch API."""
+    """Tell whether the judge of a request is asked through the batch API."""
     return Terms.of(request).plan.judge.type == "batch"
 
 

@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much of one session is read: half of each at either end."""
+    """The part of one session that is read: half of each limit at either end."""
 
     exchange_bytes: int = 16_000_000
     """Of texts."""
@@ -127,7 +127,7 @@ def _event(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
 
 
 def _left_out(size: Mapping[str, int], limits: Limits) -> Iterator[str]:
-    """What of a session was not read, in words."""
+    """Yield a sentence for each part of a session that was not read."""
     for name, texts, most, most_bytes in (
         ("exchanges", "texts", limits.exchanges, limits.exchange_bytes),
         ("events", "payloads", limits.events, limits.event_bytes),

@@ -45,7 +45,7 @@ _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is to be evaluated."""
+    """The evaluations to make, by where they stand."""
 
     requests: Sequence[EvaluationRequest] = ()
     """To be published."""
@@ -55,7 +55,7 @@ class Prepared:
     """There already."""
     estimate: Estimate = field(default_factory=Estimate)
     sessions: int = 0
-    """How many sessions were selected."""
+    """The number of sessions that were selected."""
     order: Mapping[str, int] = field(default_factory=dict)
     """The place of each evaluation by its id: sessions as they ended, of each the cases, of each the plans, both as they were given."""
 
@@ -66,12 +66,12 @@ class Prepared:
 
 
 class _Fate(NamedTuple):
-    """What becomes of an evaluation."""
+    """The fate of an evaluation: it is there, it was asked for, or it is to be asked for."""
 
     attempt: int | None
     """None: it is there."""
     carried: tuple[bytes, ...] | None = None
-    """Where this attempt was asked for already: the judgements that its request carries."""
+    """The judgements that the request carries, if this attempt was asked for already."""
 
 
 def prepare(  # noqa: PLR0917 - what is held against what, in the order in which it is read
@@ -86,12 +86,13 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
     retry_failed: bool = False,
     takes_simulated: bool = True,
 ) -> Prepared:
-    """What it takes to hold the wanted sessions against each case by each plan. Nothing is written, and no judge is asked.
+    """Work out what it takes to hold the wanted sessions against each case by each plan.
 
-    `at` is when it is asked for. `retry_failed`: what is completed, but not by all of its iterations, is asked for again, too.
-    Without `takes_simulated` nothing that a simulated judge has answered counts.
-    InputError for sessions that cannot be evaluated, for two cases of one id, and where case and view together are more than a record
-    may hold.
+    It writes nothing and asks no judge.
+
+    `at` is when it is asked for. With `retry_failed`, completed evaluations that lack successful iterations are asked for
+    again, too. Without `takes_simulated`, answers of a simulated judge do not count. InputError for sessions that cannot be
+    evaluated, for two cases of one id, and if a case and a view together exceed what a record may hold.
     """
     _check_ids("case", [case.case_id for case in cases])
     _check_ids("judge run", [plan.judge_run_id for plan in plans])
@@ -126,7 +127,7 @@ def _asked(
     *,
     takes_simulated: bool,
 ) -> tuple[list[EvaluationRequest], list[EvaluationRequest]]:
-    """What is to be asked for, with what was recorded; and what was asked for already, as it was."""
+    """Return the new requests with what was recorded of them, and the earlier requests as they were."""
     new = {one: fate.attempt for one, fate in fates.items() if fate.attempt is not None and fate.carried is None}
     taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded, takes_simulated=takes_simulated)
     requests = [
@@ -222,7 +223,10 @@ def _fates(
     passed: int,
     is_good: Callable[[Evaluation], bool],
 ) -> dict[str, _Fate]:
-    """What becomes of each evaluation. Requests that became dead letters are made again, and what the stage has `passed` without a result."""
+    """Decide the fate of each evaluation.
+
+    Requests that became dead letters, or that the stage has `passed` without a result, are made again.
+    """
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
     asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
     fates = {}
@@ -240,7 +244,7 @@ def _fates(
 
 
 def _is_good(evaluation: Evaluation, *, retry_failed: bool, takes_simulated: bool) -> bool:
-    """Whether an evaluation is good enough to be reused."""
+    """Tell whether an evaluation is good enough to be reused."""
     whole = evaluation.successful_iterations >= evaluation.configured_repetitions
     counts = takes_simulated or not evaluation.simulated
     return evaluation.status == COMPLETED and counts and (whole or not retry_failed)

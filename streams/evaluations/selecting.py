@@ -23,7 +23,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which finished sessions are to be evaluated."""
+    """The selection of finished sessions that are to be evaluated."""
 
     sessions: Sequence[str] = ()
     """Ids, alone or as connection/id. Naming sessions gets all of them, so `project` only tells equal ids apart."""
@@ -31,7 +31,7 @@ class Wanted:
     """One of them is enough: on an exchange of the session, or in `tags` of its session_start."""
     project: str | None = None
     is_confined: bool = False
-    """Whether nothing is told of what other projects have: who asks may not see them."""
+    """True if nothing may be disclosed of other projects, because the caller may not see them."""
     since: datetime | None = None
     """Only sessions that ended then or later; event time."""
     until: datetime | None = None
@@ -96,7 +96,7 @@ def _check_named(
 
 
 def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> InputError:
-    """Why a named session cannot be evaluated."""
+    """Return the error that says why a named session cannot be evaluated."""
     connection, _, session = name.partition("/")
     asked = [(None, name), (connection, session)]
     rows = [

@@ -1,1 +1,1 @@
-"""Judges: who answers the cascade's questions. Live over the Messages API, or from what was recorded, or nobody."""
+"""Judges: the answers to the cascade's questions, live over the Messages API, from recorded calls, or none."""

@@ -28,23 +28,23 @@ class Asking:
     question: Question
     budget: CallBudget
     ends_at: float
-    """When the deadline is, on the clock of `Waiting.now`."""
+    """The deadline, on the clock of `Waiting.now`."""
     attempts: int = 0
     """Calls that were made."""
     errors: list[str] = field(default_factory=list)
-    """What went wrong with each call that did not count."""
+    """The error of each call that did not count."""
     trouble: str = PROVIDER_ERROR
     """Outcome if the last error stays the last word."""
     usages: list[Usage] = field(default_factory=list)
-    """What is known of the tokens, by call."""
+    """The tokens of each call, as far as they are known."""
     seconds: float = 0.0
     """Wall time of the calls."""
     simulated: bool = False
-    """Whether a simulated judge answered any of them."""
+    """True if a simulated judge answered any of them."""
     last: Message | None = None
     """The last message that came."""
     bound: PromptBound | None = None
-    """What the last call's prompt was taken to have at most; None: a token for each byte."""
+    """The assumed upper bound of the last call's prompt; None: a token for each byte."""
 
     def failed(self, outcome: str, words: str) -> None:
         """A call did not count."""
@@ -52,7 +52,7 @@ class Asking:
         self.errors.append(words)
 
     def is_beyond_bound(self, came: Message) -> bool:
-        """Whether the prompt of the last call had more tokens than it was taken to have, as far as that can be true."""
+        """Tell whether the last call's prompt exceeded its assumed bound, as far as that can be true."""
         used = came.usage
         return (
             self.bound is not None
@@ -83,7 +83,7 @@ class Asking:
         return self.gives_up()
 
     def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
-        """What it comes to."""
+        """Return the verdict with this outcome."""
         last = self.last
         came = last.text[:MAX_ANSWER] if last is not None and last.text is not None else None
         return Verdict(

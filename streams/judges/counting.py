@@ -23,7 +23,7 @@ from audit.exchanges.questions import Question, byte_tokens
 from audit.fingerprints import canonical_json
 
 COUNT_SECONDS = 10.0
-"""How long a count is waited for."""
+"""Seconds to wait for a count."""
 MARGIN, MARGIN_SHARE = 64, 20
 """A call may have so many tokens more than were counted, and one for so many: the API calls its count an estimate."""
 _IN_TROUBLE, _UNABLE = 60.0, 3600.0

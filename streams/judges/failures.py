@@ -42,25 +42,25 @@ _TRANSIENT = frozenset([408, 409, 429])
 _GATEWAYS = frozenset([502, 504, 520, 521, 522, 523, 524])
 _OVERLOADED = frozenset([429, 529])
 _FORMAT_WORDS = ("output_config", "output_format", "json_schema", "structured output")
-"""What a server names that refuses a request for its output format."""
+"""Words in the message of a server that refuses a request for its output format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong with one call."""
+    """The failure of one call."""
 
     words: str
     outcome: str = PROVIDER_ERROR
     billed: bool = True
-    """Whether it was, or may have been, paid for."""
+    """True if it was, or may have been, paid for."""
     again: bool = False
-    """Whether the same call may go well later."""
+    """True if the same call may go well later."""
     after: float | None = None
     """Seconds after which the server wants to be asked again."""
     overloaded: bool = False
-    """Whether the server says that it is asked too much."""
+    """True if the server says that it gets too many requests."""
     blames_format: bool = False
-    """Whether the server refuses the output format."""
+    """True if the server refuses the output format."""
     status: int | None = None
     """HTTP status, where the server answered."""
 
@@ -90,13 +90,16 @@ def one_line(text: str, secret: str = "") -> str:
 
 
 def blames_format(said: str) -> bool:
-    """Whether a server that refuses a request names the format of the output in what it says."""
+    """Tell whether a server that refuses a request names the output format in its message."""
     lowered = said[:_LOOKED_AT].lower()
     return any(word in lowered for word in _FORMAT_WORDS)
 
 
 def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> Failure:
-    """What an error of the client means. `secret` is the key, which a server may repeat in what it says."""
+    """Return the failure that an error of the client means.
+
+    `secret` is the key, which a server may repeat in its message.
+    """
     if isinstance(error, APIStatusError):
         return _of_status(error, secret, wall)
     cause = error.__cause__ if isinstance(error, APIConnectionError) and error.__cause__ else error

@@ -21,7 +21,7 @@ _OF_THE_WIRE = frozenset(["content-encoding", "content-length", "transfer-encodi
 
 
 class Credentials(NamedTuple):
-    """What the environment says of the judge's API; None where it says nothing."""
+    """The settings of the judge's API in the environment; a field that is not set there is None."""
 
     api_key: str | None
     base_url: str | None

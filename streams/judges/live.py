@@ -35,7 +35,7 @@ from streams.judges.response_parsing import Message, is_simulated, read_message
 
 _LOG = logging.getLogger(__name__)
 Traits = Callable[[str], tuple[int | None, bool]]
-"""What asking a model depends on: tokens of its shortest cached prefix (None: unknown), and whether to switch its thinking off."""
+"""For a model: tokens of its shortest cached prefix (None: unknown), and whether to switch its thinking off."""
 DEADLINE_SECONDS = 120.0
 CONCURRENCY = 16
 MAX_ATTEMPTS = 4

@@ -33,7 +33,7 @@ class CallBudget(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of asking the judge: the fields of a `Judgement` that the judge knows. What it cost is in the call budget."""
+    """The outcome of asking the judge: the fields of a `Judgement` that the judge knows. The cost is in the call budget."""
 
     outcome: str
     """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
@@ -43,16 +43,16 @@ class Verdict:
     """Model that answered, as it says."""
     stop_reason: str | None = None
     error: str | None = None
-    """What went wrong last, without secrets."""
+    """The last error, without secrets."""
     attempts: int = 0
     """Calls that were made."""
     attempt_errors: tuple[str, ...] = ()
-    """What went wrong with each call that did not count."""
+    """The error of each call that did not count."""
     usage: Usage | None = None
     """Tokens over all calls, as far as they are known."""
     latency_ms: int = 0
     simulated: bool = False
-    """Whether a simulated judge answered."""
+    """True if a simulated judge answered."""
 
 
 class Judge(Protocol):

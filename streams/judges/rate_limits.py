@@ -70,12 +70,12 @@ class Limiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be under way now."""
+        """The number of calls that may be under way now."""
         return int(self._limit)
 
     @property
     def paused_until(self) -> float | None:
-        """When calls may be made again, on the clock of `Waiting.now`; None when they may be made now."""
+        """The time when calls may be made again, on the clock of `Waiting.now`; None if they may be made now."""
         return self._resumes_at if self._resumes_at > self._waiting.now() else None
 
     async def acquire(self, before: float) -> float | None:

@@ -17,7 +17,7 @@ _CUT = " […]"
 
 
 class Rung(Enum):
-    """How the format of the answer is asked for, the surest way first."""
+    """The ways to ask for the format of the answer, the most reliable first."""
 
     STRUCTURED = "structured output"
     IN_PROMPT = "schema in the prompt"
@@ -33,7 +33,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one model is to be asked."""
+    """The way to ask one model."""
 
     rung: Rung = Rung.STRUCTURED
     cache_minimum: int | None = None
@@ -73,10 +73,10 @@ def _turns(question: Question, rung: Rung, boundary: str, repair: Repair | None)
 
 
 def _fitted(question: Question, repair: Repair) -> tuple[str, str]:
-    """What is wrong, and the answer itself, cut to what the reservation of the call has room for.
+    """Return the problems and the answer itself, cut to the room in the reservation of the call.
 
-    It counts a token for each byte. Instructions, task and schema are words, which take less than half of that: the other
-    half pays for the repair.
+    A reservation counts a token for each byte. Instructions, task and schema are words, which take less than half of that: the
+    other half pays for the repair.
     """
     own = (question.instructions, question.task, canonical_json(question.schema))
     room = sum(len(text.encode("utf-8", "surrogatepass")) for text in own) // 2

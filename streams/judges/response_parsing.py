@@ -56,7 +56,7 @@ def read_message(content: bytes) -> Message | Failure:
 
 
 def is_simulated(headers: Mapping[str, str], model: str | None = None) -> bool:
-    """Whether a simulated judge answered; it says so in a header and by its model."""
+    """Tell whether a simulated judge answered; it says so in a header and by its model."""
     return headers.get(SIMULATED_HEADER) == "1" or model == SIMULATED_MODEL
 
 

@@ -40,7 +40,7 @@ class ErasedError(StoppedError):
 
 
 class _Held(NamedTuple):
-    """What is set aside for one call."""
+    """The reservation for one call."""
 
     amount: int | None
     """Nano-USD; None where the price is unknown."""
@@ -79,7 +79,7 @@ class DurableBudget:
 
     @property
     def is_at_stake(self) -> bool:
-        """Whether money was set aside or spent, so that giving the question up costs something."""
+        """True if money was set aside or spent, so that giving the question up costs something."""
         return self._held is not None or bool(self._reservations)
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
@@ -179,7 +179,7 @@ class DurableBudget:
         return None if price is None else price.cost(usage, batched=self._judging_task.batched)
 
     def _asked(self) -> dict[str, Any]:
-        """What both records say of the question and of whom it is about."""
+        """Return the fields about the question and its subject that both records share."""
         judging_task = self._judging_task
         return {
             "fingerprint": self._question.fingerprint,

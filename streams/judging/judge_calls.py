@@ -24,12 +24,12 @@ class JudgeCalls:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many questions came to each outcome."""
+        """The number of questions by outcome."""
         return dict(self._outcomes)
 
     @property
     def spent_usd(self) -> float:
-        """What they have cost, in USD."""
+        """The cost of all questions, in USD."""
         return usd_of(self._spent)
 
     def note(self, record: Record) -> None:

@@ -45,27 +45,27 @@ class JudgingTask:
     revision: int
     """Revision of what comes of it."""
     price: ModelPrice | None
-    """What the judge's model costs; None is unknown."""
+    """The price of the judge's model; None is unknown."""
     ledger: Ledger
     recorded: Sequence[Judgement]
-    """What was recorded about the subject up to this revision, whatever the question, in order."""
+    """The judgements recorded about the subject up to this revision, whatever the question, in order."""
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, told what was recorded."""
+    """Starts the judging, given what was recorded."""
     batched: bool = False
-    """Whether its questions go through the batch API, and cost what that costs."""
+    """True if its questions go through the batch API, at batch prices."""
     taken_over: Sequence[Judgement] = ()
     """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
-    """What a question is whose answer was not recorded, where no judge is asked; None: the judge may be asked."""
+    """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
     asked: list[Judgement] = field(default_factory=list)
-    """What came of the questions that were asked, in order."""
+    """The judgements that came of the questions that were asked, in order."""
 
     def judging(self) -> Judging:
         """The questions about the subject, one by one, and what comes of the replies."""
         return self.begin(self.recorded)
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
-        """What was recorded of this question."""
+        """Return the judgements that were recorded of this question."""
         return tuple(one for one in self.recorded if one.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
@@ -93,7 +93,7 @@ class JudgingTask:
         return None if found is None else Reply(text=found.answer or "", judgements=(*earlier, found))
 
     def _forbidden(self, question: Question, *, is_tried: bool) -> TierState | None:
-        """Why the cap forbids the call; None where it does not."""
+        """Return the reason why the cap forbids the call; None if it does not."""
         if self.ledger.cap is None:
             return None
         if self.price is None:
@@ -106,15 +106,15 @@ class TaskSpec(NamedTuple):
     """A task as it was read."""
 
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, told what was recorded."""
+    """Starts the judging, given what was recorded."""
     price: ModelPrice | None
-    """What the judge's model costs; None is unknown."""
+    """The price of the judge's model; None is unknown."""
     cap: int | None
     """Nano-USD that may be spent; None is no cap."""
     batched: bool = False
-    """Whether its questions are asked in batches only."""
+    """True if its questions are asked in batches only."""
     takes_simulated: bool = True
-    """Whether what a simulated judge has answered counts."""
+    """True if the answers of a simulated judge count."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,31 +128,31 @@ class JudgedStage(Generic[Task]):
     purposes: frozenset[str]
     """Of the questions that it asks."""
     queue: str
-    """What the tasks that wait are called."""
+    """The name for the tasks that wait."""
     id_of: Callable[[Task], str]
     """Id of what a task is about, unique within the connection."""
     revision_of: Callable[[Task], int]
     identity: Callable[[str, str, int], tuple[str, ...]]
-    """What tells a task from others of its type, as the identity of its record has it; of the connection, id and revision."""
+    """The fields, from connection, id and revision, that tell a task from others of its type: the identity of its record."""
     size_of: Callable[[Task], int]
     """Bytes of a task, as far as they count."""
     may_be_known: Callable[[Task], bool]
-    """Whether anything can have been recorded of a task that has only just come."""
+    """True if anything can have been recorded of a task that has only just come."""
     cap_is_shared: bool
-    """Whether one cap holds for all tasks of a session; else each subject has one of its own."""
+    """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
     may_rest_on: Callable[[Task, Judgement], bool]
-    """Whether a task may carry a judgement of something else, for an answer to the same question."""
+    """True if a task may carry a judgement of something else, for an answer to the same question."""
     read: Callable[[Task, Policy], TaskSpec]
     """Raises what is wrong with a task that cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
-        """What a task is about."""
+        """Return the subject of a task."""
         return task.connection, self.id_of(task)
 
     def known_of(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
-        """What is known of a task's subject up to its revision: what the task carries and what was found elsewhere, each once.
+        """Return the judgements of a task's subject up to its revision, from the task and from elsewhere, each once.
 
-        RecordError when the task carries something that is no judgement of its subject, and that it may not rest on.
+        RecordError if the task carries anything that is neither a judgement of its subject nor one that it may rest on.
         """
         return self._own(task, (*self._carried(task), *found))
 
@@ -195,11 +195,14 @@ class JudgedStage(Generic[Task]):
         )
 
     def spent_after(self, spent: int, judging_task: JudgingTask | None) -> int:
-        """What a session's state says after a task, where it said `spent` before; no judging task for a task that could not be opened."""
+        """Return the amount that a session's state holds after a task, given the amount `spent` before it.
+
+        A task that could not be opened has no judging task.
+        """
         return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
 
     def _carried(self, task: Task) -> list[Judgement]:
-        """What the task carries; RecordError for what has no place in it."""
+        """Return the judgements that the task carries; RecordError for anything that has no place in it."""
         records = [decode(message) for message in task.earlier_judgements]
         carried = [one for one in records if isinstance(one, Judgement)]
         if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
@@ -231,7 +234,7 @@ def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
 
 
 def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:
-    """Whether it answers a question about the same session, asked for an evaluation."""
+    """Tell whether a judgement answers a question about the same session, asked for an evaluation."""
     same_session = (one.connection, one.session_id) == (request.connection, request.session_id)
     return same_session and one.purpose == SIX_DIMENSIONS and one.outcome == ANSWERED
 

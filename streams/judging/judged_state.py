@@ -1,7 +1,8 @@
-"""What a judged stage keeps of one session: how far it has come, what was spent, and on Kafka the calls of its newest turns.
+"""The state of a judged stage for one session: its position, what was spent, and on Kafka the calls of its newest turns.
 
-Topics are no index: of a task that is done, nothing is read back. So a worker on Kafka keeps in the state what the questions of a turn
-were answered, as long as the turn may become one of the last, and it is not paid for twice. The embedded runner asks its store instead.
+Topics are no index: nothing is read back of a task that is done. A worker on Kafka therefore keeps the answers about a turn in
+the state as long as the turn may become one of the last. So they are not paid for twice. The embedded runner asks its store
+instead.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from schemas.errors import RecordError
 from schemas.records import Judgement, Record, ScoringTask
 
 KEPT_BYTES = 1_000_000
-"""How much of one session is kept; beyond that the earliest turns are paid for again."""
+"""Bytes of one session that are kept; beyond that the earliest turns are paid for again."""
 
 
 class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
-    """What was recorded of a turn that may be judged again as one of its session's last."""
+    """The judgements of a turn that may be judged again as one of its session's last."""
 
     turn: int
     subject_id: str
@@ -33,16 +34,19 @@ class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JudgedState(msgspec.Struct, frozen=True, array_like=True):
-    """What a stage that asks a judge keeps of one session."""
+    """The state of one session in a stage that asks a judge."""
 
     next_offset: int = 0
     spent: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Nano-USD its judge calls have cost, where one cap holds for all of them."""
     kept: tuple[KeptCalls, ...] = ()
-    """What was recorded of its newest turns that may be judged again when it closes, ascending; only where no store can tell."""
+    """The judgements of its newest turns that may be judged again when it closes, ascending; only if no store can tell."""
 
     def recorded_of(self, subject_id: str) -> list[Judgement]:
-        """What is kept of a subject. What cannot be read counts for nothing: at worst a question is asked again."""
+        """Return the judgements kept of a subject.
+
+        Those that cannot be read count for nothing: at worst a question is asked again.
+        """
         found: list[Judgement] = []
         for message in (message for one in self.kept if one.subject_id == subject_id for message in one.judgements):
             with contextlib.suppress(RecordError):
@@ -57,7 +61,7 @@ STATE = msgspec.msgpack.Decoder(JudgedState)
 def kept_after(
     kept: Sequence[KeptCalls], task: Record, judgements: Sequence[Judgement], policy: Policy
 ) -> tuple[KeptCalls, ...]:
-    """What is kept after a task of which these judgements are recorded."""
+    """Return the calls to keep after a task of which these judgements are recorded."""
     if not isinstance(task, ScoringTask):
         return tuple(kept)
     others = [one for one in kept if one.subject_id != task.exchange_id]

@@ -36,7 +36,7 @@ CHUNK = 50
 """Tasks that are read at once; each holds texts of up to a megabyte."""
 WINDOW_TASKS = 2_000
 WINDOW_BYTES = 64_000_000
-"""How many tasks may be under way, and how many bytes of them, before no more are read: one read may go beyond."""
+"""Limits on the tasks under way, by number and by bytes, before no more are read. One read may exceed them."""
 KNOWN_SESSIONS = 100_000
 """Sessions whose state is kept in memory; that of others is read again when they come back."""
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Pending:
     task: Any
     """A record of the stage's type."""
     recorded: Sequence[Judgement] | None
-    """What was recorded of its subject; None where an earlier revision is still under way: then it is looked up once that is done."""
+    """The judgements recorded of its subject; None if an earlier revision is still under way: they are looked up after it."""
 
 
 class JudgingWorker:
@@ -93,12 +93,12 @@ class JudgingWorker:
 
     @property
     def pending(self) -> int:
-        """How many tasks are not judged yet."""
+        """The number of tasks that are not judged yet."""
         return self._store.end_of(self.stage.source) - self._next + len(self._under_way)
 
     @property
     def sessions(self) -> int:
-        """How many sessions have tasks under way."""
+        """The number of sessions that have tasks under way."""
         return len(self._sessions)
 
     async def drained(self) -> None:
@@ -174,7 +174,7 @@ class JudgingWorker:
         self._note_done(pending)
 
     async def _recorded_of(self, pending: Pending) -> Sequence[Judgement]:
-        """What was recorded of a task's subject before: what an earlier revision was answered is not paid for again."""
+        """Return the earlier judgements of a task's subject: an answer to an earlier revision is not paid for again."""
         if pending.recorded is not None:
             return pending.recorded
         subject = self.stage.subject_of(pending.task)

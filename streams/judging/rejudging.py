@@ -74,7 +74,10 @@ def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Excha
 
 @dataclass(frozen=True)
 class BulkEstimate:
-    """What judging exchanges would take: Tier 2 for each and Tier 2.5 where there is thinking. Tier 3 depends on what those say."""
+    """The estimated calls and costs of judging exchanges.
+
+    It counts Tier 2 for each exchange and Tier 2.5 if there is thinking. Tier 3 depends on the answers to those.
+    """
 
     exchanges: int
     calls: int
@@ -85,7 +88,7 @@ class BulkEstimate:
 
 
 def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
-    """What judging the exchanges again would take, before it is done."""
+    """Estimate the calls and costs of judging the exchanges again, before it is done."""
     count = calls = unpriced = expected = most = 0
     for exchange in exchanges:
         project = policy.for_project(exchange.project)

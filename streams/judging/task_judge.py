@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TaskResult:
-    """What came of a task: its record, or the dead letter that it became, what is recorded of it, and what its session has spent."""
+    """The result of a task: its record or its dead letter, the judgements of it, and what its session has spent."""
 
     made: Accepted = field(default_factory=Accepted)
     dead: Accepted = field(default_factory=Accepted)
@@ -70,9 +70,9 @@ class TaskJudge:
     async def rule(
         self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, admission: Callable[[], Admission]
     ) -> TaskResult:
-        """What comes of a task whose session has spent so much: one that cannot be judged is set aside, and costs no other.
+        """Judge a task of a session that has spent so much; a task that cannot be judged is set aside and costs no other.
 
-        StoppedError when it would need a call after `close`.
+        StoppedError if it would need a call after `close`.
         """
         stage, result = self._stage, TaskResult()
         judging_task: JudgingTask | None = None
@@ -89,7 +89,7 @@ class TaskJudge:
         return result
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
-        """What comes of a task; what it cost is in the ledger. StoppedError when it would need a call after `close`."""
+        """Judge a task and return its record; the cost is in the ledger. StoppedError if it would need a call after `close`."""
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
@@ -137,6 +137,6 @@ class TaskJudge:
 
 
 def _is_cancelled() -> bool:
-    """Whether the task that runs is to end itself, and not only what it waits for."""
+    """Tell whether the running task is to end itself, and not only what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -26,7 +26,7 @@ from streams.kafka.sink.sink import Sink
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 
 SETTLING_SECONDS = 10.0
-"""How long is waited for a session's last records to land."""
+"""Seconds to wait for a session's last records to land."""
 MOST_UNLANDED = 200_000
 """Records that may be on their way to the tables."""
 RECENT = 30.0
@@ -69,7 +69,7 @@ class Acceptance:
         return done
 
     def no_room(self) -> str:
-        """Why no more records can be taken at the moment, in words; nothing when they can."""
+        """Return the reason why no more records can be taken now; an empty text if they can."""
         if not self._sink.progress.reached.is_set():
             return f"what is on the topics lands first: {self._sink.progress.lag} records are left"
         if self._producing >= self._limits.waiting:
@@ -78,7 +78,7 @@ class Acceptance:
 
     @property
     def trouble(self) -> str:
-        """What went wrong of late, in words; nothing where nothing did."""
+        """The latest trouble, in words; an empty text if there was none of late."""
         return "Kafka did not take a record" if time.monotonic() - self._refused_at < RECENT else ""
 
     @property
@@ -119,7 +119,7 @@ class Acceptance:
                 await self._quiet.wait()
 
     def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
-        """What records are to the tables: new (written), known or a conflict; in a thread."""
+        """Look up what records are to the tables: new (written), known or a conflict; in a thread."""
         fates = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_batch(messages).frames.items():

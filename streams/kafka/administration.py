@@ -97,13 +97,16 @@ class TopicAdministration:
         return {named[name]: _state(named[name], found[name], configs[name]) for name in sorted(found)}
 
     def check(self, partitions: int | None = None) -> list[Mismatch]:
-        """What is not as the table of topics has it; with `partitions` None the topics keyed by session must agree with each other."""
+        """Return each mismatch with the table of topics.
+
+        With `partitions` None, the topics keyed by session must agree with each other.
+        """
         there = self.describe()
         keyed = partitions or self._keyed(there)
         return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
 
     def _keyed(self, there: Mapping[str, TopicState]) -> int:
-        """How many partitions the topics keyed by session have, or are to have."""
+        """Return the number of partitions that the topics keyed by session have, or are to have."""
         of_sessions = [state.partitions for name, state in there.items() if self._specs[name].is_keyed]
         reference = there.get(REFERENCE)
         return reference.partitions if reference else max(of_sessions, default=DEFAULT_PARTITIONS)
@@ -142,7 +145,7 @@ def _find_a_broker(connection: KafkaConnection) -> None:
 
 
 def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
-    """What the cluster refused and why, each reason once with the topics that it is about."""
+    """Describe the refusals of the cluster: each reason once, with the topics that it is about."""
     named = defaultdict[str, list[str]](list)
     for topic in refused:
         named[topic["error_message"] or for_code(topic["error_code"]).__name__].append(topic["name"])
@@ -150,7 +153,10 @@ def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _wanted(spec: TopicSpec, keyed: int, copies: int) -> dict[str, Any]:
-    """What the library takes for a new topic. With three copies a record counts as taken when two have it: one may be lost."""
+    """Return the library's arguments for a new topic.
+
+    With three copies, a record counts as taken when two have it: one may be lost.
+    """
     config = {**spec.config, _IN_SYNC: "2" if copies >= REPLICATION else "1"}
     return {"num_partitions": spec.partitions(keyed), "replication_factor": copies, "configs": config}
 
@@ -167,7 +173,7 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
 
 
 def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:
-    """What is wrong with one topic."""
+    """Yield the mismatches of one topic."""
     name = spec.name
     if state is None:
         yield Mismatch(name, "is missing", "Run driftline topics create.")

@@ -29,7 +29,7 @@ class Client(Protocol):
 
 
 class _Connections:
-    """What the tasks of one client have opened."""
+    """The connections that the tasks of one client have opened."""
 
     def __init__(self) -> None:
         self._open: WeakSet[AIOKafkaConnection] = WeakSet()

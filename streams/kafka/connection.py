@@ -11,9 +11,9 @@ from typing import Any, Literal
 from schemas.errors import SettingsError
 
 METADATA_MILLISECONDS = 5_000
-"""How long a client believes what it knows of the cluster. After a leader has changed, aiokafka may ask the old one for so long."""
+"""Milliseconds for which a client trusts its metadata. After a change of leader, aiokafka may ask the old one for so long."""
 REQUEST_MILLISECONDS = 15_000
-"""How long a client waits for the answer of a node, which may be frozen, before it looks for another."""
+"""Milliseconds that a client waits for the answer of a node, which may be frozen, before it looks for another."""
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -39,12 +39,12 @@ class KafkaConnection:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the connection is encrypted."""
+        """True if the connection is encrypted."""
         return self.security_protocol in {"SSL", "SASL_SSL"}
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether we say who we are with a name and a password."""
+        """True if we authenticate with a name and a password."""
         return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
 
     def topic(self, name: str) -> str:
@@ -52,7 +52,10 @@ class KafkaConnection:
         return self.prefix + name
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What checks certificate and host name of a broker; None without TLS. SettingsError when the CA file cannot be used."""
+        """Return the context that checks a broker's certificate and host name; None without TLS.
+
+        SettingsError when the CA file cannot be used.
+        """
         if not self.uses_tls:
             return None
         try:
@@ -79,7 +82,7 @@ class KafkaConnection:
         return {"bootstrap_servers": self.servers} | self._security()
 
     def _security(self) -> dict[str, Any]:
-        """What both libraries call the same, for they share their origin."""
+        """Return the options that both libraries name alike, because they share their origin."""
         options: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.uses_tls:
             options["ssl_context"] = self.ssl_context()

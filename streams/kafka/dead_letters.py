@@ -29,7 +29,7 @@ from streams.log.dead_letters import Return
 
 REVIEWS = "reviews"
 READ_SECONDS = 30.0
-"""How long the broker may say nothing before reading is given up."""
+"""Seconds of silence of the broker after which reading is given up."""
 
 
 async def keep_letters(connection: KafkaConnection, store: Store) -> None:

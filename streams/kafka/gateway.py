@@ -36,7 +36,7 @@ from streams.stage_batches import named_session
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
 PRODUCING_SECONDS = 10.0
-"""What a broker has to take a record."""
+"""Seconds that a broker has to take a record."""
 _STRIPES = 256
 _UNDECIDED = Committed({}, {}, {})
 log = logging.getLogger(__name__)
@@ -167,12 +167,12 @@ class Gateway:
         return self._acceptance.events_of(named_session(connection, session_id).encode())
 
     def state(self) -> EngineState:
-        """How it is at this moment."""
+        """Return the state of this moment."""
         why_not = self._why_not()
         return EngineState(not why_not, why_not, self._acceptance.queues, {}, 0.0)
 
     def failure(self) -> DriftlineError:
-        """Why it is broken, and what to do about it."""
+        """Return the error that broke it, with advice."""
         if isinstance(self._sink.failure, DriftlineError):
             return self._sink.failure
         return StoreError(
@@ -180,7 +180,7 @@ class Gateway:
         )
 
     def _why_not(self) -> str:
-        """Why it takes nothing, in words; nothing when it does."""
+        """Return the reason why it takes nothing; an empty text if it does."""
         if self.broken.is_set():
             return "what is on the topics lands no more"
         if not self._tasks:

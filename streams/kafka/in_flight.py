@@ -21,7 +21,7 @@ Identity = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class _Entry:
-    """What tells a repetition of a record from a conflict with it, and where its session stands."""
+    """A record in flight: its session, the content that tells a repetition from a conflict, and an event's id and position."""
 
     session: bytes
     content: object
@@ -48,14 +48,14 @@ class InFlight:
         heapq.heappush(self._queues[partition], (offset, identity))
 
     def fate(self, topic: str, record: Record) -> str | None:
-        """What a record would be on the topic if its identity is here: known or a conflict; None for others."""
+        """Return the fate of a record whose identity is here: known or a conflict; None for others."""
         entry = self._entries.get(_identity(topic, record))
         if entry is None:
             return None
         return KNOWN if entry.content == _content(record) else CONFLICT
 
     def has_session(self, key: bytes) -> bool:
-        """Whether a record of the session is here."""
+        """Tell whether a record of the session is here."""
         return bool(self._sessions.get(key))
 
     def events_of(self, key: bytes) -> dict[str, int]:

@@ -19,18 +19,18 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker.processing import Chunk
 
 WAIT_MILLISECONDS = 50
-"""How long a broker holds back an answer while it has nothing: the partitions that have something wait for that answer, too."""
+"""Milliseconds that a broker holds back an empty answer; the partitions that have records wait for that answer, too."""
 PARTITION_BYTES = 2 * 1024 * 1024
 ANSWER_SECONDS = 10.0
-"""What a broker has for an answer about positions."""
+"""Seconds that a broker has to answer about positions."""
 REQUEST_MILLISECONDS = 3_000
-"""What one node has for one, so that another can be asked."""
+"""Milliseconds that one node has for such an answer, so that another can be asked."""
 log = logging.getLogger(__name__)
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # ten lines a second while a broker is away; what it comes to is told
 
 
 class Range(NamedTuple):
-    """What a partition has: the position of its first record, and the one after its last."""
+    """The range of a partition: the position of its first record, and the one after its last."""
 
     beginning: int
     end: int
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Read:
-    """What a look brought: chunks, and the position to go on from in each of their partitions."""
+    """The result of a read: chunks, and the position to go on from in each of their partitions."""
 
     chunks: Sequence[Chunk]
     positions: Mapping[Partition, int]
@@ -88,7 +88,7 @@ class PartitionReader:
             consumer.seek(self._place(partition), position)
 
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
-        """What the partitions have; BrokerError when that is not to be learnt in time."""
+        """Return the range of each partition; BrokerError if the brokers do not answer in time."""
         consumer, places = self._started(), [self._place(one) for one in partitions]
         # Of topics that it does not know the client would learn one by one, with a pause after each.
         for topic in {place.topic for place in places}:
@@ -105,7 +105,7 @@ class PartitionReader:
         return [(topic, number) for number in sorted(found)]
 
     async def read(self, most: int, seconds: float) -> Read:
-        """What there is, up to so many records; waits so long where there is nothing.
+        """Read the records that there are, up to so many; wait so long if there are none.
 
         OutOfRangeError when a partition has nothing at its position; BrokerError when what came cannot be read.
         """
@@ -120,7 +120,7 @@ class PartitionReader:
         return Read(chunks, positions)
 
     async def position(self, partition: Partition) -> int:
-        """Where it goes on in a partition."""
+        """Return the position from which it goes on in a partition."""
         return int(await self._started().position(self._place(partition)))
 
     def move(self, partition: Partition, position: int) -> None:
@@ -149,7 +149,7 @@ class OutOfRangeError(Exception):
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """What the library runs into, as a BrokerError; that a position is out of range stays as it is."""
+    """Raise errors of the library as BrokerError, except that a position is out of range."""
     try:
         yield
     except OffsetOutOfRangeError:

@@ -32,7 +32,7 @@ BATCH_BYTES = 512 * 1024
 TOGETHER = 16
 """From so many records for a partition on, they are made into batches here, which takes a tenth of the time of one by one."""
 TRIES = 3
-"""How many nodes can be asked, one after the other, within a time limit."""
+"""The number of nodes that can be asked, one after the other, within a time limit."""
 STOP_SECONDS = 5.0
 log = logging.getLogger(__name__)
 logging.getLogger("aiokafka").setLevel(
@@ -44,14 +44,14 @@ Found = TypeVar("Found")
 
 
 class Produced(NamedTuple):
-    """Where the broker put a record; the offset is -1 where it only says that it had it already."""
+    """The place where the broker put a record; the offset is -1 if the broker only says that it had it already."""
 
     partition: int
     offset: int
 
 
 class Sender(Protocol):
-    """Who produces; a RecordProducer."""
+    """A producer of records, such as RecordProducer."""
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
         """Produce; durable on return."""
@@ -143,7 +143,7 @@ class RecordProducer:
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """What keeps records from the broker, as a BrokerError."""
+        """Raise the errors that keep records from the broker as BrokerError."""
         try:
             yield
         except TimeoutError as error:
@@ -181,7 +181,7 @@ async def _submit(client: AIOKafkaProducer, batch: BatchBuilder, topic: str, par
 
 
 async def _all(waits: Sequence[Awaitable[Found]]) -> list[Found]:
-    """What all of them come to, once all have; the first failure when one of them has failed, and none is left unheard."""
+    """Wait for all and return their results; raise the first failure once all have ended, so that none is left unheard."""
     done = await asyncio.gather(*waits, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

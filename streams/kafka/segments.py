@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from streams.kafka.worker.processing import RawRecord
 
 POLL_MILLISECONDS = 1000
-"""How long the client waits for records before it answers that there are none, which it does for ever while a leader is away."""
+"""Milliseconds until the client answers that there are no records, which it does for ever while a leader is away."""
 
 
 async def read_until(

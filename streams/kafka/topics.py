@@ -37,14 +37,14 @@ _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
 _FOR_EVER = -1
 _KEPT = {"heartbeats": 7 * _DAY}
-"""How long a topic is kept, in milliseconds, where that is not for ever: an old sign of life says nothing, and nothing is made of it."""
+"""Retention by topic, in milliseconds, if it is not for ever: an old sign of life says nothing and leads to nothing."""
 
 Role = Literal["session", "few", "state"]
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic is meant to be. `config` has Kafka's own names and values, all as text."""
+    """The intended form of a topic. `config` has Kafka's own names and values, all as text."""
 
     name: str
     role: Role
@@ -53,11 +53,11 @@ class TopicSpec:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it must have as many partitions as the other topics keyed by session."""
+        """True if it must have as many partitions as the other topics keyed by session."""
         return self.role != "few"
 
     def partitions(self, keyed: int) -> int:
-        """How many partitions it has, where the topics keyed by session have `keyed`."""
+        """Return its number of partitions, if the topics keyed by session have `keyed`."""
         return keyed if self.is_keyed else min(FEW_PARTITIONS, keyed)
 
 

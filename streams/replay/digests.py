@@ -18,7 +18,7 @@ _COLUMNS = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary}
 
 
 class Digest(NamedTuple):
-    """How many scores there are, and the digest of all of them."""
+    """The number of scores, and the digest of all of them."""
 
     scores: int
     sha256: str

@@ -62,7 +62,7 @@ class Estimator:
         self.found = Estimate()
 
     def result(self) -> Estimate:
-        """What was counted, with each session's most bounded by its cap."""
+        """Return the estimate, with each session's most bounded by its cap."""
         rooms = [(amount, self._room[session]) for session, amount in self._most.items()]
         self.found.at_most = most = sum(amount if room is None else min(amount, room) for amount, room in rooms)
         self.found.expected = min(self.found.expected, most)
@@ -82,7 +82,7 @@ class Estimator:
         return None
 
     def _reply(self, judging_task: JudgingTask, asked: list[str], question: Question) -> Reply:
-        """What is known, or a reply that stops nothing, so that what may be asked after it is counted, too."""
+        """Return the known reply, or one that stops nothing, so that later questions are counted, too."""
         earlier = judging_task.earlier(question)
         if recorded_reply(earlier, judging_task.revision) is not None or question.fingerprint in self._seen:
             # A later revision asks what an earlier one will have been answered.

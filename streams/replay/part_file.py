@@ -28,14 +28,14 @@ REPLAY = "replay"
 """Consumer of the watermark that says how far a part has come."""
 SOURCE = "exchanges"
 TAKEOVER_SECONDS = 15.0
-"""How long a process that was killed may take to let go of its file."""
+"""Seconds that a killed process may take to let go of its file."""
 _AT_ONCE = 256
 _SCORES_AT_ONCE = 20_000
 
 
 @dataclass
 class WindowResult:
-    """What came of a window: scores and dead letters, encoded, and the states that changed, by stage and session."""
+    """The result of a window: scores and dead letters, encoded, and the states that changed, by stage and session."""
 
     end: int
     made: Accepted = field(default_factory=Accepted)
@@ -50,7 +50,7 @@ class States:
 
     @property
     def position(self) -> int:
-        """Where reading goes on."""
+        """The position from which reading goes on."""
         return 0
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
@@ -81,7 +81,7 @@ class PartFile:
 
     @property
     def position(self) -> int:
-        """Where reading goes on."""
+        """The position from which reading goes on."""
         with self._store.transaction() as transaction:
             return transaction.watermark(REPLAY, SOURCE)
 
@@ -100,7 +100,7 @@ class PartFile:
             transaction.set_watermark(REPLAY, SOURCE, result.end)
 
     def paid(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        """What this replay had the judge say of the exchanges so far."""
+        """Return the judgements of the exchanges that this replay has asked for so far."""
         return self._paid(subjects)
 
     def settle(self, now: datetime) -> None:

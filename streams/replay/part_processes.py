@@ -20,7 +20,7 @@ from streams.judging.call_budget import StoppedError
 log = logging.getLogger(__name__)
 _SPAWN = multiprocessing.get_context("spawn")
 STOP_SECONDS = 60.0
-"""How long parts may take to end the calls that are under way."""
+"""Seconds that parts may take to end the calls that are under way."""
 
 
 class Heard(NamedTuple):
@@ -44,7 +44,7 @@ class PartError(DriftlineError):
 
 @dataclass(frozen=True)
 class _Failed:
-    """Why a part gave up."""
+    """The error with which a part gave up."""
 
     message: str
     hint: str
@@ -120,7 +120,7 @@ def _stop(running: dict[Connection, SpawnProcess]) -> None:
 
 
 def _child(work: Work, number: int, sender: Connection) -> None:
-    """What a process does: end with its parent, leave Ctrl-C to it, and say how it went."""
+    """Run a part in its process: end with the parent, leave Ctrl-C to it, and report the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     sender.send(_outcome(work, number, sender))

@@ -30,7 +30,7 @@ from streams.stop_signals import handled_in_loop
 
 @dataclass(frozen=True)
 class PartWork:
-    """What it takes to work on a part: the plan, which part, and what scores it. `judge` and `batch_judge` as the plan asks."""
+    """The work on a part: the plan, which part, and the means of scoring. `judge` and `batch_judge` as the plan asks."""
 
     plan: Plan
     number: int
@@ -55,7 +55,7 @@ class PartWork:
 
 
 async def estimate_part(work: PartWork, history: History, report: Report) -> Estimate:
-    """What the part would take; what this replay has had answered so far counts as answered."""
+    """Estimate the calls and costs of the part; answers that this replay already has count as answered."""
     asking = work.plan.asking
     estimator = Estimator(work.policy, batched=asking is Asking.BATCH, asks=asking.pays)
     exchanges = 0
@@ -112,7 +112,7 @@ async def _ask_in_rounds(
 
 
 class _Known:
-    """What was recorded of the exchanges of a window, with what is recorded while it is scored."""
+    """The judgements of a window's exchanges, including those recorded while it is scored."""
 
     def __init__(self, recorded: Recorded, kept: PartFile) -> None:
         self._recorded = recorded
@@ -120,7 +120,10 @@ class _Known:
         self._found: dict[Subject, list[Judgement]] = {}
 
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        """What is known of the exchanges; it grows while they are scored, so that a later revision finds what an earlier one was told."""
+        """Return the judgements of the exchanges.
+
+        The mapping grows while they are scored, so that a later revision finds the answers to an earlier one.
+        """
         before = self._recorded(subjects)
         self._found = {subject: list(before.get(subject, ())) for subject in subjects}
         return self._found
@@ -133,7 +136,7 @@ class _Known:
 
 
 def _both(first: Recorded, kept: PartFile) -> Recorded:
-    """What the history has recorded, and after it what this replay had asked."""
+    """Return the judgements that the history recorded, and after them those that this replay asked for."""
 
     def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         found: dict[Subject, list[Judgement]] = defaultdict(list)

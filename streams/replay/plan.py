@@ -16,16 +16,16 @@ from schemas.bounds.limits import NAME
 from schemas.errors import SettingsError, StoreError
 
 LIVE = "live"
-"""What the database's own scores are called beside those of replays."""
+"""The label of the database's own scores beside those of replays."""
 
 
 class Asking(StrEnum):
-    """Where the answers to questions come from."""
+    """The source of the answers to questions."""
 
     RECORDED = "recorded"
-    """What was recorded, and nothing else."""
+    """Recorded answers, and nothing else."""
     LIVE = "live"
-    """What was recorded, and the judge for the rest."""
+    """Recorded answers, and the judge for the rest."""
     BATCH = "batch"
     """The same, by way of batches at half the price."""
     NONE = "none"
@@ -33,12 +33,12 @@ class Asking(StrEnum):
 
     @property
     def pays(self) -> bool:
-        """Whether a judge may be asked."""
+        """True if a judge may be asked."""
         return self in {Asking.LIVE, Asking.BATCH}
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Which exchanges are scored: those of a project, and those that were said from `since` on and before `until`."""
+    """The exchanges that are scored: those of a project, from `since` on and before `until`."""
 
     project: str | None = None
     since: datetime | None = None
@@ -46,11 +46,11 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is left out."""
+        """True if nothing is left out."""
         return self == Scope()
 
     def holds(self, project: str, occurred_at: datetime) -> bool:
-        """Whether an exchange is to be scored."""
+        """Tell whether an exchange is to be scored."""
         return (
             (self.project is None or self.project == project)
             and (self.since is None or self.since <= occurred_at)
@@ -59,14 +59,14 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the history is."""
+    """The place of the history."""
 
     kind: str
     """tables, parquet or topics."""
     place: str
     """The database, the folder, or the cluster with the prefix of its topics."""
     state: str = ""
-    """What tells one content of the place from another, where it is not to change."""
+    """A text that tells one content of the place from another, if it is not to change."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def positions(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
         return sum(one.end - one.start for one in self.segments)
 
     def at(self, position: int) -> tuple[Segment, int] | None:
@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy_digest: str
     asking: Asking
     range: str = ""
-    """Which offsets of the topics, as it was asked for."""
+    """The offsets of the topics, as they were asked for."""
     parts: tuple[Part, ...] = ()
     started_at: datetime | None = None
 
@@ -139,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a replay; kept in its file beside the scores."""
+    """The outcome of a replay; kept in its file beside the scores."""
 
     plan: Plan
     finished_at: datetime
@@ -152,7 +152,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, int]
     """Questions that were asked for this replay, by outcome."""
     cost_usd: float
-    """What they have cost, as far as prices are known."""
+    """Their cost in USD, as far as prices are known."""
     unknown_price: int
     """Questions that were asked and whose cost is not known."""
     dead_letters: int
@@ -163,12 +163,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether the scores are those of the source, byte by byte."""
+        """True if the scores are those of the source, byte by byte."""
         return self.digest == self.live_digest
 
 
 class ReplayFiles:
-    """Where a replay's result, its parts and its plan are."""
+    """The files of a replay: its result, its parts and its plan."""
 
     def __init__(self, database: Path, label: str) -> None:
         """SettingsError when the label cannot be one."""
@@ -186,11 +186,11 @@ class ReplayFiles:
         self._plan = self.parts / "plan.json"
 
     def part(self, number: int) -> Path:
-        """What a part has made."""
+        """Return the path of the file that a part writes."""
         return self.parts / f"part-{number}.duckdb"
 
     def copied(self, topic: str, number: int) -> Path:
-        """What a part needs of another topic, brought from Kafka once."""
+        """Return the path of the records of another topic that a part needs, brought from Kafka once."""
         return self.parts / f"{topic}-{number}.duckdb"
 
     def digests(self, number: int) -> Path:

@@ -38,7 +38,7 @@ class Clerk:
 
     @property
     def asked(self) -> Sequence[Asked]:
-        """What is to be asked, in the order of the history."""
+        """The questions that are to be asked, in the order of the history."""
         return list(self._asked.values())
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Score | None:

@@ -48,11 +48,11 @@ class Court(Protocol):
 
 
 class Kept(Protocol):
-    """Where states and results are kept."""
+    """The place where states and results are kept."""
 
     @property
     def position(self) -> int:
-        """Where reading goes on."""
+        """The position from which reading goes on."""
         ...
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
@@ -60,7 +60,7 @@ class Kept(Protocol):
         ...
 
     def commit(self, result: WindowResult) -> None:
-        """Keep what came of a window, all of it or nothing."""
+        """Keep the result of a window, all of it or nothing."""
         ...
 
 
@@ -99,7 +99,7 @@ class Rescoring:
                 report(window.end, seen)
 
     async def _window(self, window: Window, kept: Kept, court: Court, recorded: Recorded) -> tuple[WindowResult, int]:
-        """What comes of a window, and how many exchanges of the scope are in it."""
+        """Score a window; return its result, and the number of its exchanges that are in scope."""
         keys = window.batch.keys()
         outcome = self._intake.run(INTAKE, window.batch, kept.states(INTAKE.name, keys))
         result = WindowResult(window.end, outcome.dead, {INTAKE.name: outcome.states})
@@ -173,10 +173,10 @@ class Rescoring:
         return JudgedState(0, spent), made
 
     def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
-        """What is known of a task's exchange and counts: in what it carries and in what was found.
+        """Return the known judgements of a task's exchange that count: those that it carries and those that were found.
 
-        A paying replay looks for answers to the questions of now alone. A recorded replay takes all of what was recorded, because
-        nearly always all of it answers them; see `_leaves_unused`.
+        A paying replay looks only for answers to the present questions. A recorded replay takes all recorded judgements,
+        because nearly always all of them answer these questions; see `_leaves_unused`.
         """
         if self._asking is Asking.NONE:
             return []
@@ -186,7 +186,7 @@ class Rescoring:
         return self._answers(task, known)
 
     def _answers(self, task: ScoringTask, known: Sequence[Judgement]) -> list[Judgement]:
-        """What of everything that is known answers a question of the policy in force."""
+        """Return the known judgements that answer a question of the policy in force."""
         return of_these_questions(encoded_exchange(task.exchange), self._policy.for_project(task.project), known)
 
     def _ledger(self, task: ScoringTask, spent: int) -> Ledger:
@@ -200,7 +200,10 @@ class Rescoring:
 
 
 def _leaves_unused(score: Score, known: Sequence[Judgement]) -> bool:
-    """Whether something is known that answers no question of the score: it may be another policy's, and is then not to be charged."""
+    """Tell whether a known judgement answers no question of the score.
+
+    It may be another policy's, and is then not to be charged.
+    """
     used = {one.fingerprint for one in known if one.judgement_id in score.judgement_ids}
     return any(one.fingerprint not in used for one in known)
 

@@ -62,7 +62,7 @@ class UnknownKinds:
         self._met: set[str] = set()
 
     def report(self, kind: str) -> list[Problem]:
-        """What is wrong with a line of this kind: nothing where one was reported before."""
+        """Return the problem of a line of this kind; none if one was reported before."""
         if kind in self._met or len(self._met) >= _MAX_KINDS:
             return []
         self._met.add(kind)
@@ -86,7 +86,7 @@ def mended_body(body: Json) -> Json:
 
 
 def id_problem(name: str, value: Any) -> Problem | None:
-    """What is wrong with an id that a line has to have."""
+    """Return the problem of an id that a line must have; None if there is none."""
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
     if not isinstance(value, str):
@@ -97,7 +97,7 @@ def id_problem(name: str, value: Any) -> Problem | None:
 
 
 def is_identifier(value: Any) -> bool:
-    """Whether the value can be an id."""
+    """Tell whether the value can be an id."""
     return id_problem("", value) is None
 
 

@@ -16,7 +16,7 @@ from streams.sources.openclaw.events import events_of
 from streams.sources.openclaw.text import Unwrapped, answer_tags, question_tags, unwrap
 
 SOURCE = "openclaw"
-"""What events of OpenClaw's own records say as their source."""
+"""The source that events of OpenClaw's own records name."""
 
 Json = dict[str, Any]
 

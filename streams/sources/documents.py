@@ -106,7 +106,7 @@ def _part(value: Any, name: str | None, place: str) -> SessionPart | Problem:
 
 
 class Refused(NamedTuple):
-    """What can be said of a part that cannot be taken: its connection where it names one, its session, its events."""
+    """The known facts about a part that cannot be taken: its connection if it names one, its session, its events."""
 
     connection: str | None
     session_id: str
@@ -114,7 +114,7 @@ class Refused(NamedTuple):
 
 
 def refused_part(value: Any) -> Refused | None:
-    """Whose events are missing where the value could not be taken; None where it does not say so."""
+    """Return the session and events of a value that could not be taken; None if it does not name them."""
     session_id, connection = (value.get("session_id"), value.get("connection")) if isinstance(value, dict) else (None, None)
     if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
         return None

@@ -123,7 +123,7 @@ def _collect(part: SessionPart, session: Session, known: SessionEvents, report: 
 
 
 def _is_whole(value: Json | Document) -> bool:
-    """Whether the value is one session."""
+    """Tell whether the value is one session."""
     inner = value.value if isinstance(value, Document) else value
     return isinstance(inner, dict) and "events" in inner
 

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Owner(NamedTuple):
-    """Whose events they are."""
+    """The owner of events: connection, project, agent and session."""
 
     connection: str
     project: str
@@ -41,7 +41,7 @@ class Owner(NamedTuple):
 
 
 class SessionEvents:
-    """What has to be remembered of one session while its file is read: how many events it had, and their ids."""
+    """The memory of one session while its file is read: how many events it had, and their ids."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -120,20 +120,20 @@ class SessionEvents:
 
 
 def _broken_id(raw: Any, place: str) -> Problem | None:
-    """What is wrong with an event whose id no record can keep as it is: repaired, it could become that of another event."""
+    """Return the problem of an event id that no record can keep as it is: repaired, it could become another event's."""
     if not isinstance(raw, dict) or not has_broken_id(raw):
         return None
     return Problem("malformed_event", f"{place}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
 def has_broken_id(event: Mapping[str, Any]) -> bool:
-    """Whether the event was given an id that holds half a surrogate pair."""
+    """Tell whether the event was given an id that holds half a surrogate pair."""
     given = event.get("event_id")
     return isinstance(given, str) and has_surrogates(given)
 
 
 def _malformed(raw: Any, error: InputError, seq: int, place: str) -> Problem:
-    """Why the value is no event, in the words of the file."""
+    """Return why the value is no event, in the words of the file."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{place or 'the event'}: is {json_type(raw)}, not an object")
     where = str(error).removeprefix(f"events[{seq}]")

@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a line cannot be taken: a code, and words that name the field."""
+    """The reason why a line cannot be taken: a code, and words that name the field."""
 
     reason: str
     detail: str
@@ -88,7 +88,7 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
 
 
 def is_torn(line: Line, value: dict[str, Any] | Problem) -> bool:
-    """Whether the line is the unfinished last one of a file that is being written."""
+    """Tell whether the line is the unfinished last one of a file that is being written."""
     return not line.ended and isinstance(value, Problem)
 
 
@@ -105,7 +105,7 @@ def value_fault(line: Line, value: Any, problem: Problem) -> LineFault:
 
 
 def json_type(value: Any) -> str:
-    """What JSON calls the type of the value, with its article."""
+    """Return JSON's name for the type of the value, with its article."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 

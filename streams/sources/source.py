@@ -43,7 +43,7 @@ class LineFault:
 
 @dataclass(slots=True)
 class Reading:
-    """What one transcript, one session of a database, or one batch of an event file gave.
+    """The records from one transcript, one session of a database, or one batch of an event file.
 
     `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over.
     """

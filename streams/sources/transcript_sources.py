@@ -63,7 +63,7 @@ def _read_openclaw(path: Path, context: ReadingContext, sessions: SessionRange) 
 
 
 def _is_database(path: Path) -> bool:
-    """Whether a file is a SQLite database, whatever it is called; one that cannot be read says so when it is."""
+    """Tell whether a file is a SQLite database, whatever its name; one that cannot be read says so when it is read."""
     try:
         with path.open("rb") as stream:
             return binary_kind(stream.read(HEAD)) is SQLITE

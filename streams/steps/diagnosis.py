@@ -45,7 +45,7 @@ PERHAPS = (
 
 
 class DiagnosisState(msgspec.Struct):
-    """What the stage keeps of one session. Times are microseconds since 1970, UTC."""
+    """The state of one session in the stage. Times are microseconds since 1970, UTC."""
 
     connection: str
     session_id: str
@@ -60,7 +60,7 @@ class DiagnosisState(msgspec.Struct):
 
 
 class SessionEnd(NamedTuple):
-    """Where in the topic a session ends, and why."""
+    """The end of a session: its place in the topic, and the reason."""
 
     offset: int
     key: str

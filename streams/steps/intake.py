@@ -21,7 +21,7 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_
 
 
 class IntakeState(msgspec.Struct, array_like=True):
-    """What the stage keeps of one session."""
+    """The state of one session in the stage."""
 
     sampling: SamplingState = SamplingState()
     next_offset: int = 0

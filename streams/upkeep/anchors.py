@@ -117,18 +117,20 @@ async def run_round(engine: RecordIntake, project: str) -> Round:
 
 
 def changes(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> dict[str, JudgeChange]:
-    """Whether the judge of each tier ever changed, as far as the anchors of a project tell."""
+    """Tell whether the judge of each tier ever changed, as far as the anchors of a project show."""
     rows = rounds_of(cursor, project, start)
     return {tier: judge_change(_verdicts(rows, tier)) for tier in TIERS}
 
 
 def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> list[dict[str, Any]]:
-    """What was said of the anchors of a project, a row an anchor and round, from `start` on."""
+    """Return the verdicts on the anchors of a project from `start` on, one row per anchor and round."""
     return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
 
 
 def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) -> Attribution:
-    """What moved a tier of a project: agent or judge, or why that is not known. `moved` is on the tier's own scale.
+    """Return the cause that moved a tier of a project: agent or judge, or why it is not known.
+
+    `moved` is on the tier's own scale.
 
     Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there it is the agent.
     """

@@ -45,7 +45,7 @@ def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
 
 
 def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[Accepted]:
-    """What ends the sessions of which nothing was heard for longer than the session gap, CLOSED_AT_ONCE of them at a time."""
+    """Yield the records that end the sessions idle for longer than the session gap, CLOSED_AT_ONCE of them at a time."""
     gap = timedelta(minutes=policy.session_gap_minutes)
     values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap}
     rows = query_rows(store.cursor(), "idle_sessions", values)

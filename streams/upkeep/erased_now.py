@@ -9,7 +9,7 @@ from analytics.store.store import Store
 
 
 class ErasedNow:
-    """What a store was asked to erase, read again when there is more of it. Belongs to one thread."""
+    """The erasures requested of a store, read again when there are more. Belongs to one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -17,7 +17,7 @@ class ErasedNow:
         self._erased = Erased.of([])
 
     def has(self, connection: str, session_id: str) -> bool:
-        """Whether the session is erased."""
+        """Tell whether the session is erased."""
         end = self._store.end_of(ERASURES)
         if end != self._end:
             with contextlib.closing(self._store.cursor()) as cursor:

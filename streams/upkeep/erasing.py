@@ -35,7 +35,7 @@ from streams.log.ownership import is_fed_by_kafka
 from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0
-"""How often the periodic task looks for erasures that came from elsewhere."""
+"""The interval at which the periodic task looks for erasures that came from elsewhere."""
 COPIES = (
     "Backups, copies of the database, Parquet files that were exported and result files of evaluations: delete them yourself."
 )
@@ -51,7 +51,7 @@ _one_at_a_time = threading.Lock()
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What this database has done of an erasure."""
+    """The record of an erasure that this database has done."""
 
     erased_at: datetime
     deleted: Mapping[str, int]
@@ -103,7 +103,7 @@ def erasures(store: Store) -> list[Requested]:
 
 
 def remains(store: Store) -> list[str]:
-    """What an erasure does not reach, and what to do about it."""
+    """Return the places that an erasure does not reach, each with advice."""
     return [FREE_SPACE, COPIES, *([TOPICS] if is_fed_by_kafka(store) else [])]
 
 
@@ -165,7 +165,7 @@ def _delete_replays(database: Path, erased: Erased) -> list[str]:
 
 
 def _holds(file: Path, erased: Erased) -> bool:
-    """Whether a file has rows of who is erased; one that cannot be read may have them."""
+    """Tell whether a file has rows of an erased session; one that cannot be read may have them."""
     columns = (
         "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
         "AND column_name IN ('connection', 'session_id') GROUP BY ALL HAVING count(*) = 2"

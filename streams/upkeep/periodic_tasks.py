@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 RETRY_SECONDS = 30.0
-"""How long after a failure a periodic task is tried again, at the latest."""
+"""The longest time after a failure until a periodic task is tried again."""
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +23,7 @@ class PeriodicTask(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in the log, and when it is poked."""
+        """Its name in the log and for pokes."""
         ...
 
     @property

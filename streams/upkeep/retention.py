@@ -34,7 +34,7 @@ from streams.watch.rules.drift_rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 CHECK_SECONDS = 60.0
-"""How often the periodic task looks whether another day has begun."""
+"""The interval at which the periodic task looks whether another day has begun."""
 _AT_ONCE = 1_000
 _one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def cutoff(now: datetime, days: int | None) -> datetime:
-    """From when on records are kept that are kept for so many days; None keeps them for ever."""
+    """Return the time from which on records kept for so many days are kept; None keeps them for ever."""
     if days is None:
         return FOR_EVER
     return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
@@ -88,7 +88,7 @@ class RetentionTask:
         self._done: datetime | None = None
 
     async def run(self) -> None:
-        """Run where today's run is still to come. Before everything has landed nobody knows what belongs to what."""
+        """Run if today's run is still to come. Before everything has landed it is not known what belongs to what."""
         now = self._engine.now()
         today = cutoff(now, 0)
         if today == self._done or not self._engine.state().ready:

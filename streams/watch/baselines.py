@@ -17,7 +17,7 @@ from streams.watch.measured import Measured
 from streams.watch.rules.findings import DRIFT
 
 FRESH = timedelta(days=1)
-"""How old a baseline may be before another one is computed."""
+"""The age that a baseline may have before another one is computed."""
 
 
 def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | None:
@@ -41,13 +41,13 @@ def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | Non
 
 
 def is_comparable(baseline: Baseline, measured: Measured) -> bool:
-    """Whether what a baseline rests on was made with the same means as what stands there now."""
+    """Tell whether a baseline's scores were made with the same means as those that its window holds now."""
     last = min(baseline.window_end, measured.as_of).date()
     return baseline.yardstick == measured.yardstick(baseline.window_start.date(), last)
 
 
 def needs_another(baseline: Baseline | None, measured: Measured, incidents: Iterable[Incident]) -> bool:
-    """Whether a baseline is to be computed by itself."""
+    """Tell whether another baseline is to be computed without a request."""
     if baseline is None or not is_comparable(baseline, measured):
         return True
     held = any(one.type == DRIFT and is_live(one) for one in incidents)

@@ -35,22 +35,22 @@ from streams.watch.rules.run_rules import RUNS, RunCase, by_runs
 from streams.watch.run_measures import measure_runs
 
 CauseOf = Callable[[str, Finding], Explanation]
-"""Told a project and a finding: what changed, agent or judge, or why that is not known."""
+"""Returns the cause of a finding in a project: agent or judge, or the reason why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of the check of one project."""
+    """The result of the check of one project."""
 
     project: str
     as_of: datetime
     looked: ProjectCheck | None
-    """What was looked at; None where there were neither scores nor runs of the last days."""
+    """The data that was looked at; None if there were neither scores nor runs of the last days."""
     baseline: Baseline | None
     """In force after the check; None without scores."""
     is_new_baseline: bool
     findings: tuple[Finding, ...]
-    """What the rules see, whether or not an incident comes of it."""
+    """The findings of the rules, whether or not an incident comes of them."""
     incidents: tuple[Incident, ...]
     """Incidents and revisions that are to be written."""
     opened: tuple[Incident, ...]
@@ -61,7 +61,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is to look at in one project: scores, finished runs, or both."""
+    """The data to look at in one project: scores, finished runs, or both."""
 
     project: str
     as_of: datetime
@@ -76,7 +76,7 @@ class Seen:
         return moved_too(self.scores) if self.scores is not None else lambda *_: ()
 
     def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
-        """What an incident of a finding carries."""
+        """Gather the evidence that an incident of a finding carries."""
         if self.scores is None:
             return gather_runs(cursor, finding, self.project, self.as_of)
         flags = {FLAGS: changed_flags(cursor, self.project, finding)}
@@ -169,7 +169,7 @@ class Checker:
         return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
 
     def _findings(self, seen: Seen) -> Iterator[Finding]:
-        """What the rules of a project's policy find, in the scores first."""
+        """Yield the findings of the rules in a project's policy, those about scores first."""
         rules = self.policy.for_project(seen.project).settings.incident_rules
         if seen.scores is not None:
             for name, rule in ALL_RULES.items():
@@ -179,7 +179,7 @@ class Checker:
             yield from by_runs(seen.runs)
 
     def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
-        """What was only suspected, and is not seen any more."""
+        """Yield the last revision of each incident that was only suspected and is not seen any more."""
         seen = {one.series for one in findings}
         for incident in known.values():
             if seen.isdisjoint(one.series for one in moved_of(incident)):
@@ -199,7 +199,7 @@ class Checker:
 
 
 def _is_to_gather(made: Due) -> bool:
-    """Whether evidence is gathered anew: not for what was decided on, and not about a series that does not lead."""
+    """Tell whether to gather evidence again: not after a decision, and not for a series that does not lead."""
     return made.before is None or (made.is_about_lead and is_live(made.before))
 
 

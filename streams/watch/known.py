@@ -25,7 +25,10 @@ class Known:
 
 
 class Published:
-    """What was published lately: over Kafka the tables show it only once it has landed, and then it is forgotten here."""
+    """The records that were published lately.
+
+    Over Kafka, the tables show a record only once it has landed; then it is forgotten here.
+    """
 
     def __init__(self) -> None:
         self._baselines: dict[str, Baseline] = {}
@@ -39,7 +42,7 @@ class Published:
             self._incidents.update({one.incident_id: one for one in incidents})
 
     def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
-        """What is known of some projects; baselines in the tables that were computed after `as_of` are left out."""
+        """Read what is known of some projects; baselines in the tables that were computed after `as_of` are left out."""
         shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
         with self._lock:
             own = [one for one in self._incidents.values() if one.project in projects]
@@ -74,7 +77,7 @@ class Published:
         return own if own is not None and own.project == project and self._newer(own, shown) else shown
 
     def _newer(self, own: Incident, shown: Incident | None) -> bool:
-        """Whether what was published is newer than what the tables show; it is forgotten where it has landed."""
+        """Tell whether a published record is newer than the tables show; it is forgotten if it has landed."""
         if shown is None or shown.revision < own.revision:
             return True
         with self._lock:

@@ -42,20 +42,23 @@ JUDGE = ("judge_model", "simulated")
 
 
 class MadeWith(NamedTuple):
-    """What made the scores of a row, in the order of `RULES` and `JUDGE`; versions of the rules that are one measure are one."""
+    """The means that made the scores of a row, in the order of `RULES` and `JUDGE`.
+
+    Versions of the rules that are one measure are one.
+    """
 
     rules: tuple[Any, ...]
     judge: tuple[Any, ...]
 
     @property
     def is_judged(self) -> bool:
-        """Whether a judge was asked."""
+        """True if a judge was asked."""
         return bool(self.judge[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a window of scores adds up to."""
+    """The sums of a window of scores."""
 
     tiers: Mapping[str, TierStatistics]
     exchanges: int
@@ -85,18 +88,18 @@ class Measured:
 
     @property
     def has_scores(self) -> bool:
-        """Whether there is anything of the last seven days to look at."""
+        """True if there is anything of the last seven days to look at."""
         return bool(self.rules)
 
     @property
     def reach(self) -> int:
-        """Over how many UTC days, the one of the as-of included, comparable scores reach back, as far as was looked; 0 without any."""
+        """The number of UTC days looked at, the as-of's included, over which comparable scores reach back; 0 without any."""
         first = self._rows["day"].min()
         return (self.as_of.date() - first).days + 1 if isinstance(first, date) else 0
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """What the scores were made with, in words for people."""
+        """The means that made the scores, in words for people."""
         versions = ", ".join(sorted(self._rows["rule_version"].unique()))
         return {**self.rules, **({"rule_version": versions} if versions else {}), **self.judge}
 
@@ -110,11 +113,11 @@ class Measured:
         return digest(canonical_json([self.rules, self.judge, policies])) if policies else ""
 
     def statistics(self, start: date, end: date) -> Statistics:
-        """What the scores between two days, both included, add up to; deviations are of the population."""
+        """Return the sums of the scores between two days, both included; deviations are of the population."""
         return _statistics(self._between(start, end))
 
     def window(self, days: int) -> Statistics:
-        """What the scores of so many times 24 hours before the as-of add up to."""
+        """Return the sums of the scores of so many times 24 hours before the as-of."""
         first = self.as_of.date() - timedelta(days=days)
         return _statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
 
@@ -124,13 +127,14 @@ class Measured:
         return {DailyAverage(day, total / count): round(count) for day, total, count in sums if count}
 
     def anomalies(self) -> list[Day]:
-        """How many exchanges of each day had an anomaly, oldest first."""
+        """Return the number of exchanges with an anomaly on each day, oldest first."""
         return [Day(*row) for row in self._by_day("anomalies", "exchanges")]
 
     def cells(self, tier: str) -> Cells:
-        """What the sessions with scores of a tier add up to by the hour, oldest first; times are UTC and naive.
+        """Return the hourly sums of the sessions with scores of a tier, oldest first; times are UTC and naive.
 
-        From the hour on in which an exchange still waits for its score there are none: what is judged late may be worse than the rest.
+        There are none from the first hour in which an exchange still waits for its score: late scores may be worse than the
+        rest.
         """
         if tier not in self._cells:
             self._cells[tier] = self._added_up(tier)
@@ -155,7 +159,7 @@ class Measured:
         return zip(days[starts].tolist(), *sums, strict=True)
 
     def _is_settled(self) -> Flags:
-        """Whether everything of an hour, and of those before it, has a score."""
+        """Tell for each row whether everything of its hour, and of those before it, has a score."""
         hour = self._rows["hour"].to_numpy()
         if self.waits_since is None:
             return np.ones(len(hour), dtype=bool)
@@ -169,7 +173,7 @@ class Measured:
 def measure(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
 ) -> tuple[dict[str, Measured], dict[str, Any]]:
-    """What the scores of some projects say from a day on, until a moment; and the parameters of the query that told it.
+    """Measure the scores of some projects from a day on, until a moment; return the query's parameters, too.
 
     A project that has none is left out.
     """
@@ -219,12 +223,15 @@ def commonest(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[An
 
 
 def _starts(keys: NDArray[Any]) -> Ints:
-    """Where each run of equal keys begins."""
+    """Return the places where each run of equal keys begins."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
 def _made_with(rows: pl.DataFrame) -> list[MadeWith]:
-    """What made the scores of each row. Polars would wake its threads for it, which costs more than the rows do."""
+    """Return the means that made the scores of each row.
+
+    It does not use Polars, which would wake its threads: that costs more than the rows do.
+    """
     *rules, versions = (rows[name].to_list() for name in RULES)
     comparable = (COMPARABLE_RULES.get(version, version) for version in versions)
     by_judge = zip(*(rows[name].to_list() for name in JUDGE), strict=True)

@@ -22,11 +22,11 @@ from audit.drift.consecutive_days import DAYS
 from streams.watch.watching import AT_ONCE, Watch
 
 INTERVAL_SECONDS = 5.0
-"""How often it is looked whether scores came; where none did, that is a comparison of two numbers."""
+"""Seconds between looks for new scores; if there are none, a look is a comparison of two numbers."""
 SPACING = timedelta(seconds=60)
-"""How long after a check a project is not checked again."""
+"""The time after a check in which a project is not checked again."""
 ALL_EVERY = timedelta(hours=1)
-"""How often every project is checked."""
+"""The interval at which every project is checked."""
 log = logging.getLogger(__name__)
 
 

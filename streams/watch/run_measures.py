@@ -80,7 +80,7 @@ class ProjectRuns:
 
     @property
     def reach(self) -> int:
-        """Over how many UTC days, the one of the as-of included, comparable runs reach back; 0 without any."""
+        """The number of UTC days, the as-of's included, over which comparable runs reach back; 0 without any."""
         firsts = [one.first_day for one in self.agents if one.first_day is not None]
         return (self.as_of.date() - min(firsts)).days + 1 if firsts else 0
 
@@ -88,7 +88,7 @@ class ProjectRuns:
 def measure_runs(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
 ) -> tuple[dict[str, ProjectRuns], dict[str, Any]]:
-    """What the runs of some projects say from a day on, until a moment; and the parameters of the query that told it.
+    """Measure the runs of some projects from a day on, until a moment; return the query's parameters, too.
 
     A project without runs of the last seven days is left out.
     """

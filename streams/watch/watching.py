@@ -115,7 +115,7 @@ class Watch:
         return made
 
     async def _is_taken(self, project: str, incident: Incident) -> bool:
-        """Whether another live incident has a series that raised an alarm in this one."""
+        """Tell whether another live incident has a series that raised an alarm in this one."""
         known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
         own = _alarmed(incident)
         live = (one for one in known.incidents.get(project, ()) if is_live(one) and one.incident_id != incident.incident_id)
@@ -131,7 +131,7 @@ class Watch:
             return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
 
     def _note(self, looked: Sequence[ProjectCheck]) -> None:
-        """Keep when projects were checked: that nothing was found means something only if somebody looked."""
+        """Keep the times of checks: an empty result means something only if a check was made."""
         if looked:
             with self._log.store.transaction() as transaction:
                 transaction.set_checks(looked)

@@ -56,7 +56,7 @@ class Batch(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Whether its results are there."""
+        """True if its results are there."""
         return self.processing_status == "ended"
 
     @property
@@ -66,7 +66,7 @@ class Batch(msgspec.Struct):
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0 before its end."""
+        """Seconds that it took; 0 before its end."""
         took = 0.0 if self.ended_at is None else (self.ended_at - self.created_at).total_seconds()
         return max(took, 0.0)
 
@@ -104,7 +104,7 @@ class BatchCalls:
         return await self._call(lambda: raw.create(requests=requests), _BATCH.decode)  # type: ignore[arg-type]
 
     async def retrieve(self, batch_id: str) -> Batch | Failure:
-        """How far it is."""
+        """Read the state of a batch."""
         return await self._call(lambda: self._client.messages.batches.with_raw_response.retrieve(batch_id), _BATCH.decode)
 
     async def cancel(self, batch_id: str) -> Batch | Failure:
@@ -187,7 +187,7 @@ class _Bounded:
 
 
 class Patience:
-    """How long an API that fails is asked again: until it has failed for so many seconds without a break."""
+    """The limit on asking a failing API again: until it has failed for so many seconds without a break."""
 
     def __init__(self, waiting: Waiting, seconds: float) -> None:
         self._waiting = waiting

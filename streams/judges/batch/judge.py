@@ -52,7 +52,7 @@ CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0
 _GONE = 404
 _OVERDUE = Failure(words="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)
 _READS = 3
-"""How often results are read when some are missing."""
+"""The number of times that results are read if some are missing."""
 
 
 class BatchJudge:

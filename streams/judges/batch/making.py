@@ -15,9 +15,9 @@ from streams.judges.rate_limits import Waiting
 _FAULTS_OF_REQUESTS = frozenset([400, 413, 422])
 """Statuses that say that the requests are at fault, and nothing else."""
 _SETTLING = timedelta(minutes=2)
-"""How long after its plan a batch may still turn up in the list of batches."""
+"""The time after its plan in which a batch may still turn up in the list of batches."""
 _CLOCKS = timedelta(hours=2)
-"""How far our clock and the API's may be apart."""
+"""The largest difference between our clock and the API's."""
 _PAUSE = 15.0
 
 
@@ -86,7 +86,10 @@ class BatchMaker:
             after = page.data[-1].batch_id
 
     async def _is_of(self, batch: Batch, plan: Plan) -> bool:
-        """Whether the batch's results carry the plan's id: its first one tells. A batch whose results are gone belongs to no plan."""
+        """Tell from a batch's first result whether it carries the plan's id.
+
+        A batch whose results are gone belongs to no plan.
+        """
         patience = Patience(self._waiting, self._patience)
         while True:
             async with aclosing(self._calls.results(batch.batch_id)) as results:

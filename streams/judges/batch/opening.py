@@ -24,13 +24,13 @@ from streams.judges.requests import Format, Rung, parameters
 
 _LOG = logging.getLogger(__name__)
 API_MOST_REQUESTS, API_MOST_BYTES = 100_000, 256_000_000
-"""What the API takes in one batch."""
+"""The API's limits for one batch."""
 _RESERVED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How large batches get, and how long they are waited for."""
+    """The limits on the size of batches and on the wait for them."""
 
     requests: int = 10_000
     """Most in one batch."""

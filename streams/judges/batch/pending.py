@@ -23,7 +23,7 @@ class Pending:
     asked: Asked
     asking: Asking
     rung: Rung = Rung.STRUCTURED
-    """How it was asked last; of what an earlier process asked that is not known."""
+    """The format that it was asked for last; not known of a question that an earlier process asked."""
 
     @property
     def fingerprint(self) -> str:
@@ -65,18 +65,18 @@ class OpenBatch:
     batch_id: str
     pending: dict[str, Pending]
     began: float
-    """When this process began to wait, on the clock of `Waiting.now`."""
+    """The time when this process began to wait, on the clock of `Waiting.now`."""
     patience: Patience
     taken_up: bool = False
-    """Whether an earlier process made it."""
+    """True if an earlier process made it."""
     cancelled: bool = False
-    """Whether the API was asked to cancel it."""
+    """True if the API was asked to cancel it."""
     seconds: float = 0.0
-    """How long it took."""
+    """Seconds that it took."""
     lost: str | None = None
-    """Why its results will never come."""
+    """The reason why its results will never come."""
     is_whole: bool = True
-    """Whether all of its questions are waited for: it is not needed afterwards."""
+    """True if all of its questions are waited for: it is not needed afterwards."""
 
 
 async def reserved(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:

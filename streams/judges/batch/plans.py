@@ -122,12 +122,12 @@ class BatchJournal:
 
 
 def custom_id(fingerprint: str, plan_id: str) -> str:
-    """What a question is called in a batch: at most 64 of the characters a-z, A-Z, 0-9, _ and -."""
+    """Return the name of a question in a batch: at most 64 of the characters a-z, A-Z, 0-9, _ and -."""
     return f"{fingerprint[:_FINGERPRINT_CHARACTERS]}-{plan_id}"
 
 
 def is_of(name: str, plan_id: str) -> bool:
-    """Whether a custom id is of a request of this plan."""
+    """Tell whether a custom id belongs to a request of this plan."""
     return name.endswith(f"-{plan_id}")
 
 

@@ -33,7 +33,7 @@ class _Line(msgspec.Struct):
 
 
 class Result(NamedTuple):
-    """What came of one request of a batch."""
+    """The result of one request of a batch."""
 
     custom_id: str
     came: Message | Failure

@@ -30,7 +30,10 @@ class SinkPositions:
                 self._check(partition, position, ranges[partition])
 
     def open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
-        """Where to go on in each partition. One that was never read is read from the first record it has."""
+        """Return the position to go on from in each partition.
+
+        A partition that was never read is read from the first record it has.
+        """
         known = self._writer.positions()
         new = {one: found.beginning for one, found in ranges.items() if one not in known}
         self._writer.begin(new)

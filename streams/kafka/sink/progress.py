@@ -30,7 +30,7 @@ class Progress:
         self.move({})
 
     def expect(self, ends: Mapping[Partition, int]) -> None:
-        """What we have produced ourselves up to these ends is to be done, too, wherever what was there before is waited for."""
+        """Count the records that we produced up to these ends as still to be done, also while earlier ones are waited for."""
         for partition, end in ends.items():
             self._ends[partition] = max(end, self._ends.get(partition, 0))
             if self._target:

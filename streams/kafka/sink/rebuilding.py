@@ -71,7 +71,7 @@ async def require_records(connection: KafkaConnection) -> None:
 
 
 def is_unfinished(store: Store) -> bool:
-    """Whether a rebuild was cut short."""
+    """Tell whether a rebuild was cut short."""
     with store.transaction() as transaction:
         return bool(transaction.watermark(REBUILD, ""))
 

@@ -34,13 +34,13 @@ from streams.kafka.sink.sink_dead_letters import SinkLetters
 from streams.kafka.values.decoding import Reframe, values_of
 
 LOOK_SECONDS = 0.5
-"""How long is waited for records, and so for partitions that were added."""
+"""Seconds to wait for records, and so for partitions that were added."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SinkLimits:
-    """How much the sink takes on at once, and how often it asks how far the topics have come."""
+    """The sink's limits: records at once, and seconds between questions about the ends of the topics."""
 
     at_once: int = 50_000
     """Records in one transaction."""
@@ -118,7 +118,7 @@ class Sink:
 
     @property
     def trouble(self) -> str:
-        """What it cannot do at the moment, in words; nothing where there is no such thing."""
+        """The present trouble, in words; an empty text if there is none."""
         return self._stuck or self._silence
 
     async def end_of(self, partition: Partition) -> int:
@@ -156,7 +156,7 @@ class Sink:
                     await self._moved(read)
 
     async def _look(self) -> Read:
-        """What has come, or comes soon; nothing as soon as it is to stop."""
+        """Return the records that have come or come soon; none as soon as it is to stop."""
         looking = asyncio.create_task(self._reader.read(self._limits.at_once, LOOK_SECONDS))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -175,7 +175,10 @@ class Sink:
         await self._letters.telling(lambda: self.writer.land(fetched, read.positions))
 
     async def _moved(self, read: Read) -> None:
-        """What was read has landed. Where a partition's last records are not for us, such as marks of transactions, it has, too."""
+        """Note that the records that were read have landed.
+
+        If a partition's last records are not for us, such as marks of transactions, those have landed, too.
+        """
         self.progress.move(read.positions)
         self.progress.move({one: await self._reader.position(one) for one in self.progress.behind()})
         self.landed()

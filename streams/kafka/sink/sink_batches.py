@@ -53,7 +53,7 @@ class Fetched:
 
 @dataclass
 class _Part:
-    """What a batch holds of one topic: the records of all its chunks, decoded together."""
+    """The records of one topic in a batch: those of all its chunks, decoded together."""
 
     topic: str
     records: list[RawRecord]

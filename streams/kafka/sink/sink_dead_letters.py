@@ -15,7 +15,7 @@ from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
 from streams.log.admission import DEAD_LETTERS
 
 TELLING_SECONDS = 10.0
-"""What a broker has to take dead letters."""
+"""Seconds that a broker has to take dead letters."""
 Found = TypeVar("Found")
 
 

@@ -63,7 +63,7 @@ class Window:
             self._table[identity] = content
 
     def packed(self) -> bytes:
-        """What the state is to carry."""
+        """Return the entries that the state is to carry."""
         return bytes(self.entries[-WINDOW * ENTRY_BYTES :])
 
 
@@ -109,7 +109,7 @@ def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
 
 
 def _repeat(rows: _Rows, carried: Iterable[bytes]) -> bool:
-    """Whether any of the records may have come before: a guess that is wrong only where two sessions have the same hash."""
+    """Tell whether any of the records may have come before: a guess that is wrong only if two sessions have the same hash."""
     known = set(_numbers(rows.identities))
     if len(known) < len(rows.identities):
         return True

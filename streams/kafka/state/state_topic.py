@@ -36,7 +36,7 @@ from streams.log.admission import DEAD_LETTERS
 MAX_STATE_BYTES = 15_000_000
 """Of one session; the topic takes 16 MiB with everything around it."""
 READ_SECONDS = 60.0
-"""How long the broker may be silent while states are read."""
+"""Seconds that the broker may be silent while states are read."""
 log = logging.getLogger(__name__)
 
 
@@ -105,7 +105,7 @@ class StateTopic:
             await self._producer.send(DEAD_LETTERS, letters)
 
     async def _source_end(self, consumer: AIOKafkaConsumer, partition: int) -> int | None:
-        """Where the source ends; no state that was written before can go farther."""
+        """Return the end of the source; no state that was written before can go farther."""
         if self._source is None:
             return None
         place = TopicPartition(self._connection.topic(self._source), partition)
@@ -185,5 +185,5 @@ def _or_none(next_offset: int | None) -> int:
 
 
 def is_too_large(state: StoredState) -> bool:
-    """Whether the state is larger than a state topic takes."""
+    """Tell whether the state is larger than a state topic takes."""
     return len(state.state) + len(state.identities) > MAX_STATE_BYTES

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class StoredState(msgspec.Struct, frozen=True, array_like=True):
-    """What stands in a state topic for one session."""
+    """The value for one session in a state topic."""
 
     next_offset: Annotated[int, msgspec.Meta(ge=0)]
     """Offset in the source topic up to which records are in it, exclusive."""
@@ -55,7 +55,7 @@ class _Reading:
     """One reading of a partition."""
 
     end: int | None
-    """Where the source ended; None where that is not looked at."""
+    """The end of the source; None if it is not looked at."""
     values: int = 0
     ahead: dict[bytes, int] = field(default_factory=dict)
     refused: list[tuple[RawRecord, NoStateError]] = field(default_factory=list)

@@ -82,7 +82,7 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
 
 
 def _taken_at(records: Sequence[RawRecord]) -> pl.Series:
-    """When the broker took each record in, as far as it says so."""
+    """Return the time when the broker took each record in, as far as the broker says so."""
     stamps = pl.Series([record.timestamp for record in records], dtype=pl.Int64)
     return stamps.set(stamps <= 0, None).clip(upper_bound=_MILLISECONDS).cast(pl.Datetime("ms", "UTC")).dt.cast_time_unit("us")
 
@@ -186,6 +186,6 @@ def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, 
 
 
 def time_of(record: RawRecord) -> datetime:
-    """When the broker took the record in; at the bounds of what a record may say where the broker says anything beyond."""
+    """Return the time when the broker took the record in, within the bounds of what a record may say."""
     milliseconds = max(0, min(record.timestamp, _MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)

@@ -51,7 +51,7 @@ class RegistryUnavailableError(DriftlineError):
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """What a schema of the registry means for us."""
+    """The meaning of a schema of the registry for us."""
 
     ours: RecordSchema | None = None
     """The published schema that it is."""
@@ -100,7 +100,10 @@ class RegistryFraming:
         return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
 
     async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
-        """What these schemas mean; those that are not known are asked for. Which others are forgotten meanwhile changes nothing of it."""
+        """Return the meaning of these schemas; those that are not known are asked for.
+
+        It does not matter which others are forgotten meanwhile.
+        """
         found = {one: self._writers[one] for one in ids if self._knows(one)}
         unknown = sorted(set(ids) - found.keys())
         if not unknown:
@@ -176,7 +179,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _understood(text: str) -> tuple[_Writer, str | None]:
-    """What a schema means for us, and why it cannot be used where it cannot."""
+    """Return the meaning of a schema for us, and the reason if it cannot be used."""
     definition = _json(text.encode("utf-8", "replace"))
     try:
         if (refusal := refusal_of(definition)) is not None:

@@ -17,7 +17,7 @@ _INNER = {"array": "items", "map": "values"}
 
 
 def refusal_of(definition: Json) -> str | None:
-    """Why a schema is not used; None when it may be."""
+    """Return the reason why a schema is not used; None if it may be."""
     if definition.get("type") != "record":
         return "it is no schema of a record"
     waiting: list[tuple[Any, tuple[str, ...]]] = [(definition, ())]
@@ -33,7 +33,7 @@ def refusal_of(definition: Json) -> str | None:
 
 
 def _fault(node: Any, within: tuple[str, ...]) -> str | None:
-    """What is wrong with a type by itself. `within` are the names of the records around it."""
+    """Return the fault of a type by itself. `within` are the names of the records around it."""
     if isinstance(node, str):
         # Names are compared without their namespaces: that refuses too much rather than too little.
         found = _short(node) in within

@@ -49,13 +49,16 @@ CHUNK_TASKS = 10
 """Tasks of a chunk where a judge is asked: the offset moves on chunk by chunk, and each task may take minutes."""
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
-"""How many tasks of a partition may be under way, and how many bytes of them, before the next chunk waits: one may go beyond."""
+"""Limits on a partition's tasks under way, by number and by bytes, before the next chunk waits. One chunk may exceed them."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingContext:
-    """What every partition judges with. `lease` and `is_sure` are of `OwnershipGuard`; `now` stamps records of calls."""
+    """The means with which every partition judges.
+
+    `lease` and `is_sure` are of `OwnershipGuard`; `now` stamps records of calls.
+    """
 
     stage: JudgedStage[Any]
     connection: KafkaConnection

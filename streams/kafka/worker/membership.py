@@ -30,7 +30,7 @@ class Membership:
         self._heard = float("-inf")
 
     def is_sure(self) -> bool:
-        """Whether no other worker can have our partitions. May be called from any thread."""
+        """Tell whether no other worker can have our partitions. May be called from any thread."""
         return self._now() - self._heard <= self._limit
 
     def watch(self, coordinator: Any) -> None:

@@ -31,7 +31,7 @@ class Delivery:
     chunk: Chunk
     """Without its records once it is done."""
     next_offset: int
-    """What may be committed when it is done."""
+    """The offset that may be committed when it is done."""
     finished: bool = False
     taken: bool = False
     current: bool = True
@@ -45,7 +45,7 @@ class OffsetTracker:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a partition has room again."""
     moved_at: dict[Partition, float] = field(default_factory=dict)
-    """When something of a partition was delivered or done last, by `now`."""
+    """The time when something of a partition was delivered or done last, by `now`."""
     now: Callable[[], float] = monotonic
     """A monotonic clock, in seconds."""
     _open: dict[Partition, deque[Delivery]] = field(default_factory=lambda: defaultdict(deque))
@@ -69,12 +69,12 @@ class OffsetTracker:
         self.changed.set()
 
     def has_room(self, partition: Partition) -> bool:
-        """Whether the partition may have another delivery."""
+        """Tell whether the partition may have another delivery."""
         # They are taken in their order, and there may be thousands that are taken and not done.
         return sum(1 for _ in takewhile(lambda one: not one.taken, reversed(self._open.get(partition, deque())))) < AHEAD
 
     def open(self, without: Collection[str] = ()) -> dict[Partition, int]:
-        """How many deliveries are not done, by partition that has such; those of some topics left out."""
+        """Return the number of deliveries that are not done, by partition that has such; those of some topics left out."""
         queues = {place: queue for place, queue in self._open.items() if place[0] not in without}
         counts = {place: sum(not one.finished for one in queue) for place, queue in queues.items()}
         return {place: count for place, count in counts.items() if count}
@@ -112,5 +112,5 @@ def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[
 
 
 def finishing(tracker: OffsetTracker, delivery: Delivery) -> Callable[[], None]:
-    """What a processor calls when the delivery is done."""
+    """Return the function that a processor calls when the delivery is done."""
     return lambda: tracker.done(delivery)

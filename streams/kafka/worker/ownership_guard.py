@@ -16,7 +16,7 @@ from streams.kafka.producing import Message, Sender
 
 RETRY_SECONDS = 1.0
 LAST_SECONDS = 5.0
-"""How long what was begun with the broker is waited for when a partition goes away: who comes next must not miss it."""
+"""Seconds to wait for work begun with the broker when a partition goes away: the next owner must not miss it."""
 log = logging.getLogger(__name__)
 
 

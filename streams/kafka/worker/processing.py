@@ -12,12 +12,12 @@ class RawRecord(Protocol):
 
     @property
     def offset(self) -> int:
-        """Where in its partition it stands."""
+        """The offset in its partition."""
         ...
 
     @property
     def timestamp(self) -> int:
-        """When the broker took it in, in milliseconds since 1970, UTC."""
+        """The time when the broker took it in, in milliseconds since 1970, UTC."""
         ...
 
     @property

@@ -32,11 +32,11 @@ from streams.stage_batches import StageBatch
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000
-"""How far the clocks of two brokers may be apart."""
+"""The largest difference between the clocks of two brokers."""
 READ_SECONDS = 60.0
-"""How long the broker may be silent while calls are read."""
+"""Seconds that the broker may be silent while calls are read."""
 NO_CONTENT = xxhash.xxh3_64_digest(b"")
-"""What the window of a session keeps as the content of a task: its identity says everything."""
+"""The content of a task in the window of a session: its identity says everything."""
 
 
 def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> bytes:
@@ -80,7 +80,7 @@ class RecordedCalls:
 async def read_calls(
     stage: JudgedStage[Any], connection: KafkaConnection, states: StateTopic, partition: int, since: int
 ) -> RecordedCalls:
-    """What was recorded of a stage's tasks that are not done, in the partition of that number.
+    """Read the calls recorded of a stage's tasks that are not done, in the partition of that number.
 
     `since` is when the first of them came, in milliseconds since 1970; the partition's states are loaded. BrokerError when the topic
     cannot be read.

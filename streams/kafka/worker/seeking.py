@@ -15,7 +15,7 @@ from aiokafka.errors import CommitFailedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 BEGINNING_SECONDS = 5.0
-"""How long the leaders of partitions that never committed have to say where those begin."""
+"""Seconds that the leaders of partitions that never committed have to say where those begin."""
 
 
 async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
@@ -36,7 +36,10 @@ async def seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, 
 
 
 async def _beginnings(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where partitions begin; nothing where one has no leader at the moment: the others must not wait for that."""
+    """Return the offset at which each partition begins.
+
+    It is empty if one has no leader at the moment: the others must not wait for that.
+    """
     try:
         async with asyncio.timeout(BEGINNING_SECONDS):
             return dict(await consumer.beginning_offsets(places))

@@ -33,18 +33,18 @@ from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
 RELEASE_SECONDS = 10.0
-"""How long a partition that goes away is waited for: those who get it wait as long."""
+"""Seconds to wait for a partition that goes away; its next owner waits as long."""
 AT_ONCE = 2
 """Chunks that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
 OURS = (BrokerError, StoreError, MemoryError, OSError)
-"""What is wrong with this process or the broker, not with a record."""
+"""Errors of this process or the broker, not of a record."""
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Worked:
-    """What came of a chunk: messages by topic, and the states that changed."""
+    """The results of a chunk: messages by topic, and the states that changed."""
 
     made: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, StoredState] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class StageProcessor:
         return self._runs.run(self._stage, batch, {key: state for key, state in states.items() if key in wanted}, partition)
 
     def _stored(self, batch: StageBatch, sifted: Sifted, outcome: StageOutcome) -> dict[str, StoredState]:
-        """What is to be kept of each session whose state changed."""
+        """Return the state to keep of each session whose state changed."""
         ends = batch.ends()
         return {
             key: StoredState(ends[key], sifted.windows[key].packed(), state)

@@ -35,11 +35,11 @@ FETCH_BYTES = 16 * 1024 * 1024
 CHUNK_BYTES = 32 * 1024 * 1024
 """In one chunk, uncompressed; a larger record is a chunk of its own."""
 IDLE_SECONDS = 0.5
-"""How long a fetch waits for records where every partition could take some."""
+"""Seconds that a fetch waits for records if every partition could take some."""
 BUSY_SECONDS = 0.02
-"""How long it waits where one could not: it is looked after again as soon as it can."""
+"""Seconds that it waits if one could not: it is looked after again as soon as it can."""
 TOLD_SECONDS = 30.0
-"""How long a partition counts as read to its end after its leader has said so; it says so twice a second."""
+"""Seconds for which a partition counts as read to its end after its leader said so, which it does twice a second."""
 
 
 QUIET = "debug"
@@ -60,7 +60,7 @@ class RebalanceListener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TransportHooks:
-    """What our side hands to the transport."""
+    """The objects that our side hands to the transport."""
 
     connection: KafkaConnection
     holder: RebalanceListener
@@ -119,7 +119,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         return cast("Mapping[TP, int]", await self.call_thread(seek_to_committed, self._ensure_consumer()))
 
     def unfetched(self, tp: TP) -> int | None:
-        """How many records of a partition were not fetched yet; None where its leader has not said so of late."""
+        """Return the number of records of a partition not fetched yet; None if its leader has not said so of late."""
         consumer: Any = self._ensure_consumer()
         subscription = consumer._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
         assignment = subscription and subscription.assignment

@@ -26,7 +26,7 @@ GROUP = "driftline"
 SESSION_SECONDS = 15.0
 """A worker of which the broker heard nothing for so long has lost its partitions to others."""
 SURE_SECONDS = SESSION_SECONDS * 2 / 3
-"""How long after a sign of life no other worker can have them, with time for what is on its way to arrive."""
+"""Seconds after a sign of life in which no other worker can have them, with time for what is on its way to arrive."""
 SETTINGS: dict[str, Any] = {
     "broker_session_timeout": SESSION_SECONDS,
     "broker_heartbeat_interval": 3.0,

@@ -16,7 +16,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.replay.plan import Segment
 
 QUIET_SECONDS = 60.0
-"""How long the cluster may be silent in the middle of a partition before that is an error."""
+"""Seconds of silence of the cluster in the middle of a partition that count as an error."""
 _POLL_MS = 1000
 _FETCH_BYTES = 4 * 1024 * 1024
 

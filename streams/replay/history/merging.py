@@ -55,7 +55,7 @@ def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
 
 
 def outcome_in(path: Path) -> Outcome:
-    """What a file is the replay of; StoreError when it is none."""
+    """Read the outcome of the replay that a file holds; StoreError if it holds none."""
     with attached({"replay": path}) as connection:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:

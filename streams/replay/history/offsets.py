@@ -35,7 +35,10 @@ _OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
 
 
 def bounds_of(option: str, text: str) -> Bounds:
-    """What an option says: nothing, an offset, PARTITION:OFFSET (several with commas), or a time. SettingsError for all else."""
+    """Parse the value of an option: nothing, an offset, PARTITION:OFFSET (several with commas), or a time.
+
+    SettingsError for anything else.
+    """
     if not text:
         return NO_BOUNDS
     if found := [_OFFSET_OF.fullmatch(one.strip()) for one in text.split(",")]:

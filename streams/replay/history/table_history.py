@@ -30,7 +30,7 @@ EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
 RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
 """Record types that a replay reads."""
 _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
-"""Whether a session is the part's. MD5, because it is the same in every version of DuckDB."""
+"""The condition that a session belongs to the part. MD5, because it is the same in every version of DuckDB."""
 _SCORES_AT_ONCE = 20_000
 _SCOPE = (
     "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
@@ -39,7 +39,7 @@ _SCOPE = (
 
 
 class Contents(NamedTuple):
-    """What tables hold: exchanges in a scope, projects, and from when to when anything was said."""
+    """The contents of tables: exchanges in a scope, projects, and the times of the first and the last exchange."""
 
     exchanges: int
     projects: list[str]
@@ -73,7 +73,7 @@ class Tables:
         self.close()
 
     def segments(self, topic: str) -> list[Segment]:
-        """What the topic has of each partition."""
+        """Return the topic's segment of each partition."""
         tables = [schema_of(name).table for name in topics()[topic] if name in RECORDS]
         places = " UNION ALL ".join(f"SELECT _partition, _offset FROM {table} WHERE _topic = $topic" for table in tables)
         statement = f"SELECT _partition, min(_offset), max(_offset) + 1 FROM ({places}) GROUP BY ALL ORDER BY ALL"
@@ -81,7 +81,7 @@ class Tables:
         return [Segment(*row) for row in rows]
 
     def contents(self, scope: Scope) -> Contents:
-        """What there is to score."""
+        """Return the contents, with the exchanges of the scope counted."""
         within = _SCOPE.format(at="occurred_at")
         statement = f"SELECT count(*) FILTER ({within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
         ((count, first, last),) = self.rows(statement, _values(scope))
@@ -89,7 +89,7 @@ class Tables:
         return Contents(count, projects, first, last)
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """What a statement finds."""
+        """Return the rows of a statement."""
         return self.connection.execute(statement, dict(values or {})).fetchall()
 
     def frame(self, name: str, where: str, values: Mapping[str, Any], order: str) -> pl.DataFrame:

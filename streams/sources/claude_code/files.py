@@ -41,7 +41,10 @@ def _is_in_place(file: Path) -> bool:
 
 
 def _begins_as_transcript(file: Path) -> bool:
-    """Whether one of the first lines names its session and is of a conversation; a file that cannot be read has none."""
+    """Tell whether one of the first lines names its session and belongs to a conversation.
+
+    A file that cannot be read has no such line.
+    """
     try:
         with file.open("rb") as stream:
             for line in read_lines(stream):

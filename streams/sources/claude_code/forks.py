@@ -20,13 +20,13 @@ from streams.sources.lines import decode_line, read_lines
 HEAD_LINES = 4096
 """Lines at the beginning of a transcript within which its conversation begins: a fork has one for each prompt before it."""
 MARGIN = timedelta(seconds=5)
-"""How much later than its first line a transcript that is no fork may seem to be begun: both are written at once."""
+"""The time by which a transcript that is no fork may seem younger than its first line: both are written at once."""
 
 _UUID = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,256})"')
 
 
 class Head(NamedTuple):
-    """How a transcript begins: when it was begun, and uuid and time of the first line of its conversation."""
+    """The beginning of a transcript: the time, and the uuid and time of the first line of its conversation."""
 
     begun: datetime
     uuid: str
@@ -49,7 +49,7 @@ def copied_lines(path: Path) -> frozenset[str]:
 
 
 def _head(path: Path) -> Head | None:
-    """How a transcript begins; None where nothing of a conversation is there yet."""
+    """Read the beginning of a transcript; None if nothing of a conversation is there yet."""
     try:
         return _read_head(path)
     except (LookupError, OSError):

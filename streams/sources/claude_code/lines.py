@@ -257,7 +257,7 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
 
 
 def _is_from_program(body: Json, text: str) -> bool:
-    """Whether the program asks, not a person: a notification, a schedule, another agent."""
+    """Tell whether the program asks, not a person: a notification, a schedule, another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_program = isinstance(kind, str) and kind not in ("human", "user")
@@ -265,7 +265,7 @@ def _is_from_program(body: Json, text: str) -> bool:
 
 
 def _is_forked(body: Json) -> bool:
-    """Whether the line says itself that it was copied from another session."""
+    """Tell whether the line itself says that it was copied from another session."""
     origin = body.get("forkedFrom")
     return isinstance(origin, dict) and origin.get("sessionId") not in (None, body.get("sessionId"))
 

@@ -28,16 +28,16 @@ _EXIT_CODE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 
 @dataclass(slots=True)
 class Spoken:
-    """What the lines of one message said so far: its text, and the largest count of each kind of tokens."""
+    """The lines of one message so far: its text, and the largest count of each kind of tokens."""
 
     text: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
 
 
 def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
-    """What a line adds to a message: fields and blocks as OpenClaw writes them, and the results of tools that ran at the provider.
+    """Return what a line adds to a message: fields and blocks as OpenClaw writes them, and results of tools at the provider.
 
-    The text is that of the whole message so far, for it is the answer; there is none where the message asks for a tool.
+    The text is that of the whole message so far, because that is the answer; there is none if the message asks for a tool.
     """
     calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _type(block) in _CALLS]
     thoughts = [block for block in blocks if _type(block) == "thinking"]
@@ -59,7 +59,7 @@ def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, l
 
 
 def _added_usage(said: Spoken, given: Any) -> Json | None:
-    """What the line's usage adds to what the message's other lines said: nothing where it repeats them."""
+    """Return the usage that the line adds to that of the message's other lines; None if it repeats them."""
     if not isinstance(given, dict) or number_of(given.get("input_tokens")) is None:
         return None
     added: Json = {}

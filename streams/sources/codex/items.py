@@ -33,7 +33,7 @@ _CONTEXTS = (
     "<codex_internal_context",
     "# AGENTS.md instructions",
 )
-"""How texts of the program in the user's role begin, in versions that do not say whose a text is."""
+"""The beginnings of the program's texts in the user's role, in versions that do not say who wrote a text."""
 _HEADER = 1024
 _EXITED = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
 _TOOK = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
@@ -44,7 +44,7 @@ _MAX_OUTCOMES = 100_000
 
 
 class Outcomes:
-    """How commands and calls ended, by the ids of the calls: told for the screen before the output that goes to the model."""
+    """The ends of commands and calls, by call id: shown on the screen before the output goes to the model."""
 
     def __init__(self) -> None:
         self._known: dict[str, Json] = {}
@@ -62,7 +62,7 @@ class Outcomes:
         return False
 
     def of(self, call_id: Any) -> Json:
-        """What is known of the end of a call."""
+        """Return the known facts about the end of a call."""
         return self._known.get(call_id, {}) if isinstance(call_id, str) else {}
 
     def _keep(self, call_id: Any, given: Json) -> None:
@@ -84,7 +84,7 @@ class Outcomes:
 
 
 def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
-    """What the user says in a message of the user's role; None where nothing of it is the user's."""
+    """Return the user's own text in a message of the user's role; None if nothing of it is the user's."""
     passed = payload.get(_PASSED)
     kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
     if isinstance(kinds, list) and len(kinds) == len(blocks) and kinds:
@@ -100,7 +100,7 @@ def _is_context(block: Json) -> bool:
 
 
 def summary_of(payload: Json) -> str:
-    """What a reasoning item lets be read: its text, or the summary of it."""
+    """Return the readable part of a reasoning item: its text, or the summary of it."""
     for name in ("content", "summary"):
         parts = payload.get(name)
         texts = (
@@ -127,7 +127,7 @@ def call_of(payload: Json) -> Json:
 
 
 def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
-    """What a tool gave: fields as OpenClaw writes them, and the text."""
+    """Return the output of a tool: fields as OpenClaw writes them, and the text."""
     text, details = _read_output(payload.get("output", payload.get("tools")))
     call_id = payload.get("call_id")
     told = dict(outcomes.of(call_id))

@@ -79,12 +79,15 @@ def figures_of(text: str, limit: int) -> list[float]:
 
 
 def states(text: str, figure: str) -> bool:
-    """Whether the figure is in the text, with thousands set apart or not, and not as a part of another one."""
+    """Tell whether the figure is in the text, with or without separated thousands, and not as a part of another figure."""
     return occurs(figure, text)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
-    """Whether an agent may have computed the figure of these: a count, sum, mean, difference, ratio or share, or another unit."""
+    """Tell whether an agent may have computed the figure from these.
+
+    It may be a count, sum, mean, difference, ratio or share, or the same in another unit.
+    """
     plain = [float(len(figures)), float(len(figures) - 1), *figures]
     for width in range(1, _MAX_COLUMNS + 1):
         columns = (figures[start::width] for start in range(min(width, len(figures))))
@@ -99,12 +102,12 @@ def is_computed(figure: float, figures: Sequence[float]) -> bool:
 
 
 def _is_about(figure: float, value: float) -> bool:
-    """Whether the figure is the value, rounded to the figure's own digits."""
+    """Tell whether the figure is the value, rounded to the figure's own digits."""
     return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.050001)
 
 
 def reports_trouble(output: str) -> bool:
-    """Whether a line of an output reports trouble, as a log does; `0 errors` is none."""
+    """Tell whether a line of an output reports trouble, as a log does; `0 errors` is none."""
     if not any(word in output for word in _ALARM_WORDS):
         return False
     lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
@@ -112,6 +115,6 @@ def reports_trouble(output: str) -> bool:
 
 
 def reassures(answer: str) -> bool:
-    """Whether an answer says that all is well, and names no trouble."""
+    """Tell whether an answer says that all is well, and names no trouble."""
     text = answer[:MAX_TEXT]
     return bool(_REASSURES.search(text)) and not _TROUBLE.search(_DENIAL.sub(" ", text))

@@ -57,7 +57,7 @@ MIN_PROSE = 4
 MAX_JUDGED = 20
 """Outputs of one exchange that are judged, the last ones."""
 MAX_NEW_TERMS = 1000
-"""Terms said after an output from which it is not judged: whoever says so much says something of it."""
+"""Terms said after an output from which it is not judged: so many terms say something of it."""
 MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024
@@ -111,7 +111,7 @@ Json = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What the agent said after the last output, and the figures of it that come from nowhere."""
+    """The agent's text after the last output, and its figures that come from nowhere."""
 
     text: str
     claims: list[str]
@@ -126,7 +126,7 @@ class _Said(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a tool gave back to which call, and when in the exchange."""
+    """The output of a tool, the call that it answers, and its moment in the exchange."""
 
     moment: int
     text: str
@@ -156,7 +156,7 @@ class SessionTexts:
             self._figures.clear()
 
     def lacks(self, figure: str) -> bool:
-        """Whether the figure is in none of the texts; False where that is not known."""
+        """Tell whether the figure is in none of the texts; False if that is not known."""
         return not self._is_full and self._figures.isdisjoint(forms_of(figure))
 
 
@@ -252,7 +252,7 @@ class ExchangeEvidence:
         return [_Said(term, is_word, moment) for (term, is_word), moment in first.items()]
 
     def _own_terms(self, output: Output, said: list[_Said]) -> int:
-        """How many terms an output has that were not said before it."""
+        """Count the terms of an output that were not said before it."""
         before = {(term.text, term.is_word) for term in said if term.first < output.moment}
         given = terms_of(output.text)
         return sum((mark, False) not in before for mark in given.marks) + sum(
@@ -270,7 +270,7 @@ class ExchangeEvidence:
         return [figure for figure in dict.fromkeys(claimed) if not any(states(text, figure) for text in before)]
 
     def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
-        """Why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
+        """Return why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
         if answer.claims and any(_lacks_ground(float(figure), text) for figure in answer.claims):
             return "unsupported_figure"
         if reassures(answer.text) and reports_trouble(text):
@@ -291,7 +291,7 @@ def _written(arguments: Any) -> str:
 
 
 def _has_mark(marks: list[str], text: str) -> bool:
-    """Whether any of the marks is in a folded text, or a longer figure that rounds to one."""
+    """Tell whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
     if any(occurs(mark, text) for mark in marks):
         return True
     rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
@@ -299,13 +299,13 @@ def _has_mark(marks: list[str], text: str) -> bool:
 
 
 def _lacks_ground(figure: float, text: str) -> bool:
-    """Whether an output states figures, and this one is not computed of them."""
+    """Tell whether an output states figures, and this one is not computed from them."""
     figures = figures_of(text, MAX_FIGURES + 1)
     return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
 
 
 def is_judged(output: Json, call: Json) -> bool:
-    """Whether an answer has to come back to this output of this call, by what kind of output it is."""
+    """Tell whether an answer must use this output of this call, by the kind of output."""
     tool = output.get("tool")
     arguments = call.get("arguments")
     if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):

@@ -37,7 +37,10 @@ Json = dict[str, Any]
 
 
 class SkillUse:
-    """What happened to skills in one exchange. `skills` are those the agent has, `read` those it read before, which is added to."""
+    """The use of skills in one exchange.
+
+    `skills` are those that the agent has. `read` are those that it read before, and is added to.
+    """
 
     def __init__(self, question: str, skills: frozenset[str], read: set[str]) -> None:
         self._read = read
@@ -96,7 +99,7 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
 
 
 def has_failed(output: Json, call: Json | None = None) -> bool:
-    """Whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
+    """Tell whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
     if output.get("is_error") is True or output.get("tool_status") in _FAILED:
         return True
     code = output.get("exit_code")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 MAX_TEXT = 16 * 1024
 """Characters of one text that are read."""
 MAX_TRIES = 64
-"""How often a term is looked for in one text."""
+"""The number of times that a term is looked for in one text."""
 MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
 
@@ -38,7 +38,7 @@ _SEPARATOR = re.compile(r"([.,])")
 _MAX_PARTS = 6
 _LONG = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
 ROUNDED = "~"
-"""What the mark of a round figure begins with."""
+"""The first character of the mark of a round figure."""
 _ENDINGS = ("ing", "ed", "es", "ly", "s")
 GRAMMAR = frozenset(
     [
@@ -231,12 +231,12 @@ def _take_rounded(token: str, marks: set[str]) -> None:
 
 
 def occurs(mark: str, folded: str) -> bool:
-    """Whether a mark is in a folded text, and not as a part of a longer word or figure."""
+    """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
     return any(stands_alone(form, folded) for form in forms_of(mark))
 
 
 def forms_of(mark: str) -> list[str]:
-    """How a mark may be written: a figure with thousands set apart, too."""
+    """Return the spellings of a mark: a figure with thousands set apart, too."""
     is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
     return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
 
@@ -255,12 +255,12 @@ def stated_figures(text: str) -> set[str]:
 
 
 def has_word(word: str, folded: str) -> bool:
-    """Whether a word with this stem is in a folded text."""
+    """Tell whether a word with this stem is in a folded text."""
     return stands_alone(word, folded, only_begins=True)
 
 
 def stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
-    """Whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+    """Tell whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
 
     A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
     """
@@ -296,5 +296,5 @@ def stem(word: str) -> str:
 
 
 def grammar_words(text: str) -> int:
-    """How many different words of grammar the text has: prose has many, a list, a log or another language few."""
+    """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
     return len(GRAMMAR.intersection(_PART.findall(text[:MAX_TEXT].casefold())))

@@ -42,7 +42,7 @@ class Question(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What the assistant messages up to some point of a branch come to; `length` counts them, mirrors left out."""
+    """The sum of the assistant messages up to some point of a branch; `length` counts them without mirrors."""
 
     length: int = 0
     thinking: Chain | None = None
@@ -56,7 +56,7 @@ class Fold(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last message ended the answer: after it only a user message is expected."""
+        """True if the last message ended the answer: after it only a user message is expected."""
         return self.stop in _ENDED
 
     @property
@@ -71,7 +71,7 @@ class Fold(NamedTuple):
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether a mirror is all there is."""
+        """True if there is nothing but a mirror."""
         return not self.response.strip() and bool(self.mirror.strip())
 
 
@@ -106,7 +106,7 @@ class Usage(NamedTuple):
 
 
 def outcome_of(text: str, stop: str | None) -> str:
-    """What became of an answer with this text that stopped for this reason."""
+    """Return the outcome of an answer with this text that stopped for this reason."""
     return "answered" if text.strip() else _FAILURES.get(stop or "", "no_response")
 
 
@@ -121,7 +121,7 @@ def exchange_id_of(session_id: str, key: str) -> str:
 
 
 def is_mirror(entry: Entry) -> bool:
-    """Whether the assistant message is a copy of what was delivered."""
+    """Tell whether the assistant message is a copy of what was delivered."""
     return entry.message.get("model") == MIRROR_MODEL
 
 
@@ -139,7 +139,7 @@ def counts_of(given: Any) -> Usage | None:
 
 
 def stop_of(entry: Entry) -> str | None:
-    """Why the message ended; a message that asks for a tool without saying why it ended, ended for the tool."""
+    """Return why the message ended; a message that asks for a tool and gives no reason ended for the tool."""
     stop = entry.message.get("stopReason")
     if isinstance(stop, str):
         return stop

@@ -23,7 +23,7 @@ from streams.sources.openclaw.storage.windows import MAX_ENTRY, SessionEntry, Wi
 from streams.sources.openclaw.trajectory import Trajectory
 
 TRAJECTORY = ".trajectory.jsonl"
-"""How the names of trajectories end."""
+"""The ending of the names of trajectories."""
 SESSIONS = "sessions.json"
 """The file with the entries of the conversations."""
 MAX_SESSIONS = 256 * 1024 * 1024
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def is_set_aside(name: str) -> bool:
-    """Whether a file name is that of a transcript which a reset or a deletion put aside."""
+    """Tell whether a file name is that of a transcript which a reset or a deletion put aside."""
     return _SET_ASIDE.search(name) is not None
 
 
@@ -45,7 +45,7 @@ def stem_of(name: str) -> str:
 
 
 def trajectory_beside(transcript: Path) -> Path:
-    """Where the trajectory of a transcript lies, if it has one."""
+    """Return the path of a transcript's trajectory, which need not exist."""
     return transcript.with_name(stem_of(transcript.name) + TRAJECTORY)
 
 
@@ -68,7 +68,7 @@ def read_header(transcript: Path) -> Json:
 
 
 def read_window(transcript: Path, header: Json) -> Window:
-    """What is known of a transcript's session beside its lines."""
+    """Read what is known of a transcript's session beside its lines."""
     session = header.get("id") if isinstance(header.get("id"), str) else stem_of(transcript.name)
     file = transcript.with_name(SESSIONS)
     try:
@@ -111,7 +111,10 @@ def _literal(name: str) -> str:
 
 
 def _age(header: Json, file: Path) -> tuple[str, str]:
-    """What transcripts are ordered by: when they were begun, then their names, so that no two are each other's copies."""
+    """Return the key that orders transcripts: the time when they were begun, then their names.
+
+    So no two of them are each other's copies.
+    """
     return str(header.get("timestamp") or ""), file.name
 
 

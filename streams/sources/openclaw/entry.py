@@ -83,7 +83,7 @@ def read_entry(body: Json) -> Entry | Problem:
 
 
 def has_bad_time(entry: Entry) -> bool:
-    """Whether the entry gives a time that cannot be read."""
+    """Tell whether the entry gives a time that cannot be read."""
     return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
 
 

@@ -13,7 +13,7 @@ from streams.sources.derived.skills import SKILL_USE
 
 
 class Grade(Enum):
-    """How evidence comes about."""
+    """The ways in which evidence comes about."""
 
     TOLD = "told"
     DERIVED = "derived"
@@ -21,7 +21,7 @@ class Grade(Enum):
 
 
 class Evidence(NamedTuple):
-    """What one way of getting at a session shows of one failure type: the type of the event that says so, and in words."""
+    """The evidence that one way of reading a session gives of one failure type: the type of its event, and words."""
 
     grade: Grade
     event: str | None

@@ -262,23 +262,26 @@ class _Records:
 
 
 def _may_be_transcript(name: str) -> bool:
-    """Whether a file may be a transcript by its name."""
+    """Tell whether a file may be a transcript by its name."""
     return not name.startswith(".") and not name.endswith(TRAJECTORY) and (name.endswith(".jsonl") or is_set_aside(name))
 
 
 def _is_in_sessions(file: Path) -> bool:
-    """Whether the file lies at `agents/<agent>/sessions/`."""
+    """Tell whether the file lies at `agents/<agent>/sessions/`."""
     parents = file.resolve().parents
     return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
 
 
 def _has_link(file: Path, root: Path) -> bool:
-    """Whether any step from the root to the file is a symbolic link."""
+    """Tell whether any step from the root to the file is a symbolic link."""
     return any(step.is_symlink() for step in (file, *file.parents) if step != root and root in step.parents)
 
 
 def _begins_with_session(file: Path) -> bool:
-    """Whether the file's first line is that of a session; a file that cannot be read, or is gone meanwhile, has none."""
+    """Tell whether the file's first line is that of a session.
+
+    A file that cannot be read, or is gone meanwhile, has no such line.
+    """
     try:
         with file.open("rb") as stream:
             first = next(read_lines(stream), None)

@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 
 class Note(NamedTuple):
-    """What the transcript says of one message of the assistant: when, of which run, in which exchange, how it ended, its usage."""
+    """The facts in the transcript about one message of the assistant: time, run, exchange, how it ended, its usage."""
 
     at: datetime
     run: str | None
@@ -51,7 +51,7 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """What the transcript of a session has: the ids of the calls and results in it, its messages, and tools inside wrapped calls."""
+    """The contents of a session transcript: the ids of its calls and results, its messages, and tools inside wrapped calls."""
 
     def __init__(self) -> None:
         self.calls: set[str] = set()
@@ -144,7 +144,7 @@ def _failures(run: Run, messages: list[Note]) -> Iterator[_Told]:
 
 
 def _has_failed_message(messages: list[Note], attempts: list[Attempt], place: int) -> bool:
-    """Whether the transcript has a failed message from the time of an attempt, up to the next one."""
+    """Tell whether the transcript has a failed message from the time of an attempt, up to the next one."""
     begin = attempts[place].started_at
     end = attempts[place + 1].started_at if place + 1 < len(attempts) else None
     return any(note.stop in _FAILED and begin <= note.at and (end is None or note.at < end) for note in messages)
@@ -158,7 +158,7 @@ def _named(run: Run, attempt: Attempt) -> Json:
 
 
 def _usage(run: Run, messages: list[Note]) -> Iterator[_Told]:
-    """What the run used beyond its messages in the transcript; nothing where that is less than they say."""
+    """Yield the usage of the run beyond its messages in the transcript; nothing if that is less than they say."""
     given = [counts_of(attempt.completion.get("usage")) for attempt in run.attempts]
     used = [usage for usage in given if usage is not None and usage.total]
     if not used or run.last_at is None:

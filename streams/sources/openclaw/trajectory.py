@@ -29,7 +29,7 @@ from streams.sources.openclaw.answer import counts_of
 from streams.sources.source import LineFault
 
 SETTLED = timedelta(minutes=1)
-"""How long after the end of a run its transcript may still grow."""
+"""The time after the end of a run in which its transcript may still grow."""
 SKIPPED = ("context.compiled", "prompt.submitted", "trace.artifacts")
 """Kinds of lines that repeat prompts, contexts and answers: nothing in them is read."""
 METADATA = "trace.metadata"
@@ -66,7 +66,7 @@ class Attempt(msgspec.Struct, gc=False):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the model's provider failed it."""
+        """True if the model's provider failed it."""
         return self.completion.get("stopReason") == "error"
 
 
@@ -85,7 +85,7 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def started_at(self) -> datetime | None:
-        """When its first attempt began."""
+        """The time when its first attempt began."""
         return self.attempts[0].started_at if self.attempts else self.last_at
 
     @property

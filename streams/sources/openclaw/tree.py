@@ -34,7 +34,7 @@ _NOBODY = -1
 
 
 class Place(NamedTuple):
-    """Where an entry stands: its parent's index, its answer's index, and what the answer had come to there.
+    """The place of an entry: its parent's index, its answer's index, and what the answer had come to there.
 
     `lost` marks the place of a damaged line.
     """
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """What placing an entry said: the id of its answer within the session, whether it repeats a failed request, a problem."""
+    """The result of placing an entry: its answer's id within the session, whether it repeats a failed request, a problem."""
 
     answer: str | None
     is_retry: bool
@@ -90,7 +90,7 @@ class Tree:
         return Placement(self.answers[answer].key, self._is_retry(entry, self.answers[answer]), problem or refused)
 
     def add_damaged(self, entry_id: object = None) -> None:
-        """Note that a line could not be read here: its children, or whoever names an unknown parent, stand under it."""
+        """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
         base = self._places[self._leaf] if self._leaf != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
         if not isinstance(entry_id, str):
             self._damaged = len(self._places)
@@ -110,11 +110,11 @@ class Tree:
         return {answer.key for index, answer in enumerate(self.answers) if index not in active}
 
     def is_idle(self, now: datetime) -> bool:
-        """Whether the last entry is older than the session gap."""
+        """Tell whether the last entry is older than the session gap."""
         return self._last_at is not None and now - self._last_at > self._gap
 
     def _is_retry(self, entry: Entry, answer: Answer) -> bool:
-        """Whether the message before this one under the same user message, on whatever branch, ended in an error."""
+        """Tell whether the message before this one under the same user message, on whatever branch, ended in an error."""
         if entry.role != "assistant" or is_mirror(entry):
             return False
         turn = answer.question.turn

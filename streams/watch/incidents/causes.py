@@ -22,7 +22,7 @@ CAUSES = {
     "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
     "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
 }
-"""What changed, in words, for incidents that keep no numbers of it."""
+"""The cause in words, for incidents that keep no numbers of it."""
 _UNKNOWN = "The anchors do not tell agent from judge"
 _NORMAL = 1.96
 _SHOWN = 3
@@ -36,15 +36,15 @@ class Explanation:
     """agent or judge."""
     words: str
     numbers: Mapping[str, Any]
-    """What it rests on, as JSON."""
+    """The numbers it rests on, as JSON."""
 
 
 UNEXPLAINED = Explanation(None, "", {})
-"""Where the question does not arise, as for a rate of anomalies."""
+"""The explanation if the question does not arise, as for a rate of anomalies."""
 
 
 def moved_by(finding: Finding) -> Moved | None:
-    """How far a finding moved its tier, on the tier's own scale; None where it is not about the mean of one."""
+    """Return how far a finding moved its tier, on the tier's own scale; None if it is not about the mean of one."""
     if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind != MEAN:
         return None
     numbers = finding.numbers
@@ -66,7 +66,7 @@ def moved_by(finding: Finding) -> Moved | None:
 
 
 def _mean_of_days(finding: Finding) -> float | None:
-    """By how much the days of a finding lie off what was to be expected."""
+    """Return by how much the days of a finding lie off the expected value."""
     days = [one for one in finding.numbers.get("days", ()) if one.get("average") is not None]
     count = sum(one["count"] for one in days)
     if not count or finding.expected is None:
@@ -76,7 +76,7 @@ def _mean_of_days(finding: Finding) -> float | None:
 
 
 def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Explanation:
-    """What anchors say of the cause of a finding, in words and numbers."""
+    """Return the cause of a finding according to the anchors, in words and numbers."""
     if found.reason == "no_size":
         return UNEXPLAINED
     numbers: dict[str, Any] = {"cause": found.cause, "reason": found.reason}

@@ -24,7 +24,7 @@ from streams.watch.rules.findings import DOWN, DRIFT, UP, VERBS, WARNING, Findin
 FEWEST_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""
 MovedToo = Callable[[date, bool, Collection[str]], Sequence[Finding]]
-"""Told the first day of a change, whether it is one for the worse, and the tiers that raised an alarm: the other tiers that moved so."""
+"""Returns the other tiers that moved with a change, given its first day, whether it is for the worse, and the alarmed tiers."""
 
 
 class _Side(NamedTuple):
@@ -66,7 +66,7 @@ def _moved(case: Case, tier: str, first: date, direction: str) -> Iterator[Findi
 
 
 def _side(cells: Cells, where: Flags) -> _Side | None:
-    """What the sessions of some hours add up to; None without any."""
+    """Sum up the sessions of some hours; None without any."""
     units, scores, weight, total, squares, mixed, totals = (float(column[where].sum()) for column in cells[1:8])
     if not weight:
         return None

@@ -15,7 +15,7 @@ from streams.watch.measured import Measured
 from streams.watch.rules.findings import DOWN, MEAN, Finding
 
 EXCHANGES = 10
-"""How many of the exchanges that moved an incident most it carries."""
+"""The number of exchanges that an incident carries, those that moved it most."""
 REASON = 300
 """Characters of the judge's words that it carries of each; the score has them whole."""
 POLICY_CHANGED = "The policy is not the same before and after: a change of gates or sampling can move a tier, too."
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 def gather(
     cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measured, baseline: Baseline | None
 ) -> dict[str, Any]:
-    """What an incident of this finding carries, as JSON, apart from what the rules saw."""
+    """Gather the evidence of an incident of this finding, as JSON, except what the rules saw."""
     project, (start, end) = measured.project, finding.after
     before = finding.before if finding.before[0] < finding.before[1] else (start, start)
     exchanges = {
@@ -104,7 +104,7 @@ def _exchange(row: Row, finding: Finding) -> dict[str, Any]:
 
 
 def _reason(row: Row, finding: Finding) -> str:
-    """What was said of an exchange on that which changed; nothing where nothing was."""
+    """Return what was said of an exchange on the subject of the change; an empty text if nothing was."""
     tier = finding.key.tier
     if tier is None:
         return "; ".join(row["anomaly_reasons"])

@@ -13,13 +13,13 @@ from streams.watch.rules.findings import Finding
 
 QUERY = "flag_change"
 FLAGS = "flags"
-"""Where the evidence of an incident has them."""
+"""The key in the evidence of an incident."""
 NAMES: Mapping[str, str] = {
     "constraint_disclosure": "unexplained refusals",
     "silent_refusal": "empty answers",
     "self_identification": "denials of being an AI",
 }
-"""What people call the answers that a check flags; a check of a methodology goes by its id."""
+"""Everyday names of the answers that a check flags; a check of a methodology goes by its id."""
 MOST = 8
 """Checks that an incident lists."""
 FEWEST = 3
@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 
 
 def changed_flags(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[dict[str, Any]]:
-    """How many exchanges each check flagged before a change and since it, what changed most first."""
+    """Count the exchanges that each check flagged before a change and since it, the largest change first."""
     (before, until), (since, end) = finding.before, finding.after
     values = {"project": project, "before_since": before, "before_until": until, "after_since": since, "after_until": end}
     return query_rows(cursor, QUERY, values)[:MOST]

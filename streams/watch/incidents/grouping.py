@@ -42,7 +42,7 @@ class _Case:
     moved: Mapping[Series, Moved]
 
     def has(self, series: Series) -> bool:
-        """Whether a series is among what moved; the leading one is, even where the evidence cannot be read."""
+        """Tell whether a series moved in the incident; the leading one did, even if the evidence cannot be read."""
         return series in self.moved or series == series_of(self.incident)
 
     @property
@@ -51,7 +51,7 @@ class _Case:
 
     @property
     def goes_on(self) -> bool:
-        """Whether its change is not over, as far as anybody knows."""
+        """True if its change is not over, as far as is known."""
         return self.is_live or (self.incident.status == DISMISSED and self.incident.last_day is None)
 
 
@@ -114,7 +114,7 @@ def _joined(series: Series, findings: Sequence[Finding], cases: Sequence[_Case])
 
 
 def _is_known(case: _Case, finding: Finding) -> bool:
-    """Whether a person's decision covers another series of the same change."""
+    """Tell whether a person's decision covers another series of the same change."""
     incident = case.incident
     if worse(finding.severity, incident.severity):
         return False
@@ -122,7 +122,7 @@ def _is_known(case: _Case, finding: Finding) -> bool:
 
 
 def _fits(findings: Sequence[Finding], case: _Case) -> bool:
-    """Whether findings went the same way as an incident, on the same days."""
+    """Tell whether findings went the same way as an incident, on the same days."""
     alarms = [one for one in case.moved.values() if not one.fell_too]
     if not alarms or not findings or case.incident.type != DRIFT or findings[0].key.type != DRIFT:
         return False
@@ -163,7 +163,7 @@ def _are_one(finding: Finding, cluster: Sequence[Finding]) -> bool:
 
 
 def _is_way_back(finding: Finding, case: _Case) -> bool:
-    """Whether a finding is but the end of a change that is not over, as far as is known."""
+    """Tell whether a finding is only the end of a change that is not over, as far as is known."""
     opposite = finding.key._replace(direction="down" if finding.key.direction == "up" else "up")
     moved = case.moved.get(Series(opposite, finding.kind))
     if moved is None or moved.fell_too or not case.goes_on or finding.since <= moved.since:
@@ -173,7 +173,7 @@ def _is_way_back(finding: Finding, case: _Case) -> bool:
 
 
 def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
-    """Whether a finding is but the change that was decided on, no worse than it was."""
+    """Tell whether a finding is only the change that was decided on, and no worse than it was."""
     incident, moved = case.incident, case.moved.get(series)
     if incident.last_day is not None and incident.status == RESOLVED:
         return finding.since <= incident.last_day.date()
@@ -184,7 +184,7 @@ def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
 
 
 def _decided_size(incident: Incident, series: Series, rule: str) -> float | None:
-    """How large a change was when a person decided on it; None where that is not known."""
+    """Return the size of a change when a person decided on it; None if that is not known."""
     sizes = evidence_of(incident).get(DECIDED_SIZES)
     if not isinstance(sizes, dict):
         return None

@@ -32,17 +32,20 @@ from streams.watch.measured import midnight
 from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series
 
 NUMBERS_AGAIN = timedelta(hours=1)
-"""How often an incident is written again for its numbers alone."""
+"""The interval at which an incident is written again for its numbers alone."""
 CAUSE = "cause"
 """In the evidence: agent or judge, or why that is not known, with its numbers."""
 _SCALES = {"tier3": 4.0, "trust": 100.0}
-"""How wide the scales are that are not 0 to 1."""
+"""The widths of the scales that are not 0 to 1."""
 _LEAST_SPREAD = 0.05
-"""What never varied is taken to vary by so much of its scale, so that the first unsafe run is not infinitely far off."""
+"""The assumed spread of a series that never varied, as a share of its scale.
+
+With it, the first unsafe run is not infinitely far off.
+"""
 NAMED = 2
 """Series that a title names besides the one that leads; more are counted."""
 CauseOf = Callable[[Finding], Explanation]
-"""Told a finding: what changed, agent or judge, or why that is not known."""
+"""Returns the cause of a finding: agent or judge, or the reason why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,17 @@ class Due:
     lead: Finding
     """The finding that tells of it, or one of those that were made now where another tells of it still."""
     moved: tuple[Moved, ...]
-    """What moved, now and before."""
+    """The series that moved, now and before."""
     leads: Series
     """The series that tells of it."""
     before: Incident | None
     """Its latest revision; None for a new one."""
     explanation: Explanation
-    """What changed, agent or judge, or why that is not known."""
+    """The cause, agent or judge, or the reason why it is not known."""
 
     @property
     def cause(self) -> str | None:
-        """What changed, as far as anybody can tell: agent or judge."""
+        """The cause, as far as it is known: agent or judge."""
         return self.explanation.cause
 
     @property
@@ -78,7 +81,7 @@ class Due:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it is certain."""
+        """True if it is certain."""
         was = self.before is not None and self.before.confidence == CONFIRMED
         return was or any(one.confirmed for one in self.alarms)
 
@@ -89,12 +92,12 @@ class Due:
 
     @property
     def is_about_lead(self) -> bool:
-        """Whether the series that tells of it was found now: its evidence is gathered again."""
+        """True if its leading series was found now: its evidence is gathered again."""
         return self.leads == self.lead.series
 
     @property
     def tells(self) -> bool:
-        """Whether what was found now tells of it: its title and description are made again."""
+        """True if the new findings describe it: its title and description are made again."""
         before = self.before
         goes_on = before is not None and series_of(before) == self.leads
         return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
@@ -143,7 +146,11 @@ def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[
 
 
 def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, float]:
-    """What leads: the confirmed, then the worse, then what moved the whole project by a sigma, then the larger change by its own spread."""
+    """Return the key that decides which series leads.
+
+    Confirmed series come first, then the more severe, then those that moved the whole project by a sigma. Last comes the larger
+    change, measured by its own spread.
+    """
     found = next(one for one in moved if one.series == series)
     level = found.level
     least = _LEAST_SPREAD * _SCALES.get(series.key.tier or "", 1.0)
@@ -152,12 +159,12 @@ def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, floa
 
 
 def _outranks(series: Series, other: Series, moved: Sequence[Moved]) -> bool:
-    """Whether a series is worse than the one that leads; not by numbers alone, which change every hour."""
+    """Tell whether a series is worse than the one that leads; not by numbers alone, which change every hour."""
     return _rank(series, moved)[:2] > _rank(other, moved)[:2]
 
 
 def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
-    """What changed, by all series that raised an alarm; of several findings of one series the first one tells."""
+    """Return the cause, from all series that raised an alarm; of several findings of one series the first one counts."""
     explanations: dict[Key, Explanation] = {}
     for one in findings:
         if not one.fell_too and explanations.get(one.key, UNEXPLAINED) is UNEXPLAINED:
@@ -281,7 +288,7 @@ def _sizes(incident: Incident) -> dict[str, Any]:
 
 
 def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
-    """Whether another revision would say something new that is worth one."""
+    """Tell whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
     earlier, lead = moved_of(before), series_of(before)

@@ -23,7 +23,7 @@ MOST_MOVED = 40
 ESTIMATING = ("sequential", "rate_ratio", "runs")
 """The rules that look at all days each time, and may find another first day."""
 MOVED_TOO = "moved_too"
-"""In the place of a rule: the series raised no alarm of its own."""
+"""Instead of a rule: the series raised no alarm of its own."""
 _LEVELS = {
     "sequential": ("meanBefore", "meanAfter"),
     MOVED_TOO: ("meanBefore", "meanAfter"),
@@ -31,11 +31,11 @@ _LEVELS = {
     "rate_ratio": ("baselineRate", "rate"),
 }
 Seen = Mapping[str, Any]
-"""What a rule saw, as evidence has it."""
+"""The observation of a rule, in the form of the evidence."""
 
 
 class Level(NamedTuple):
-    """Where a series was before, where it went, and the spread of one session's mean."""
+    """The level of a series before and after, and the spread of one session's mean."""
 
     before: float
     after: float
@@ -57,21 +57,21 @@ class Moved:
     interval: tuple[date, date]
     """The days that may be the first one of the change."""
     rules: Mapping[str, Seen]
-    """What each rule has seen, now or when it last did."""
+    """The observations of each rule, of now or of when it last saw the change."""
 
     @property
     def key(self) -> Key:
-        """What moved, and which way."""
+        """The series that moved, and its direction."""
         return self.series.key
 
     @property
     def seen(self) -> Seen:
-        """What the rule saw that tells of it."""
+        """The observation of the rule that leads."""
         return self.rules.get(self.rule) or next(iter(self.rules.values()))
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse."""
+        """True if it moved for the worse."""
         return self.series.is_worse
 
     @property
@@ -86,17 +86,17 @@ class Moved:
 
     @property
     def level(self) -> Level | None:
-        """Where it was and went; None where what was seen does not say, and for a spread."""
+        """The level before and after; None if the rule's observation does not contain it, and for a spread."""
         return None if self.series.kind != MEAN else level_of(self.rule, self.key.direction, self.seen)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The everyday name of the series."""
         return series_name(self.series)
 
 
 def series_name(series: Series) -> str:
-    """What people call a series."""
+    """Return the everyday name of a series."""
     tier, agent = series.key.tier or "", series.key.agent
     kind, _, failure = tier.partition(":")
     name = TIERS.get(tier) or {
@@ -110,7 +110,7 @@ def series_name(series: Series) -> str:
 
 
 def level_of(rule: str, direction: str | None, seen: Seen) -> Level | None:
-    """Where what a rule saw has the level before, after and the spread; None where it does not say."""
+    """Return the level before and after and the spread from a rule's observation; None if it does not contain them."""
     if rule == "consecutive_days":
         mean, sigma, deviation = (_number(seen, name) for name in ("mean", "stddev", "deviation"))
         if mean is None or sigma is None or deviation is None:
@@ -134,7 +134,7 @@ def evidence_of(incident: Incident) -> dict[str, Any]:
 
 
 def seen_by_rules(incident: Incident) -> dict[str, dict[str, Any]]:
-    """What each rule has seen of the series that leads an incident, as far as its evidence can be read."""
+    """Return what each rule has seen of the series that leads an incident, as far as its evidence can be read."""
     return _readable(evidence_of(incident).get("rules"))
 
 
@@ -147,7 +147,7 @@ def series_of(incident: Incident) -> Series:
 
 
 def moved_of(incident: Incident) -> list[Moved]:
-    """What moved in an incident, the leading series first; of a record without a list the one that it is about."""
+    """Return the series that moved in an incident, the leading one first; without a list, the one that the record is about."""
     evidence, lead = evidence_of(incident), series_of(incident)
     rules = _readable(evidence.get("rules"))
     listed = [_entry(one, incident.type, rules) for one in _entries(evidence)]
@@ -161,7 +161,10 @@ def moved_of(incident: Incident) -> list[Moved]:
 
 
 def merged(before: Sequence[Moved], findings: Iterable[Finding]) -> list[Moved]:
-    """What moved, with what was found now: a series keeps its days and its worst severity; those that only moved along are as of now."""
+    """Merge new findings into the series that moved.
+
+    A series keeps its days and its worst severity; those that only moved along are as of now.
+    """
     known = {one.series: one for one in before if not one.fell_too}
     for finding in findings:
         known[finding.series] = _with(known.get(finding.series), finding)
@@ -169,7 +172,10 @@ def merged(before: Sequence[Moved], findings: Iterable[Finding]) -> list[Moved]:
 
 
 def listed(moved: Sequence[Moved], lead: Series, *, with_rules: bool = True) -> list[dict[str, Any]]:
-    """The list as JSON; what the rules saw of the leading series stands beside it, and nobody's is there without `with_rules`."""
+    """Return the list as JSON.
+
+    What the rules saw of the leading series stands beside it. Without `with_rules` the list has no observation at all.
+    """
     return [
         _document(one, leads=one.series == lead, with_rules=with_rules)
         for one in sorted(moved, key=lambda one: (one.series != lead, one.fell_too))
@@ -201,7 +207,7 @@ def _with(earlier: Moved | None, finding: Finding) -> Moved:
 
 
 def _seen(finding: Finding, earlier: Seen | None) -> dict[str, Any]:
-    """What a finding says, with the days that the rule saw before and that have left its window."""
+    """Return the observation in a finding, with the days that the rule saw before and that have left its window."""
     seen = {
         "severity": finding.severity,
         "since": f"{finding.since}",

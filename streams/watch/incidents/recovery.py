@@ -40,7 +40,7 @@ CERTAIN = 1.645
 
 @dataclass(frozen=True, slots=True)
 class DayLevel:
-    """What a series was on a day."""
+    """The level of a series on one day."""
 
     day: date
     mean: float
@@ -49,7 +49,7 @@ class DayLevel:
 
 
 Levels = Callable[[Moved], Sequence[DayLevel] | None]
-"""Told a series: its days, oldest first; None where it has no level that can be measured."""
+"""Returns the days of a series, oldest first; None if it has no level that can be measured."""
 
 
 def levels_of(measured: Measured) -> Levels:
@@ -120,7 +120,7 @@ def _end_of(moved: Moved, incident: Incident, days: Sequence[DayLevel] | None, a
 
 
 def unseen_for(incident: Incident, as_of: datetime, days: int) -> bool:
-    """Whether no rule has seen an incident for so many whole days."""
+    """Tell whether no rule has seen an incident for so many whole days."""
     last = max((one.until for one in moved_of(incident)), default=None)
     marks = [last, None if incident.decided_at is None else incident.decided_at.date()]
     known = [mark for mark in marks if mark is not None]
@@ -151,6 +151,6 @@ def vanished(incident: Incident, as_of: datetime) -> Incident | None:
 
 
 def _may_end(incident: Incident, as_of: datetime) -> bool:
-    """Whether a check may end it: not one that looks back, and nothing that is resolved already."""
+    """Tell whether a check may end it: not one that looks back, and nothing that is resolved already."""
     looks_back = incident.checked_at is not None and as_of < incident.checked_at
     return not looks_back and (is_live(incident) or incident.status == DISMISSED)

@@ -13,12 +13,12 @@ from streams.watch.incidents.evidence import named_query, time_text
 from streams.watch.rules.findings import Finding
 
 RUNS_SHOWN = 10
-"""How many of the runs that moved an incident most it carries."""
+"""The number of runs that an incident carries, those that moved it most."""
 Row = Mapping[str, Any]
 
 
 def gather_runs(cursor: duckdb.DuckDBPyConnection, finding: Finding, project: str, as_of: datetime) -> dict[str, Any]:
-    """What an incident of this finding about runs carries, as JSON, apart from what the rule saw."""
+    """Gather the evidence of an incident of this finding about runs, as JSON, except what the rule saw."""
     start, end = finding.after
     asked = {"project": project, "agent": finding.key.agent or "", "series": finding.key.tier}
     runs = {

@@ -40,7 +40,7 @@ def parameters_of(
 
 
 def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What the slices say to a change, with the state of the answer; slices that explain nothing are left out."""
+    """Explain a change by slices, with the state of the answer; slices that explain nothing are left out."""
     sides: dict[str, dict[Key, Moments]] = {"before": {}, "after": {}}
     whole = {"before": Moments(*[0] * len(Moments._fields)), "after": Moments(*[0] * len(Moments._fields))}
     for row in query_rows(cursor, QUERY, parameters):

@@ -23,20 +23,20 @@ from schemas.records import Incident
 OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
 STATUSES = (OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED)
 LIVE = frozenset({OPEN, ACKNOWLEDGED})
-"""The states in which a change goes on and nobody has decided what it was."""
+"""The states in which a change goes on and no decision was made about it."""
 NEW_NORMAL, ACCEPTED = "new_normal", "accepted"
 """Decisions that resolve an incident and move the reference: today's word, and the one of versions before."""
 DECISIONS = (OPEN, ACKNOWLEDGED, RESOLVED, NEW_NORMAL, DISMISSED)
-"""What a person may decide."""
+"""The decisions that a person may make."""
 RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
-"""Why an incident is resolved, besides that it is the new normal."""
+"""The reasons why an incident is resolved, other than that it is the new normal."""
 SUSPECTED, CONFIRMED = "suspected", "confirmed"
 SYSTEM = "driftline"
-"""Who resolved what resolved itself."""
+"""The name recorded for the resolver of an incident that resolved itself."""
 
 
 def is_live(incident: Incident) -> bool:
-    """Whether it goes on and waits for a decision."""
+    """Tell whether it goes on and waits for a decision."""
     return incident.status in LIVE
 
 
@@ -65,7 +65,7 @@ def decision_of(status: str, *, new_normal: bool = False) -> str:
 
 
 def shows(incident: Incident, decision: str) -> bool:
-    """Whether an incident is as a decision would leave it."""
+    """Tell whether an incident is as a decision would leave it."""
     if decision == NEW_NORMAL:
         return incident.status == RESOLVED and incident.resolution == NEW_NORMAL
     if decision == RESOLVED:

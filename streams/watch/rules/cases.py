@@ -19,22 +19,22 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the rules are asked about."""
+    """The data that the rules are asked about."""
 
     measured: Measured
     baseline: Baseline | None
     references: Mapping[str, Reference]
-    """For a series which of its days count; all of them where it is not named."""
+    """The days that count, by series; all of them if a series is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
 
     @property
     def looked(self) -> Looked:
-        """Where the rules look."""
+        """The place where the rules look: the named query and its parameters."""
         return Looked(QUERY, {**self.parameters, "projects": [self.measured.project]})
 
     def reference(self, series: str) -> Reference:
-        """Which days of a series count."""
+        """Return the days of a series that count."""
         return self.references.get(series, NO_DECISION)
 
     def window(self, first: date, last: date) -> tuple[datetime, datetime]:

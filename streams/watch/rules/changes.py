@@ -14,18 +14,18 @@ from streams.watch.rules.findings import Finding, Key, Looked
 
 
 class Told(NamedTuple):
-    """What people are told of a change."""
+    """The description of a change for people."""
 
     title: str
     description: str
     days: Sequence[Mapping[str, Any]]
     """The days that show it, each with its average and count."""
     numbers: Mapping[str, Any]
-    """What there is besides the numbers of every change."""
+    """The numbers besides those of every change."""
 
 
 class Asked(NamedTuple):
-    """What was looked at."""
+    """The data that was looked at."""
 
     rule: str
     looked: Looked

@@ -126,7 +126,7 @@ def _in_words(name: str, found: Change) -> str:
 ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consecutive_days, RATIO: by_rate}
 """The rules by name; of several that see one change the first is the one that tells of it."""
 LOOK_BACK = 406
-"""How many days of scores the rules are given: what the first look of a week sees. Sums by the hour are kept for so long, scores or not."""
+"""Days of scores that the rules get: as many as the first look of a week sees. Hourly sums are kept as long, scores or not."""
 
 
 def _off(direction: str) -> str:

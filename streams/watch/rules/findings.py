@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
 VERBS = {UP: "rose", DOWN: "fell"}
-"""How a title says which way something moved."""
+"""The verbs of a title for each direction."""
 RISING_IS_BAD = ("unsafe", "failure:")
-"""How the names of series begin of which more is worse."""
+"""Beginnings of the names of series of which more is worse."""
 MEAN, SPREAD = "mean", "spread"
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
@@ -20,43 +20,43 @@ SEVERITIES = (WARNING, CRITICAL)
 
 
 class Key(NamedTuple):
-    """What moved, and which way: a series of a project, or of one of its agents."""
+    """The series that moved, of a project or of one of its agents, and its direction."""
 
     type: str
     tier: str | None
     """Name of the series: a tier, or of runs `trust`, `unsafe` or `failure:<type>`; None for the rate of anomalies."""
     direction: str | None
     agent: str | None = None
-    """Whose runs they are; None for a series of the whole project."""
+    """The agent of the runs; None for a series of the whole project."""
 
     @property
     def series(self) -> str:
-        """What references and decisions know it by."""
+        """The name by which references and decisions know it."""
         name = self.tier or self.type
         return name if self.agent is None else f"{name} of {self.agent}"
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse: down for what should be high, up for what should be low."""
+        """True if it moved for the worse: down for what should be high, up for what should be low."""
         rising_is_bad = self.type == SPIKE or (self.tier or "").startswith(RISING_IS_BAD)
         return (self.direction == UP) == rising_is_bad
 
 
 class Series(NamedTuple):
-    """What an incident lists: what moved which way, and whether it was the mean or the spread."""
+    """The entry of an incident's list: a series and its direction, and whether the mean or the spread moved."""
 
     key: Key
     kind: str = MEAN
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse; a wider spread is worse, wherever the mean went."""
+        """True if it moved for the worse; a wider spread is worse, wherever the mean went."""
         return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Where a rule has looked: the named query with its parameters, which finds the same numbers again."""
+    """The place where a rule has looked: the named query with its parameters, which finds the same numbers again."""
 
     query: str
     parameters: Mapping[str, Any]
@@ -74,32 +74,32 @@ class Finding:
     until: date
     """Last day with scores that shows it."""
     size: float
-    """How large the change is, never negative, in a measure of the rule's own: only sizes of one rule are compared."""
+    """The size of the change, never negative, in a measure of the rule's own: only sizes of one rule are compared."""
     title: str
     description: str
     numbers: Mapping[str, Any]
-    """What the rule saw, as JSON, rounded as it is shown: days, averages, counts, estimates with intervals."""
+    """The numbers that the rule saw, as JSON, rounded as shown: days, averages, counts, estimates with intervals."""
     before: tuple[datetime, datetime]
     """The time that was compared with, start inclusive, end exclusive, UTC."""
     after: tuple[datetime, datetime]
     """The time of the change."""
     expected: float | None
-    """What was to be expected: the mean of the scores before, or the rate of anomalies."""
+    """The value to be expected: the mean of the scores before, or the rate of anomalies."""
     looked: Looked
     known_level: bool = False
-    """Whether the rule measures from the level that the last decision was about: what it finds is then no repetition of that."""
+    """True if the rule measures from the level of the last decision: its finding is then no repetition of that."""
     confirmed: bool = True
-    """Whether it is certain enough to wake somebody; else it is suspected, and only shown."""
+    """True if it is certain enough for an alert; otherwise it is suspected, and only shown."""
     interval: tuple[date, date] | None = None
     """The first and the last day that may be the first one of the change; None where the rule does not say: `since` alone."""
     fell_too: bool = False
-    """Whether it raised no alarm of its own and only moved with others that did."""
+    """True if it raised no alarm of its own and only moved with others that did."""
     kind: str = MEAN
-    """What moved: the mean of the series, or its spread."""
+    """The figure that moved: the mean of the series, or its spread."""
 
     @property
     def is_worse(self) -> bool:
-        """Whether it moved for the worse."""
+        """True if it moved for the worse."""
         return self.series.is_worse
 
     @property
@@ -114,5 +114,5 @@ class Finding:
 
 
 def worse(severity: str, than: str) -> bool:
-    """Whether one severity is above another."""
+    """Tell whether one severity is above another."""
     return SEVERITIES.index(severity) > SEVERITIES.index(than)

@@ -26,21 +26,21 @@ RUNS = "runs"
 
 @dataclass(frozen=True, slots=True)
 class RunCase:
-    """What the rule is asked about."""
+    """The data that the rule is asked about."""
 
     runs: ProjectRuns
     references: Mapping[str, Reference]
-    """For a series which of its days count; all of them where it is not named."""
+    """The days that count, by series; all of them if a series is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
 
     @property
     def looked(self) -> Looked:
-        """Where the rule looks."""
+        """The place where the rule looks: the named query and its parameters."""
         return Looked(QUERY, {**self.parameters, "projects": [self.runs.project]})
 
     def reference(self, agent: AgentRuns, series: str) -> Reference:
-        """Which days of a series of an agent count."""
+        """Return the days of a series of an agent that count."""
         return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
 
 
@@ -53,7 +53,7 @@ def by_runs(case: RunCase) -> Iterator[Finding]:
 
 
 def series_name(series: str) -> str:
-    """How people call a series."""
+    """Return the everyday name of a series."""
     names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 

@@ -27,7 +27,7 @@ _VERSION = re.compile(r"[\w.+-]{1,64}")
 
 
 class Plugin(NamedTuple):
-    """What the configuration says of the plugin; None is what cannot be told. `url` is where it delivers to."""
+    """The plugin's settings in the configuration; None if unknown. `url` is the address it delivers to."""
 
     is_on: bool | None
     reads_conversations: bool | None = None
@@ -53,7 +53,7 @@ def state_folders() -> list[Path]:
 
 
 def look_at_state(folder: Path) -> OpenClawState:
-    """What a state folder says."""
+    """Read a state folder."""
     config = _configuration(folder / "openclaw.json")
     versions, forms, unreadable = set(), set(), []
     for path in sorted(folder.glob(f"agents/*/agent/{DATABASE}")):

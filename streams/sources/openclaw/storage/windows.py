@@ -27,7 +27,7 @@ WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_eve
 _GROUPS = frozenset({"group", "channel"})
 _MARKS = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
 _SHARED = (":group:", ":channel:")
-"""What the key of a conversation says of who began it, and the tag that its exchanges get."""
+"""Marks in the key of a conversation that several people share; `_MARKS` say who began it, with the tag of its exchanges."""
 MAX_ENTRY = 16 * 1024 * 1024
 """Bytes of the largest entry that is read."""
 _READ = ("session_id", "session_key", "chat_type", "spawned_by")
@@ -40,7 +40,7 @@ ORDER BY event_id, {WINDOWS}.created_at, session_id
 
 
 class Fill(NamedTuple):
-    """What a session's entry says of its context: how many tokens the window of which model has."""
+    """The size of a session's context, from its entry: how many tokens the window of which model has."""
 
     window: int
     provider: str | None
@@ -48,11 +48,11 @@ class Fill(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is known of one session.
+    """The known facts about one session.
 
-    `tags` are those of all its exchanges; `multi_user` says that several people take part; `inherited` are the ids of the entries
-    that were copied from another session. `skills` are the names of those that its agent was given, `fill` is the size of its
-    context.
+    `tags` are those of all its exchanges. `multi_user` says that several people take part. `inherited` are the ids of the
+    entries that were copied from another session. `skills` are the names of those that its agent was given. `fill` is the size
+    of its context.
     """
 
     tags: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ class Window(NamedTuple):
 
 
 def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, Window]:
-    """What the database says of each session, by its id; nothing where it has no such table."""
+    """Read what the database says of each session, by its id; nothing if it has no such table."""
     if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
         return {}
     wanted = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _READ)
@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct):
 
 
 class SessionEntry(msgspec.Struct, rename="camel"):
-    """What is read of the entry of a conversation: the rest, prompts and reports, may have megabytes."""
+    """The fields that are read of a conversation's entry: the rest, prompts and reports, may have megabytes."""
 
     session_id: str | None = None
     chat_type: str | None = None
@@ -102,7 +102,7 @@ class SessionEntry(msgspec.Struct, rename="camel"):
 
 
 def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> Window:
-    """What is known of a session by the key of its conversation, the type of its chat, who spawned it, and its entry."""
+    """Return the facts about a session from the key of its conversation, its type of chat, its spawner, and its entry."""
     tags = {tag for mark, tag in _MARKS.items() if mark in key} | ({"subagent"} if spawned_by else set())
     multi_user = chat in _GROUPS or any(mark in key for mark in _SHARED)
     if entry is None:
