@@ -88,7 +88,7 @@ class PartitionReader:
             consumer.seek(self._place(partition), position)
 
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
-        """Return the range of each partition; BrokerError if the brokers do not answer in time."""
+        """Return the range of each partition; BrokerError if they cannot be read in time."""
         consumer, places = self._started(), [self._place(one) for one in partitions]
         # Of topics that it does not know the client would learn one by one, with a pause after each.
         for topic in {place.topic for place in places}:
@@ -149,7 +149,7 @@ class OutOfRangeError(Exception):
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """Raise errors of the library as BrokerError, except that a position is out of range."""
+    """Raise errors of the library as BrokerError; OffsetOutOfRangeError stays as it is."""
     try:
         yield
     except OffsetOutOfRangeError:

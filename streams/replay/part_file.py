@@ -100,7 +100,7 @@ class PartFile:
             transaction.set_watermark(REPLAY, SOURCE, result.end)
 
     def paid(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        """Return the judgements of the exchanges that this replay has asked for so far."""
+        """Return this replay's own judgements of the exchanges so far."""
         return self._paid(subjects)
 
     def settle(self, now: datetime) -> None:

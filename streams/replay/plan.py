@@ -152,7 +152,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: Mapping[str, int]
     """Questions that were asked for this replay, by outcome."""
     cost_usd: float
-    """Their cost in USD, as far as prices are known."""
+    """The cost of these questions in USD, as far as prices are known."""
     unknown_price: int
     """Questions that were asked and whose cost is not known."""
     dead_letters: int

@@ -23,7 +23,7 @@ class PeriodicTask(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the log and for pokes."""
+        """The name in the log and for pokes."""
         ...
 
     @property

@@ -86,7 +86,7 @@ class BatchMaker:
             after = page.data[-1].batch_id
 
     async def _is_of(self, batch: Batch, plan: Plan) -> bool:
-        """Tell from a batch's first result whether it carries the plan's id.
+        """Tell by a batch's first result whether its results carry the plan's id.
 
         A batch whose results are gone belongs to no plan.
         """

@@ -74,7 +74,7 @@ class OffsetTracker:
         return sum(1 for _ in takewhile(lambda one: not one.taken, reversed(self._open.get(partition, deque())))) < AHEAD
 
     def open(self, without: Collection[str] = ()) -> dict[Partition, int]:
-        """Return the number of deliveries that are not done, by partition that has such; those of some topics left out."""
+        """Count the deliveries that are not done, by partition that has any, without the topics in `without`."""
         queues = {place: queue for place, queue in self._open.items() if place[0] not in without}
         counts = {place: sum(not one.finished for one in queue) for place, queue in queues.items()}
         return {place: count for place, count in counts.items() if count}

@@ -44,7 +44,7 @@ _MAX_OUTCOMES = 100_000
 
 
 class Outcomes:
-    """The ends of commands and calls, by call id: shown on the screen before the output goes to the model."""
+    """The ends of commands and calls, by call id: reported for the screen before the output for the model."""
 
     def __init__(self) -> None:
         self._known: dict[str, Json] = {}

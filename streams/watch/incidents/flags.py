@@ -13,7 +13,7 @@ from streams.watch.rules.findings import Finding
 
 QUERY = "flag_change"
 FLAGS = "flags"
-"""The key in the evidence of an incident."""
+"""The key of the changed flags in the evidence of an incident."""
 NAMES: Mapping[str, str] = {
     "constraint_disclosure": "unexplained refusals",
     "silent_refusal": "empty answers",
