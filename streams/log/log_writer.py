@@ -105,7 +105,7 @@ class LogWriter:
 
     def unlanded_on(self, topic: str) -> int:
         """Return how many records of a topic the stages that read it do not see yet."""
-        return 0 if self._ahead is None else sum(len(entry.made.get(topic, ())) for entry in self._ahead.held())
+        return 0 if self._ahead is None else self._ahead.made[topic]
 
     def recover(self) -> None:
         """Land what the last process left in its write-ahead log: before anything else is read from the tables."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,6 +71,8 @@ class WriteAheadLog:
         """Records that are not in the tables yet."""
         self.exchanges = 0
         """Exchanges among them."""
+        self.made: Counter[str] = Counter()
+        """Records of stages among them, by topic; other threads may read it."""
 
     def recover(self, landed: int) -> None:
         """Take up what an earlier process left; `landed` is the number of the entry that the database lands next.
@@ -116,6 +118,7 @@ class WriteAheadLog:
                 self._files.delete_range(_key(self._held[0][0]), _key(self._next))
         self._held.clear()
         self.unlanded = self.exchanges = 0
+        self.made = Counter()
 
     def close(self) -> None:
         """Let go of the folder, and remove it where everything in it has landed."""
@@ -141,6 +144,7 @@ class WriteAheadLog:
         self._held.append((number, entry))
         self.unlanded += entry.records
         self.exchanges += len(entry.exchanges)
+        self.made.update({topic: len(messages) for topic, messages in entry.made.items()})
 
     def _open(self) -> Rdict:
         if self._files is None:
