@@ -115,3 +115,8 @@ class BrokerError(DriftlineError):
     """Kafka did not take or give what was asked of it; the message names the topic."""
 
     hint = "Check that the brokers run, are reachable and have the topics; what was not taken may be sent again."
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of what an error says: DuckDB adds a stack trace to some."""
+    return str(error).partition("\n")[0]

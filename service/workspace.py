@@ -14,8 +14,7 @@ from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.errors import SettingsError
 from service.settings import Settings
 from streams.engine.embedded import EmbeddedRunner, stage_progress
-from streams.log.landing import recover_closed
-from streams.log.ownership import is_fed_by_kafka, require_embedded
+from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
 from streams.topology import TOPOLOGY
 
 Clock = Callable[[], datetime]
@@ -75,7 +74,10 @@ def open_workspace(
         if writes:
             require_embedded(store)
         runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
-        recover_closed(store, runner)
+        if log_folder(settings.database).exists():
+            from streams.log.landing import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
+
+            recover_closed(store, runner)
         yield Workspace(settings, store, policy, redactor, runner, now)
 
 

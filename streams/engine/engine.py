@@ -68,7 +68,11 @@ class Engine:
         self._stages = stages
         self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now), policy)
         self._log = GroupCommit(
-            self._writer.commit, self._writer.rest, capacity=self._limits.waiting, at_once=self._limits.at_once
+            self._writer.commit,
+            self._writer.rest,
+            finish=self._writer.close,
+            capacity=self._limits.waiting,
+            at_once=self._limits.at_once,
         )
         self.broken = asyncio.Event()
         """Set when it cannot go on without a new process: the database gave up, or a stage ended by a fault of ours."""
@@ -85,7 +89,7 @@ class Engine:
         self._workers = tuple(map(self._worker, self._stages))
         loop = asyncio.get_running_loop()
         self._writer.on_landed = functools.partial(loop.call_soon_threadsafe, self._wake)
-        self._writer.on_fatal = functools.partial(loop.call_soon_threadsafe, self._commits.give_up_database)
+        self._writer.on_fatal = lambda error: loop.call_soon_threadsafe(self._commits.give_up_database, error)
         self._log.start()
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
         for task in self._tasks:
@@ -105,7 +109,6 @@ class Engine:
         self._tasks[-1].cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
-        await asyncio.to_thread(self._writer.close)
         if self.judge is not None:
             await self.judge.aclose()
         self._workers = ()
@@ -241,11 +244,16 @@ class Engine:
             self.store,
             task_judge,
             recorded=recorded_in(self.store),
-            landed=self.land_taken,
+            landed=self._insist_landed,
             commit=self._commits.insist,
             erased=self._erased,
             admission=lambda: Admission(self.redactor, self.now()),
         )
+
+    async def _insist_landed(self) -> None:
+        """Land what is in the write-ahead log alone, as soon as the tables take it. StoppedError as `Commits.insist`."""
+        if not self._writer.is_landed:
+            await self._commits.insist(Submission())
 
     def _judging_ended(self, judging: asyncio.Task[None]) -> None:
         """Nothing ends a judged stage but a stop; where something does, another process has to take it up."""

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,11 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Exchange, Record, Score, ScoringTask
 from schemas.registry import schema_of
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import STATE
+from streams.engine.stage_runs import StageOutcome
+from streams.log.admission import encode_all
 from streams.log.landing import INTAKE
 from streams.log.write_ahead import WriteAheadLog
-from streams.stage_batches import RecordBatch, StepOutcome, session_key
+from streams.stage_batches import RecordBatch, session_key
 from streams.steps.intake import IntakeStep
 from streams.upkeep.erased_now import ErasedNow
 
@@ -47,7 +47,6 @@ class DirectIntake:
     def __init__(self, store: Store, ahead: WriteAheadLog, policy: Policy, seen: KnownIdentities) -> None:
         self._store = store
         self._ahead = ahead
-        self._policy = policy
         self._seen = seen
         self._step = IntakeStep(policy)
         self._erased = ErasedNow(store)
@@ -56,7 +55,7 @@ class DirectIntake:
         self._unlanded: set[Subject] = set()
         self._commits = -1
 
-    def decide(self, exchanges: Sequence[Exchange]) -> StepOutcome | None:
+    def decide(self, exchanges: Sequence[Exchange]) -> StageOutcome | None:
         """Return what intake makes of exchanges that go to the end of the log; None where the tables have to be asked first."""
         if not self._are_new(exchanges):
             return None
@@ -65,30 +64,21 @@ class DirectIntake:
         position = self.position
         rows = [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, exchanges, strict=True))]
         try:
-            return self._step(RecordBatch(rows), states)
+            outcome = self._step(RecordBatch(rows), states)
+            return StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
         except Exception:
-            log.exception("intake failed on exchanges; they are taken session by session")
+            log.exception("intake failed on exchanges; they are taken by way of the tables, session by session")
             return None
 
     @property
     def position(self) -> int:
         """The position of the next exchange on its topic."""
-        return self._store.end_of(INTAKE.source) + self._ahead.exchanges
+        return self._store.end_of(INTAKE.source) + self._ahead.waiting[INTAKE.source]
 
-    def note(self, exchanges: Sequence[Exchange], outcome: StepOutcome) -> None:
+    def note(self, exchanges: Sequence[Exchange], outcome: StageOutcome) -> None:
         """Note what has become durable in the log."""
         self._states |= outcome.states
         self._unlanded.update(map(_identity, exchanges))
-
-    def spent(self, decisions: Iterable[ScoringTask | Score]) -> dict[str, int]:
-        """Nano-USD that the sessions of tasks have spent, by session key, where a cap asks for it."""
-        keys = {
-            session_key(one)
-            for one in decisions
-            if isinstance(one, ScoringTask) and self._policy.for_project(one.project).cap is not None
-        }
-        states = stored_states(self._cursor, SCORING.name, list(keys)) if keys else {}
-        return {key: STATE.decode(state).spent for key, state in states.items()}
 
     def landed(self, before: int) -> None:
         """Note that everything landed in a transaction that began when the database had seen so many commits."""
@@ -103,7 +93,8 @@ class DirectIntake:
         self._states.clear()
 
     @cached_property
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor of the thread that commits."""
         return self._store.cursor()
 
     def _are_new(self, exchanges: Sequence[Exchange]) -> bool:
@@ -112,7 +103,7 @@ class DirectIntake:
             return False
         if self._store.end_of(ERASURES) and any(self._erased.has(one.connection, one.session_id) for one in exchanges):
             return False
-        self._seen.read(self._cursor, INTAKE.source, self._store.end_of(INTAKE.source))
+        self._seen.read(self.cursor, INTAKE.source, self._store.end_of(INTAKE.source))
         frame = pl.DataFrame(
             {"connection": [one.connection for one in exchanges], "exchange_id": [one.exchange_id for one in exchanges]}
         )
@@ -121,13 +112,11 @@ class DirectIntake:
     def _states_of(self, keys: Sequence[str]) -> Mapping[str, bytes]:
         commits = self._store.commits
         if commits != self._commits:
-            self._states = {
-                key: state for entry in self._ahead.held() for key, state in entry.states.get(INTAKE.name, {}).items()
-            }
+            self._states = dict(self._ahead.states[INTAKE.name])
             self._commits = commits
         missing = list(dict.fromkeys(key for key in keys if key not in self._states))
         if missing:
-            self._states |= dict.fromkeys(missing) | stored_states(self._cursor, INTAKE.name, missing)
+            self._states |= dict.fromkeys(missing) | stored_states(self.cursor, INTAKE.name, missing)
         return {key: state for key in keys if (state := self._states[key]) is not None}
 
 

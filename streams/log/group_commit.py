@@ -21,9 +21,9 @@ from typing import Generic, TypeVar
 import duckdb
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
-from schemas.errors import BusyError
+from schemas.errors import BusyError, first_line
 from streams.judging.call_budget import StoppedError
-from streams.log.log_writer import TROUBLE, Committed, Submission
+from streams.log.log_writer import AGAIN_SECONDS, TROUBLE, Committed, Submission
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -31,8 +31,6 @@ PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between one try and the next: half a second, then twice as long, up to ten."""
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
-AGAIN = 1.0
-"""Seconds after which work that can wait is tried again when it has failed."""
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +39,7 @@ class GroupCommit(Generic[Work, Done]):
 
     `commit` makes all of them durable or none, and answers one outcome each. When it fails for several, each is tried alone, so that
     one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers after how many seconds
-    it is to be called again, None: once something was committed.
+    it is to be called again, None: once something was committed. `finish` is called at the end. All three run in one thread.
     """
 
     def __init__(
@@ -49,11 +47,13 @@ class GroupCommit(Generic[Work, Done]):
         commit: Callable[[Sequence[Work]], Sequence[Done]],
         rest: Callable[[], float | None],
         *,
+        finish: Callable[[], None] = lambda: None,
         capacity: int,
         at_once: int,
     ) -> None:
         self._commit = commit
         self._rest = rest
+        self._finish = finish
         self._capacity = capacity
         self._at_once = at_once
         self._waiting: deque[tuple[Work, Future[Done]]] = deque()
@@ -98,6 +98,10 @@ class GroupCommit(Generic[Work, Done]):
                 pause = 0.0
             else:
                 pause = self._rest_quietly()
+        try:
+            self._finish()
+        except Exception:
+            log.exception("the log could not be closed")
 
     def _next(self, pause: float | None) -> list[tuple[Work, Future[Done]]] | None:
         """Return what is waiting, nothing where nothing came for so many seconds; None at the end."""
@@ -129,7 +133,7 @@ class GroupCommit(Generic[Work, Done]):
             return self._rest()
         except Exception:
             log.exception("work that could wait failed")
-            return AGAIN
+            return AGAIN_SECONDS
 
 
 class Commits:
@@ -158,8 +162,7 @@ class Commits:
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
-                log.critical("%s", _first_line(error))
-                self.give_up_database()
+                self.give_up_database(error)
             raise
         self._failed_at = -RECENT
         return committed
@@ -174,9 +177,9 @@ class Commits:
         except TROUBLE as error:
             raise StoppedError from error
 
-    def give_up_database(self) -> None:
+    def give_up_database(self, error: BaseException) -> None:
         """Say that another process has to open the database again."""
-        log.critical("the database has given up and has to be opened again")
+        log.critical("the database has given up and has to be opened again: %s", first_line(error))
         self._broken.set()
 
     def give_up(self) -> None:
@@ -198,8 +201,4 @@ class Commits:
 
 def _warn(tried: RetryCallState) -> None:
     error = tried.outcome.exception() if tried.outcome else None
-    log.warning("the log took no record of the engine, trying again in %g s: %s", tried.upcoming_sleep, _first_line(error))
-
-
-def _first_line(error: BaseException | None) -> str:
-    return str(error).partition("\n")[0]
+    log.warning("the log took no record of the engine, trying again in %g s: %s", tried.upcoming_sleep, first_line(error))

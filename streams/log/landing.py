@@ -14,7 +14,7 @@ from schemas.codec.arrow import INDEX
 from schemas.records import Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import JUDGED
-from streams.log.write_ahead import Entry, WriteAheadLog, log_folder
+from streams.log.write_ahead import Entry, WriteAheadLog
 from streams.stage_batches import StageBatch
 from streams.topology import stage_named
 
@@ -29,7 +29,8 @@ def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner)
     Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again: records that
     are left out move those after them.
     """
-    entries = ahead.held()
+    # A commit can fail and yet be durable: the database says what it has.
+    entries = ahead.held(transaction.watermark(AHEAD, ""))
     if not entries:
         return Appended()
     asked, end = transaction.end_of(ERASURES), transaction.end_of(INTAKE.source)
@@ -39,9 +40,35 @@ def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner)
     if not as_decided:
         entries = [_without_intake(transaction, entry) for entry in entries]
         decide(transaction, runner, appended)
-    _keep_made(transaction, entries)
+    keep(transaction, entries)
     transaction.set_watermark(AHEAD, "", ahead.next)
     return appended
+
+
+def keep(transaction: Transaction, entries: Sequence[Entry]) -> None:
+    """Write what stages made, their states, and each one's watermark: the farthest of the entries', never back."""
+    made: dict[str, list[bytes]] = defaultdict(list)
+    dead: dict[str, list[bytes]] = defaultdict(list)
+    states: dict[str, dict[str, bytes]] = defaultdict(dict)
+    marks: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        for topic, messages in (*entry.decided.items(), *entry.made.items()):
+            made[topic] += messages
+        for topic, messages in entry.dead.items():
+            dead[topic] += messages
+        for stage, changed in entry.states.items():
+            states[stage] |= changed
+        for stage, mark in entry.marks.items():
+            marks[stage] = max(marks[stage], mark)
+    for topic, messages in made.items():
+        transaction.append(topic, messages)
+    for topic, messages in dead.items():
+        transaction.append(topic, messages, skip_known=True)
+    for stage, changed in states.items():
+        transaction.set_states(stage, changed, marks[stage])
+    for stage, mark in marks.items():
+        source = SOURCES[stage]
+        transaction.set_watermark(stage, source, max(mark, transaction.watermark(stage, source)))
 
 
 def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended) -> Sequence[tuple[str, Record]]:
@@ -57,7 +84,7 @@ def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:
     """Land what an earlier process left in the log; return how many records those were. StoreError as `WriteAheadLog.recover`."""
     with store.transaction() as transaction:
         ahead.recover(transaction.watermark(AHEAD, ""))
-        left = ahead.unlanded
+        left = ahead.waiting.total()
         land(transaction, ahead, runner)
     ahead.forget()
     return left
@@ -65,7 +92,7 @@ def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:
 
 def recover_closed(store: Store, runner: EmbeddedRunner) -> int:
     """Land what a process that was killed left beside the database, for a command that takes no exchanges in."""
-    if store.path is None or not log_folder(store.path).exists():
+    if store.path is None:
         return 0
     ahead = WriteAheadLog(store.path)
     try:
@@ -83,30 +110,4 @@ def _without_intake(transaction: Transaction, entry: Entry) -> Entry:
         if stage != INTAKE.name
     }
     marks = {stage: mark for stage, mark in entry.marks.items() if stage != INTAKE.name}
-    made = {} if entry.exchanges else entry.made
-    return msgspec.structs.replace(entry, exchanges=[], made=made, states=states, marks=marks)
-
-
-def _keep_made(transaction: Transaction, entries: Sequence[Entry]) -> None:
-    made: dict[str, list[bytes]] = defaultdict(list)
-    dead: dict[str, list[bytes]] = defaultdict(list)
-    states: dict[str, dict[str, bytes]] = defaultdict(dict)
-    marks: dict[str, int] = defaultdict(int)
-    for entry in entries:
-        for topic, messages in entry.made.items():
-            made[topic] += messages
-        for topic, messages in entry.dead.items():
-            dead[topic] += messages
-        for stage, changed in entry.states.items():
-            states[stage] |= changed
-        for stage, mark in entry.marks.items():
-            marks[stage] = max(marks[stage], mark)
-    for topic, messages in made.items():
-        transaction.append(topic, messages)
-    for topic, messages in dead.items():
-        transaction.append(topic, messages, skip_known=True)
-    for stage, changed in states.items():
-        transaction.set_states(stage, changed, marks[stage])
-    for stage, mark in marks.items():
-        source = SOURCES[stage]
-        transaction.set_watermark(stage, source, max(mark, transaction.watermark(stage, source)))
+    return msgspec.structs.replace(entry, exchanges=[], decided={}, states=states, marks=marks)

@@ -11,24 +11,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+import msgspec
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
-from analytics.store.store import Appended, Store, Transaction
+from analytics.store.stage_states import stored_states
+from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
-from schemas.errors import StoreError
+from schemas.errors import StoreError, first_line
 from schemas.records import Exchange, Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
+from streams.engine.stage_runs import StageOutcome
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
-from streams.log.admission import Accepted, encode_all
+from streams.log.admission import Accepted
 from streams.log.direct_intake import DirectIntake, decisions_of
-from streams.log.landing import INTAKE, decide, land, recover
+from streams.log.landing import INTAKE, decide, keep, land, recover
 from streams.log.write_ahead import Entry, WriteAheadLog
-from streams.stage_batches import StepOutcome, session_key
+from streams.stage_batches import session_key
 from streams.topology import stage_named
 
 DIAGNOSIS = stage_named("diagnosis")
@@ -40,7 +43,7 @@ LAND_RECORDS = 5_000
 MOST_UNLANDED = 50_000
 """Records that may be in the write-ahead log alone; beyond that the tables have to take some first."""
 AGAIN_SECONDS = 1.0
-"""Seconds after which exchanges that did not land are tried again."""
+"""Seconds after which work that can wait, such as a landing, is tried again when it has failed."""
 log = logging.getLogger(__name__)
 WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
@@ -95,7 +98,7 @@ class LogWriter:
         """Why what was taken in does not land, in words; nothing where it does."""
         self.on_landed: Callable[[], object] = lambda: None
         """Called in the committing thread when the tables show more records."""
-        self.on_fatal: Callable[[], object] = lambda: None
+        self.on_fatal: Callable[[BaseException], object] = lambda _: None
         """Called in the committing thread when the database has given up and has to be opened again."""
 
     @property
@@ -105,7 +108,7 @@ class LogWriter:
 
     def unlanded_on(self, topic: str) -> int:
         """Return how many records of a topic the stages that read it do not see yet."""
-        return 0 if self._ahead is None else self._ahead.made[topic]
+        return 0 if self._ahead is None else self._ahead.waiting[topic]
 
     def recover(self) -> None:
         """Land what the last process left in its write-ahead log: before anything else is read from the tables."""
@@ -139,7 +142,7 @@ class LogWriter:
         return None if self._due == math.inf else max(0.0, self._due - self._clock())
 
     def close(self) -> None:
-        """Land what has not, and let go of the write-ahead log."""
+        """Land what has not, and let go of the write-ahead log; called in the committing thread, as all that lands."""
         if self._ahead is None:
             return
         try:
@@ -153,10 +156,10 @@ class LogWriter:
         """Make the group durable in the write-ahead log; None where it has to go to the tables."""
         if self._direct is None or self._ahead is None or not all(map(_is_direct, group)):
             return None
-        if self._ahead.unlanded >= MOST_UNLANDED:
+        if self._ahead.waiting.total() >= MOST_UNLANDED:
             return None
         exchanges = [exchange for one in group for exchange in one.exchanges]
-        outcome = self._direct.decide(exchanges) if exchanges else StepOutcome()
+        outcome = self._direct.decide(exchanges) if exchanges else StageOutcome()
         if outcome is None:
             return None
         self._ahead.append(self._entry(group, outcome, self._direct.position))
@@ -164,35 +167,41 @@ class LogWriter:
         if self._due == math.inf:
             self._due = self._clock() + LAND_SECONDS
         decisions = decisions_of(outcome.records)
-        spent = self._direct.spent(decisions.values())
+        spent = _spent(self._direct.cursor, decisions.values(), self._ahead.states[SCORING.name])
         return [Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decisions, spent) for one in group]
 
-    def _entry(self, group: Sequence[Submission], outcome: StepOutcome, position: int) -> Entry:
-        made = _merged([encode_all(outcome.records), *(one.made for one in group)])
+    def _entry(self, group: Sequence[Submission], outcome: StageOutcome, position: int) -> Entry:
+        """Return the entry of a group that goes into the log, with what intake made of its exchanges."""
         exchanges = _merged(one.outside for one in group if one.exchanges)
         dead = _merged(one.outside for one in group if not one.exchanges)
-        states, marks = {}, {}
+        entry = _of_stages(group)
         if exchanges.records:
-            states[INTAKE.name] = outcome.states
-            marks[INTAKE.name] = position + exchanges.records
-        for one in group:
-            if one.stage is not None:
-                states.setdefault(one.stage.name, {}).update(one.states)
-                marks[one.stage.name] = max(marks.get(one.stage.name, 0), one.watermark)
-        taken = exchanges.messages.get(INTAKE.source, [])
-        return Entry(position, self._store.end_of(ERASURES), taken, made.messages, dead.messages, states, marks)
+            entry.states[INTAKE.name] = outcome.states
+            entry.marks[INTAKE.name] = position + exchanges.records
+        return msgspec.structs.replace(
+            entry,
+            position=position,
+            erasures=self._store.end_of(ERASURES),
+            exchanges=exchanges.messages.get(INTAKE.source, []),
+            decided=outcome.made.messages,
+            dead=dead.messages,
+        )
 
     def _land_if_due(self) -> None:
-        if self._ahead is None or self._ahead.is_empty or (self._clock() < self._due and self._ahead.unlanded < LAND_RECORDS):
+        if (
+            self._ahead is None
+            or self._ahead.is_empty
+            or (self._clock() < self._due and self._ahead.waiting.total() < LAND_RECORDS)
+        ):
             return
         try:
             self._commit_to_tables([])
         except TROUBLE as error:
             # What was promised is durable; it is tried again, and readers are told by those who ask for it to land.
-            self.failing, self._due = str(error).partition("\n")[0], self._clock() + AGAIN_SECONDS
+            self.failing, self._due = first_line(error), self._clock() + AGAIN_SECONDS
             log.warning("what was taken in does not land, trying again: %s", self.failing)
             if isinstance(error, duckdb.FatalException):
-                self.on_fatal()
+                self.on_fatal(error)
 
     def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
         try:
@@ -205,18 +214,15 @@ class LogWriter:
         with self._store.transaction() as transaction:
             commits = self._store.commits
             landed = Appended() if self._ahead is None else land(transaction, self._ahead, self._runner)
-            made = _merged(one.made for one in group)
-            for topic, messages in made.messages.items():
-                transaction.append(topic, messages)
+            keep(transaction, [_of_stages(group)])
             outside = _merged(one.outside for one in group)
             appended = {
                 topic: transaction.append(topic, messages, skip_known=True, seen=self._seen)
                 for topic, messages in outside.messages.items()
             }
-            self._move(transaction, group)
             intake = appended.get(INTAKE.source)
             decisions = {} if intake is None else decisions_of(decide(transaction, self._runner, intake))
-            spent = _spent(transaction, decisions.values())
+            spent = _spent(transaction.connection, decisions.values(), {})
         self._seen.add(INTAKE.source, landed.frames)
         for topic, done in appended.items():
             self._seen.add(topic, done.frames)
@@ -239,7 +245,7 @@ class LogWriter:
         self._due, self.failing = math.inf, ""
         if self._direct is None or self._ahead is None:
             return
-        had = self._ahead.unlanded
+        had = self._ahead.waiting.total()
         self._ahead.forget()
         self._direct.landed(commits)
         if decided:
@@ -247,19 +253,25 @@ class LogWriter:
         if had:
             self.on_landed()
 
-    def _move(self, transaction: Transaction, group: Sequence[Submission]) -> None:
-        """Move the states of stages, and each one's watermark to the farthest that one of the group has."""
-        for stage in {one.stage for one in group if one.stage is not None}:
-            theirs = [one for one in group if one.stage is stage]
-            states = {key: state for one in theirs for key, state in one.states.items()}
-            mark = max(transaction.watermark(stage.name, stage.source), *(one.watermark for one in theirs))
-            transaction.set_states(stage.name, states, mark)
-            transaction.set_watermark(stage.name, stage.source, mark)
+
+def _of_stages(group: Sequence[Submission]) -> Entry:
+    """Return what judged stages have submitted, together."""
+    states: dict[str, dict[str, bytes]] = {}
+    marks: dict[str, int] = {}
+    for one in group:
+        if one.stage is not None:
+            states.setdefault(one.stage.name, {}).update(one.states)
+            marks[one.stage.name] = max(marks.get(one.stage.name, 0), one.watermark)
+    return Entry(made=_merged(one.made for one in group).messages, states=states, marks=marks)
 
 
-def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -> dict[str, int]:
+def _spent(
+    connection: duckdb.DuckDBPyConnection, decisions: Iterable[ScoringTask | Score], unlanded: Mapping[str, bytes]
+) -> dict[str, int]:
+    """Return what the sessions of tasks have spent; `unlanded` are states that are newer than the tables'."""
     keys = {session_key(one) for one in decisions if isinstance(one, ScoringTask)}
-    states = transaction.states(SCORING.name, list(keys)) if keys else {}
+    states = stored_states(connection, SCORING.name, list(keys)) if keys else {}
+    states |= {key: unlanded[key] for key in keys & unlanded.keys()}
     return {key: STATE.decode(state).spent for key, state in states.items()}
 
 

@@ -1,6 +1,8 @@
-"""Ownership of a database: the embedded runner fills it, or a sink that reads Kafka, never both."""
+"""Ownership of a database: the embedded runner fills it, by way of a write-ahead log, or a sink that reads Kafka, never both."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from analytics.store.store import Store
 from schemas.errors import SettingsError
@@ -8,6 +10,11 @@ from schemas.registry import topics
 
 SINK = "sink"
 """Consumer of the watermarks of what was read from Kafka."""
+
+
+def log_folder(database: Path) -> Path:
+    """Return the folder of a database's write-ahead log; it is there while a server has the database, and after one was killed."""
+    return database.with_name(f"{database.name}.ahead")
 
 
 def is_fed_by_kafka(store: Store) -> bool:

@@ -1,4 +1,4 @@
-"""The write-ahead log of a database: records that are durable and not in the tables yet.
+"""The write-ahead log of a database: records that are durable and not in the tables yet. README.md has its theory of operation.
 
 1. An entry is what was committed together: exchanges and what intake decided on them, and what judged stages made. It is synced before
    anybody is answered.
@@ -12,34 +12,40 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 
 from schemas.errors import StoreError
+from streams.log.ownership import log_folder
 
-SUFFIX = ".ahead"
+EXCHANGES = "exchanges"
+"""Topic of the records from outside that go through the log."""
 _DISK = "Make room where the database is: nothing was written, and what was taken in before stays."
 _DAMAGED = (
     "The write-ahead log is damaged, and exchanges that were accepted may be in it alone. Put back a copy of it, or move it away: "
     "the database then goes on without them."
 )
 _KEPT_FILES = 2
+"""Files of RocksDB's own account of what it did; it keeps a thousand by itself."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     """Records that were committed together, encoded: new exchanges from outside, and records that stages made."""
 
-    position: int
+    position: int = 0
     """Position of the first exchange on its topic."""
-    erasures: int
+    erasures: int = 0
     """Erasures that the database had been asked for."""
     exchanges: list[bytes] = []
+    decided: dict[str, list[bytes]] = {}
+    """What intake made of the exchanges, by topic."""
     made: dict[str, list[bytes]] = {}
-    """Records of stages by topic."""
+    """Records of judged stages by topic."""
     dead: dict[str, list[bytes]] = {}
     """Dead letters by topic; the tables may have them already."""
     states: dict[str, dict[str, bytes]] = {}
@@ -47,15 +53,12 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     marks: dict[str, int] = {}
     """The position that each stage reads next."""
 
-    @property
-    def records(self) -> int:
-        """How many records there are."""
-        return len(self.exchanges) + sum(map(len, [*self.made.values(), *self.dead.values()]))
-
-
-def log_folder(database: Path) -> Path:
-    """The folder of a database's write-ahead log."""
-    return database.with_name(database.name + SUFFIX)
+    def counts(self) -> Counter[str]:
+        """Return the number of records by topic."""
+        found = Counter({EXCHANGES: len(self.exchanges)})
+        for part in (self.decided, self.made, self.dead):
+            found.update({topic: len(messages) for topic, messages in part.items()})
+        return found
 
 
 class WriteAheadLog:
@@ -67,12 +70,10 @@ class WriteAheadLog:
         self._next = 0
         self._is_read = False
         self._held: deque[tuple[int, Entry]] = deque()
-        self.unlanded = 0
-        """Records that are not in the tables yet."""
-        self.exchanges = 0
-        """Exchanges among them."""
-        self.made: Counter[str] = Counter()
-        """Records of stages among them, by topic; other threads may read it."""
+        self.waiting: Counter[str] = Counter()
+        """How many records are not in the tables yet, by topic; other threads may look a topic up."""
+        self.states: dict[str, dict[str, bytes]] = defaultdict(dict)
+        """The newest states that are not in the tables yet, by stage and session key."""
 
     def recover(self, landed: int) -> None:
         """Take up what an earlier process left; `landed` is the number of the entry that the database lands next.
@@ -86,10 +87,9 @@ class WriteAheadLog:
 
     def append(self, entry: Entry) -> None:
         """Make an entry durable. StoreError when it is not; then it is as if it had never been brought."""
+        files = self._open()
         try:
-            self._open()[_key(self._next)] = msgspec.msgpack.encode(entry)
-        except StoreError:
-            raise
+            files[_key(self._next)] = msgspec.msgpack.encode(entry)
         except Exception as error:  # RocksDB has no error type of its own
             # After a failed write RocksDB refuses all others until it is opened again; the number is written anew.
             self._shut()
@@ -97,9 +97,9 @@ class WriteAheadLog:
         self._hold(self._next, entry)
         self._next += 1
 
-    def held(self) -> Sequence[Entry]:
-        """The entries that have not landed, in order."""
-        return [entry for _, entry in self._held]
+    def held(self, landed: int) -> Sequence[Entry]:
+        """Return the entries that the database has not landed, in order; `landed` is the number of the entry that it lands next."""
+        return [entry for number, entry in self._held if number >= landed]
 
     @property
     def is_empty(self) -> bool:
@@ -117,8 +117,8 @@ class WriteAheadLog:
             with contextlib.suppress(Exception):  # what stays is left out by its number
                 self._files.delete_range(_key(self._held[0][0]), _key(self._next))
         self._held.clear()
-        self.unlanded = self.exchanges = 0
-        self.made = Counter()
+        self.waiting = Counter()
+        self.states.clear()
 
     def close(self) -> None:
         """Let go of the folder, and remove it where everything in it has landed."""
@@ -128,7 +128,7 @@ class WriteAheadLog:
 
     def _take_up(self, landed: int) -> None:
         for key, value in list(self._open().items()):
-            number = _number(key)
+            number = int.from_bytes(cast("bytes", key), "big")
             self._next = max(self._next, number + 1)
             if number >= landed:
                 self._hold(number, msgspec.msgpack.decode(value, type=Entry))
@@ -142,9 +142,9 @@ class WriteAheadLog:
 
     def _hold(self, number: int, entry: Entry) -> None:
         self._held.append((number, entry))
-        self.unlanded += entry.records
-        self.exchanges += len(entry.exchanges)
-        self.made.update({topic: len(messages) for topic, messages in entry.made.items()})
+        self.waiting.update(entry.counts())
+        for stage, changed in entry.states.items():
+            self.states[stage] |= changed
 
     def _open(self) -> Rdict:
         if self._files is None:
@@ -172,7 +172,3 @@ class WriteAheadLog:
 
 def _key(number: int) -> bytes:
     return number.to_bytes(8, "big")
-
-
-def _number(key: object) -> int:
-    return int.from_bytes(key, "big") if isinstance(key, bytes) else 0

@@ -22,7 +22,7 @@ import duckdb
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
-from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError
+from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
 from schemas.registry import topics
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
@@ -222,7 +222,7 @@ class Sink:
                 await work()
             except duckdb.FatalException as error:
                 hint = "Make room where the file is, then start again: what is on the topics is taken up."
-                raise StoreError(f"{self._store.path}: {_first_line(error)}", hint=hint) from error
+                raise StoreError(f"{self._store.path}: {first_line(error)}", hint=hint) from error
             except (DriftlineError, duckdb.OperationalError) as error:
                 await self._pause(error, pause)
                 if self._stopping.is_set():
@@ -234,7 +234,7 @@ class Sink:
 
     async def _pause(self, error: Exception, seconds: float) -> None:
         """Say what is wrong when that is news, and wait, but not for a stop."""
-        words = _first_line(error)
+        words = first_line(error)
         if words != self._stuck:
             log.warning("what is on the topics does not land, trying again: %s", words)
         self._stuck = words
@@ -257,7 +257,3 @@ def partitions_on(connection: KafkaConnection) -> list[Partition]:
     if missing := [connection.topic(name) for name in topics() if name not in there]:
         raise SettingsError(f"topics are missing: {', '.join(missing)}", hint="Create them with `driftline topics create`.")
     return [(name, number) for name in topics() for number in range(there[name].partitions)]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

@@ -12,7 +12,7 @@ from typing import Any
 import builders as build
 import duckdb
 import pytest
-from engines import NOW, Clock, engine_over, policy_of
+from engines import NOW, Clock, MoodyJudge, engine_over, policy_of
 from hypothesis import given
 from hypothesis import strategies as st
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
@@ -35,7 +35,8 @@ from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Verdict
 from streams.log.ingest_outcome import Taken
 from streams.log.landing import recover, recover_closed
-from streams.log.write_ahead import Entry, WriteAheadLog, log_folder
+from streams.log.ownership import log_folder
+from streams.log.write_ahead import Entry, WriteAheadLog
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
 TURNS = 6
@@ -57,9 +58,30 @@ def turns(session: str, count: int = TURNS) -> list[Exchange]:
     return [build.exchange(session, number) for number in range(1, count + 1)]
 
 
+def erasure_of(session: str) -> Erasure:
+    """A request to erase a session."""
+    connection = build.exchange(session, 1).connection
+    return Erasure(
+        erasure_id="1", connection=connection, session_id=session, requested_by="me", occurred_at=NOW, ingested_at=NOW
+    )
+
+
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a loop of its own."""
     return asyncio.run(work)
+
+
+def assert_nothing_is_there_twice(store: Store) -> None:
+    """Each identity is in its table once."""
+    identities = {
+        "exchanges": "connection, exchange_id",
+        "scoring_tasks": "connection, exchange_id, revision",
+        "scores": "score_id, revision",
+        "judgements": "judgement_id",
+    }
+    for table, identity in identities.items():
+        assert rows(store, f"SELECT 1 FROM log.{table} LIMIT 1")
+        assert not rows(store, f"SELECT 1 FROM log.{table} GROUP BY {identity} HAVING count(*) > 1"), table
 
 
 def never_lands(engine: Engine) -> None:
@@ -73,6 +95,20 @@ def copied(tmp_path: Path) -> Path:
     folder = tmp_path / "after"
     folder.mkdir()
     return folder / "store.duckdb"
+
+
+async def all_judged(engine: Engine) -> None:
+    """Return when nothing waits to be judged, without landing what came of it."""
+    while sum(engine.state().queues.values()):  # noqa: ASYNC110 - nothing tells that the tables show no work
+        await asyncio.sleep(0)
+
+
+async def judged_in_the_log(engine: Engine) -> None:
+    """Take a session in and have it judged; its judgements and scores are in the log alone."""
+    await engine.take_exchanges(turns("s"))
+    await engine.land_taken()
+    never_lands(engine)
+    await all_judged(engine)
 
 
 def copy_of(store: Store, to: Path) -> None:
@@ -208,16 +244,8 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
 
     run(work())
     with Store(copied) as later:
-        request = Erasure(
-            erasure_id="1",
-            connection=turns("gone")[0].connection,
-            session_id="gone",
-            requested_by="me",
-            occurred_at=NOW,
-            ingested_at=NOW,
-        )
         with later.transaction() as transaction:
-            transaction.append("erasures", [encode(request)])
+            transaction.append("erasures", [encode(erasure_of("gone"))])
         recover_closed(later, runner_of(later))
         assert [("stays", TURNS)] == rows(later, "SELECT session_id, count(*) FROM log.exchanges GROUP BY ALL")
         assert [("stays",)] == rows(later, "SELECT DISTINCT session_id FROM log.scores")
@@ -295,8 +323,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
             judge.engine = engine
             await engine.take_exchange(build.exchange("s", 1))
             await engine.land_taken()
-            while sum(engine.state().queues.values()):  # noqa: ASYNC110 - nothing tells that the tables show no work
-                await asyncio.sleep(0)
+            await all_judged(engine)
             copy_of(store, copied)
 
     async def goes_on(later: Store) -> None:
@@ -323,3 +350,53 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
                 return await context.ask(lambda cursor: len(cursor.execute("SELECT 1 FROM log.exchanges").fetchall()))
 
     assert run(work()) == TURNS
+
+
+def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was paid for once must not be counted twice, whatever happens between the commit and the deletion."""
+
+    async def work() -> None:
+        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+            await judged_in_the_log(engine)
+            await engine.take_exchanges(turns("t"))
+            with monkeypatch.context() as patched:
+                patched.setattr("streams.log.log_writer.LogWriter._note_landed", fails)
+                with pytest.raises(duckdb.IOException):
+                    await engine.land_taken()
+            await engine.drained()
+
+    def fails(*_: object, **__: object) -> None:
+        raise duckdb.IOException("the commit was durable")
+
+    run(work())
+    assert 2 * TURNS == store.count("exchanges")
+    assert_nothing_is_there_twice(store)
+
+
+def test_two_stops_at_once_land_once(store: Store) -> None:
+    """A person who presses Ctrl-C again is in a hurry, and not asking for everything a second time."""
+
+    async def work() -> None:
+        engine = Engine(store, Policy(), Redactor(Policy().redaction), Clock(), judge=MoodyJudge(0, lambda _: "{}"))
+        await engine.start()
+        await judged_in_the_log(engine)
+        await engine.take_exchanges(turns("t"))
+        await asyncio.gather(engine.stop(), engine.stop(0))
+
+    run(work())
+    assert 2 * TURNS == store.count("exchanges")
+    assert_nothing_is_there_twice(store)
+
+
+def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -> None:
+    """What a group has committed together is of many sessions: one that is erased takes nothing of the others along."""
+    ahead = WriteAheadLog(store.path or Path())
+    recover(store, ahead, runner_of(store))
+    kept = build.judgement("stays", 1)
+    ahead.append(Entry(0, 0, [encode(build.exchange("gone", 1))], made={"judgements": [encode(kept)]}))
+    ahead._shut()
+    with store.transaction() as transaction:
+        transaction.append("erasures", [encode(erasure_of("gone"))])
+    recover_closed(store, runner_of(store))
+    assert [("stays",)] == rows(store, "SELECT session_id FROM log.judgements")
+    assert 0 == store.count("exchanges")

@@ -25,7 +25,7 @@ from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_ju
 from service.kafka import framing_of
 from service.settings import Settings
 from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
-from streams.log.write_ahead import log_folder
+from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
