@@ -137,7 +137,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
-    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries)
+    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.land_taken)
     for part in ROUTERS:
         app.include_router(part.router)
     describe(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,6 +12,10 @@ from schemas.errors import BusyError
 from service.queries.query_processes import ask
 from service.queries.query_protocol import Outcome, QueryLimits, Question
 from service.queries.snapshot_cache import Snapshots
+
+
+async def _nothing() -> None:
+    """Land nothing: the store has everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,17 @@ class Answer:
 
 
 class QueryPool:
-    """Answers questions about a store; made once for a server."""
+    """Answers questions about a store; made once for a server. `land` brings what is durable elsewhere into the store."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], limits: QueryLimits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        limits: QueryLimits | None = None,
+        land: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
         self.limits = limits or QueryLimits()
-        self._snapshots = Snapshots(store, now, self.limits)
+        self._snapshots = Snapshots(store, now, self.limits, land)
         self._running = 0
 
     async def answer(self, question: Question) -> Answer:

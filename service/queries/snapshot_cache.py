@@ -5,6 +5,7 @@
    statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
 3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
    that it holds no room in vain and nothing that was deleted lives on in it.
+4. What was answered before the time that a snapshot says is in it: `land` is awaited after that time is read, and before the copy.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import duckdb
 
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
@@ -57,8 +60,10 @@ class Snapshot:
 class Snapshots:
     """The present snapshot of a store, and the making of the next one."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], limits: QueryLimits) -> None:
-        self._store, self._now, self._limits = store, now, limits
+    def __init__(
+        self, store: Store, now: Callable[[], datetime], limits: QueryLimits, land: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store, self._now, self._limits, self._land = store, now, limits, land
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
 
@@ -120,7 +125,7 @@ class Snapshots:
             self._replace(made)
             kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
             asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
-        except (DriftlineError, OSError):
+        except (DriftlineError, duckdb.Error, OSError):
             log.exception("no snapshot for analysts was made")
         finally:
             self._making = None
@@ -135,6 +140,7 @@ class Snapshots:
         try:
             await asyncio.to_thread(_prepare, folder, path)
             at = self._now()
+            await self._land()
             changes = await asyncio.to_thread(copy_database, self._store, copy)
             await build(copy, target, spill, self._limits)
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)

@@ -427,6 +427,24 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_was_durable_elsewhere_before_a_snapshots_time_is_in_it(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Exchanges are answered once they are in the write-ahead log: a copy that is made before they land would lack what it promises."""
+    landings: list[datetime] = []
+    with Store(tmp_path / "fleet.duckdb") as store:
+
+        async def land() -> None:
+            landings.append(now())
+            put(store, 3)
+
+        query_pool = QueryPool(store, now, LIMITS, land)
+        answer = loop.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        loop.run(query_pool.close())
+
+    assert [{"n": 3}] == rows(answer)
+    assert [True] == [answer.at <= at for at in landings]
+
+
+@pytest.mark.usefixtures("quick")
 def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.Runner) -> None:
     """It has no name once it is open; what a crash left is removed with the next one."""
     leftovers = tmp_path / "fleet.duckdb.analysts"
