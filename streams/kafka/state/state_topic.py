@@ -90,7 +90,6 @@ class StateTopic:
         place = TopicPartition(self._connection.topic(self.name), partition)
         try:
             await clients.start(consumer)
-            consumer.assign([place])
             end = await self._source_end(consumer, partition)
             self._values.begin(partition, end)
             await self._load(consumer, place)
@@ -117,6 +116,8 @@ class StateTopic:
         first = (await consumer.beginning_offsets([place]))[place]
         end = (await consumer.end_offsets([place]))[place]
         start = max(self._read.get(place.partition, 0), first)
+        # Not before: a broker answers a question about offsets only after the fetch before it on the same connection, half a second later.
+        consumer.assign([place])
         consumer.seek(place, start)
         count, outlived = 0, set[bytes]()
         async for records in read_until(consumer, place, end, READ_SECONDS):

@@ -90,7 +90,6 @@ async def read_calls(
     place = TopicPartition(connection.topic(JUDGEMENTS), partition)
     try:
         await clients.start(consumer)
-        consumer.assign([place])
         await _read(consumer, place, since, calls, states)
     except (KafkaError, TimeoutError) as error:
         words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
@@ -107,6 +106,8 @@ async def _read(
     if found is None:
         return
     end = (await consumer.end_offsets([place]))[place]
+    # Not before: a broker answers a question about offsets only after the fetch before it on the same connection.
+    consumer.assign([place])
     consumer.seek(place, found.offset)
     async for records in read_until(consumer, place, end, READ_SECONDS):
         await asyncio.to_thread(_take_in, calls, records, states, place.partition)
