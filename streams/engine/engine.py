@@ -66,7 +66,8 @@ class Engine:
         self.judge_name = judge_name
         self._limits = limits or EngineLimits()
         self._stages = stages
-        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now), policy)
+        self._unjudged = () if judge is not None else tuple(stages)
+        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now), policy, unjudged=self._unjudged)
         self._log = GroupCommit(
             self._writer.commit,
             self._writer.rest,
@@ -78,7 +79,8 @@ class Engine:
         """Set when it cannot go on without a new process: the database gave up, or a stage ended by a fault of ours."""
         self._commits = Commits(self._log, self.broken)
         self._workers: tuple[JudgingWorker, ...] = ()
-        self._stopping = False
+        self._is_started = self._stopping = False
+        self._moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._calls = JudgeCalls()
         self._erased = ErasedNow(store)
@@ -86,22 +88,24 @@ class Engine:
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
         await asyncio.to_thread(self._catch_up)
-        self._workers = tuple(map(self._worker, self._stages))
+        if self.judge is not None:
+            self._workers = tuple(self._worker(stage, self.judge) for stage in self._stages)
         loop = asyncio.get_running_loop()
-        self._writer.on_landed = functools.partial(loop.call_soon_threadsafe, self._wake)
+        self._writer.on_moved = functools.partial(loop.call_soon_threadsafe, self._wake)
         self._writer.on_fatal = lambda error: loop.call_soon_threadsafe(self._commits.give_up_database, error)
         self._log.start()
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
         for task in self._tasks:
             task.add_done_callback(self._judging_ended)
         self._tasks.append(asyncio.create_task(self._close_idle_sessions()))
+        self._is_started = True
 
     async def stop(self, grace: float = 20.0) -> None:
         """Finish what is being judged, for `grace` seconds at most, commit what waits, and end.
 
         Called again while it stops, with less grace, it hurries.
         """
-        if not self._workers:
+        if not self._is_started:
             return
         self._stopping = True
         await asyncio.gather(*(worker.stop(grace) for worker in self._workers))
@@ -111,7 +115,7 @@ class Engine:
         await asyncio.to_thread(self._log.close)
         if self.judge is not None:
             await self.judge.aclose()
-        self._workers = ()
+        self._workers, self._is_started = (), False
 
     async def take_exchange(self, exchange: Exchange) -> Taken:
         """Take an exchange in: durable and decided on return.
@@ -198,12 +202,13 @@ class Engine:
     def state(self) -> EngineState:
         """How it is at this moment."""
         why_not, queues = "it is not started", {"commits": 0, **{stage.queue: 0 for stage in self._stages}, "sessions": 0}
-        if self._workers:
+        if self._is_started:
             why_not = self._why_not()
-            pending = {
+            queues |= {"commits": self._log.waiting, "sessions": sum(worker.sessions for worker in self._workers)}
+            queues |= {stage.queue: self._writer.pending(stage) for stage in self._unjudged}
+            queues |= {
                 worker.stage.queue: worker.pending + self._writer.unlanded_on(worker.stage.source) for worker in self._workers
             }
-            queues |= {"commits": self._log.waiting, **pending, "sessions": sum(worker.sessions for worker in self._workers)}
         return EngineState(not why_not, why_not, queues, self._calls.outcomes, self._calls.spent_usd)
 
     def _why_not(self) -> str:
@@ -217,7 +222,7 @@ class Engine:
 
     async def drained(self) -> None:
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
-        if not self._workers:
+        if not self._is_started:
             return
         await self.land_taken()
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._judged()), asyncio.create_task(self.broken.wait())]
@@ -231,14 +236,17 @@ class Engine:
         for worker in self._workers:
             await worker.drained()
             await self.land_taken()
+        while any(map(self._writer.pending, self._unjudged)):
+            self._moved.clear()
+            await self._moved.wait()
 
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
         return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
-    def _worker(self, stage: JudgedStage[Any]) -> JudgingWorker:
-        task_judge = TaskJudge(stage, self.policy, self.judge, self.record, self.now)
+    def _worker(self, stage: JudgedStage[Any], judge: Judge) -> JudgingWorker:
+        task_judge = TaskJudge(stage, self.policy, judge, self.record, self.now)
         return JudgingWorker(
             stage,
             self.store,
@@ -277,6 +285,7 @@ class Engine:
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
 
     def _wake(self) -> None:
+        self._moved.set()
         for worker in self._workers:
             worker.wake()
 

@@ -2,15 +2,18 @@
 
 1. An exchange is certainly new when neither the tables nor the log can have its identity, and it comes once in its group. For all others
    the tables are asked, which takes a transaction.
-2. Intake works on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
+2. Stages work on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
    the database meanwhile; those of exchanges that have not landed are in the log's entries.
 3. What is answered is what lands: the log has the decision, too.
+4. Without a judge, scoring follows intake at once, unless earlier tasks wait. Nothing can have been recorded of an exchange that is new.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,12 +27,15 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Exchange, Record, Score, ScoringTask
 from schemas.registry import schema_of
-from streams.engine.stage_runs import StageOutcome
-from streams.log.admission import encode_all
+from streams.judging.judged_stages import SCORING
+from streams.judging.judged_state import STATE
+from streams.judging.recorded_judgements import nothing_recorded
+from streams.log.admission import Accepted, encode_all
 from streams.log.landing import INTAKE
 from streams.log.write_ahead import WriteAheadLog
-from streams.stage_batches import RecordBatch, session_key
+from streams.stage_batches import RecordBatch, StepOutcome, session_key
 from streams.steps.intake import IntakeStep
+from streams.steps.judging import JudgingStep
 from streams.upkeep.erased_now import ErasedNow
 
 if TYPE_CHECKING:
@@ -41,43 +47,64 @@ log = logging.getLogger(__name__)
 Decisions = dict["Subject", ScoringTask | Score]
 
 
-class DirectIntake:
-    """See the module. Belongs to the thread that commits."""
+@dataclass
+class Decided:
+    """The outcome of stages on exchanges: encoded records, and the states and positions of each stage."""
 
-    def __init__(self, store: Store, ahead: WriteAheadLog, policy: Policy, seen: KnownIdentities) -> None:
+    position: int = 0
+    """Position of the first exchange on its topic."""
+    made: Accepted = field(default_factory=Accepted)
+    decisions: Decisions = field(default_factory=dict)
+    states: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    spent: dict[str, int] = field(default_factory=dict)
+    """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
+
+    def add(self, stage: str, outcome: StepOutcome, mark: int) -> None:
+        """Add the outcome of a stage, which reads on at `mark`."""
+        self.made.extend(encode_all(outcome.records))
+        self.states[stage] = outcome.states
+        self.marks[stage] = mark
+
+
+class DirectIntake:
+    """See the module. Belongs to the thread that commits. `scores`: no judge is asked, so scoring is done here, too."""
+
+    def __init__(self, store: Store, ahead: WriteAheadLog, policy: Policy, seen: KnownIdentities, *, scores: bool) -> None:
         self._store = store
         self._ahead = ahead
         self._seen = seen
-        self._step = IntakeStep(policy)
+        self._intake = IntakeStep(policy)
+        self._scoring = JudgingStep(SCORING, policy, nothing_recorded) if scores else None
         self._erased = ErasedNow(store)
-        self._states: dict[str, bytes | None] = {}
-        """By session key; None: the session has no state."""
+        self._states: dict[str, dict[str, bytes | None]] = defaultdict(dict)
+        """By stage and session key; None: the session has no state."""
         self._unlanded: set[Subject] = set()
         self._commits = -1
 
-    def decide(self, exchanges: Sequence[Exchange]) -> StageOutcome | None:
-        """Return what intake makes of exchanges that go to the end of the log; None where the tables have to be asked first."""
+    def decide(self, exchanges: Sequence[Exchange], scored: int) -> Decided | None:
+        """Return what comes of exchanges that go to the end of the log; None where the tables have to be asked first.
+
+        `scored` is the position of the task that scoring reads next.
+        """
+        if not exchanges:
+            return Decided()
         if not self._are_new(exchanges):
             return None
-        keys = list(map(session_key, exchanges))
-        states = self._states_of(keys)
-        position = self.position
-        rows = [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, exchanges, strict=True))]
         try:
-            outcome = self._step(RecordBatch(rows), states)
-            return StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
+            return self._decided(exchanges, scored)
         except Exception:
-            log.exception("intake failed on exchanges; they are taken by way of the tables, session by session")
+            log.exception("a stage failed on exchanges; they are taken by way of the tables, session by session")
             return None
 
-    @property
-    def position(self) -> int:
-        """The position of the next exchange on its topic."""
-        return self._store.end_of(INTAKE.source) + self._ahead.waiting[INTAKE.source]
+    def end_of(self, topic: str) -> int:
+        """The position of the next record on a topic."""
+        return self._store.end_of(topic) + self._ahead.waiting[topic]
 
-    def note(self, exchanges: Sequence[Exchange], outcome: StageOutcome) -> None:
+    def note(self, exchanges: Sequence[Exchange], decided: Decided) -> None:
         """Note what has become durable in the log."""
-        self._states |= outcome.states
+        for stage, states in decided.states.items():
+            self._states[stage] |= states
         self._unlanded.update(map(_identity, exchanges))
 
     def landed(self, before: int) -> None:
@@ -85,17 +112,49 @@ class DirectIntake:
         self._unlanded.clear()
         # Where somebody else has committed since, the states are read again.
         self._commits = before + 1 if self._commits == before else -1
-        if len(self._states) > KNOWN_SESSIONS:
-            self._states.clear()
+        for states in self._states.values():
+            if len(states) > KNOWN_SESSIONS:
+                states.clear()
 
     def forget_states(self) -> None:
         """Read all states again: the tables have others now. Nothing may wait to land."""
         self._states.clear()
 
+    def spent(self, tasks: Sequence[ScoringTask]) -> dict[str, int]:
+        """Nano-USD that the sessions of tasks have spent, by session key, where they have spent anything."""
+        keys = list(dict.fromkeys(map(session_key, tasks)))
+        states = stored_states(self.cursor, SCORING.name, keys) if keys else {}
+        unlanded = self._ahead.states[SCORING.name]
+        states |= {key: unlanded[key] for key in keys if key in unlanded}
+        return _spent(states)
+
     @cached_property
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A cursor of the thread that commits."""
         return self._store.cursor()
+
+    def _decided(self, exchanges: Sequence[Exchange], scored: int) -> Decided:
+        decided, tasks = Decided(self.end_of(INTAKE.source)), self.end_of(SCORING.source)
+        keys = list(map(session_key, exchanges))
+        rows = _placed(decided.position, keys, exchanges)
+        outcome = self._intake(rows, self._states_of(INTAKE.name, keys))
+        decided.add(INTAKE.name, outcome, decided.position + len(exchanges))
+        decided.decisions = decisions_of(outcome.records)
+        sampled = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
+        if self._scoring is None or scored != tasks:
+            decided.spent = self.spent(sampled)
+        elif sampled:
+            self._score(self._scoring, sampled, tasks, decided)
+        return decided
+
+    def _score(self, scoring: JudgingStep, sampled: Sequence[ScoringTask], position: int, decided: Decided) -> None:
+        """Score tasks that stand at a position; where one of them cannot be, they wait for what sets it aside."""
+        keys = list(map(session_key, sampled))
+        states = self._states_of(SCORING.name, keys)
+        outcome = scoring(_placed(position, keys, sampled), states)
+        if not outcome.failed:
+            decided.add(SCORING.name, outcome, position + len(sampled))
+        decided.spent = _spent(states)
 
     def _are_new(self, exchanges: Sequence[Exchange]) -> bool:
         identities = set(map(_identity, exchanges))
@@ -109,15 +168,16 @@ class DirectIntake:
         )
         return self._seen.doubtful(schema_of("Exchange"), INTAKE.source, frame).is_empty()
 
-    def _states_of(self, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def _states_of(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:
         commits = self._store.commits
         if commits != self._commits:
-            self._states = dict(self._ahead.states[INTAKE.name])
+            self._states = defaultdict(dict, {name: dict(states) for name, states in self._ahead.states.items()})
             self._commits = commits
-        missing = list(dict.fromkeys(key for key in keys if key not in self._states))
+        known = self._states[stage]
+        missing = list(dict.fromkeys(key for key in keys if key not in known))
         if missing:
-            self._states |= dict.fromkeys(missing) | stored_states(self.cursor, INTAKE.name, missing)
-        return {key: state for key in keys if (state := self._states[key]) is not None}
+            known |= dict.fromkeys(missing) | stored_states(self.cursor, stage, missing)
+        return {key: state for key in keys if (state := known[key]) is not None}
 
 
 def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
@@ -127,6 +187,15 @@ def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
         for _, record in records
         if isinstance(record, ScoringTask | Score) and not record.revision
     }
+
+
+def _placed(position: int, keys: Sequence[str], records: Sequence[Record]) -> RecordBatch:
+    """The records as a batch that begins at a position."""
+    return RecordBatch([(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))])
+
+
+def _spent(states: Mapping[str, bytes]) -> dict[str, int]:
+    return {key: STATE.decode(state).spent for key, state in states.items()}
 
 
 def _identity(exchange: Exchange) -> Subject:

@@ -26,8 +26,8 @@ SOURCES = {INTAKE.name: INTAKE.source} | {stage.name: stage.source for stage in 
 def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner) -> Appended:
     """Write what the log holds to the tables within a transaction; once that is committed, the log may `forget` it.
 
-    Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again: records that
-    are left out move those after them.
+    Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again, and the stages
+    after it come later: records that are left out move those after them.
     """
     # A commit can fail and yet be durable: the database says what it has.
     entries = ahead.held(transaction.watermark(AHEAD, ""))
@@ -38,7 +38,7 @@ def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner)
     as_decided = entries[0].position == end and all(entry.erasures == asked for entry in entries)
     appended = transaction.append(INTAKE.source, exchanges, skip_known=not as_decided)
     if not as_decided:
-        entries = [_without_intake(transaction, entry) for entry in entries]
+        entries = [_undecided(transaction, entry) for entry in entries]
         decide(transaction, runner, appended)
     keep(transaction, entries)
     transaction.set_watermark(AHEAD, "", ahead.next)
@@ -56,9 +56,9 @@ def keep(transaction: Transaction, entries: Sequence[Entry]) -> None:
             made[topic] += messages
         for topic, messages in entry.dead.items():
             dead[topic] += messages
-        for stage, changed in entry.states.items():
+        for stage, changed in (*entry.states.items(), *entry.decided_states.items()):
             states[stage] |= changed
-        for stage, mark in entry.marks.items():
+        for stage, mark in (*entry.marks.items(), *entry.decided_marks.items()):
             marks[stage] = max(marks[stage], mark)
     for topic, messages in made.items():
         transaction.append(topic, messages)
@@ -101,13 +101,11 @@ def recover_closed(store: Store, runner: EmbeddedRunner) -> int:
         ahead.close()
 
 
-def _without_intake(transaction: Transaction, entry: Entry) -> Entry:
-    """Return the entry without the exchanges and decisions, and without states of sessions that were erased meanwhile."""
+def _undecided(transaction: Transaction, entry: Entry) -> Entry:
+    """Return the entry without the exchanges and what was decided, and without states of sessions that were erased meanwhile."""
     erased = erased_in(transaction.connection)
     states = {
         stage: {key: state for key, state in of_stage.items() if not erased.has(*key.split("/", 1))}
         for stage, of_stage in entry.states.items()
-        if stage != INTAKE.name
     }
-    marks = {stage: mark for stage, mark in entry.marks.items() if stage != INTAKE.name}
-    return msgspec.structs.replace(entry, exchanges=[], decided={}, states=states, marks=marks)
+    return msgspec.structs.replace(entry, exchanges=[], decided={}, decided_states={}, decided_marks={}, states=states)

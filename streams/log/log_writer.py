@@ -15,24 +15,22 @@ import msgspec
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
-from analytics.store.stage_states import stored_states
-from analytics.store.store import Appended, Store
+from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError, first_line
 from schemas.records import Exchange, Score, ScoringTask
 from schemas.registry import topics
-from streams.engine.embedded import EmbeddedRunner
-from streams.engine.stage_runs import StageOutcome
+from streams.engine.embedded import EmbeddedRunner, stage_progress
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
-from streams.log.direct_intake import DirectIntake, decisions_of
+from streams.log.direct_intake import Decided, DirectIntake, decisions_of
 from streams.log.landing import INTAKE, decide, keep, land, recover
 from streams.log.write_ahead import Entry, WriteAheadLog
 from streams.stage_batches import session_key
-from streams.topology import stage_named
+from streams.topology import Stage, stage_named
 
 DIAGNOSIS = stage_named("diagnosis")
 TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
@@ -81,22 +79,34 @@ class LogWriter:
 
     Exchanges that are certainly new, and what judged stages made, go into the write-ahead log and land in the tables later: when
     LAND_SECONDS have passed or LAND_RECORDS wait, and with whatever else is committed. A database in memory has no such log.
+
+    `unjudged` are the judged stages that no judge is asked for: they are computed here when nothing waits, as diagnosis is.
     """
 
     def __init__(
-        self, store: Store, runner: EmbeddedRunner, policy: Policy, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        runner: EmbeddedRunner,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        unjudged: Sequence[JudgedStage[Any]] = (),
     ) -> None:
         self._store = store
         self._runner = runner
         self._clock = clock
         self._seen = KnownIdentities()
-        self._diagnosed = -1
+        self._computed = [DIAGNOSIS, *(stage_named(stage.name) for stage in unjudged)]
+        self._positions = dict.fromkeys((stage.name for stage in self._computed), 0)
+        """The position that each computed stage reads next."""
         self._ahead = None if store.path is None else WriteAheadLog(store.path)
-        self._direct = None if self._ahead is None else DirectIntake(store, self._ahead, policy, self._seen)
+        self._direct = (
+            None if self._ahead is None else DirectIntake(store, self._ahead, policy, self._seen, scores=SCORING in unjudged)
+        )
         self._due = math.inf
         self.failing = ""
         """Why what was taken in does not land, in words; nothing where it does."""
-        self.on_landed: Callable[[], object] = lambda: None
+        self.on_moved: Callable[[], object] = lambda: None
         """Called in the committing thread when the tables show more records."""
         self.on_fatal: Callable[[BaseException], object] = lambda _: None
         """Called in the committing thread when the database has given up and has to be opened again."""
@@ -109,6 +119,10 @@ class LogWriter:
     def unlanded_on(self, topic: str) -> int:
         """Return how many records of a topic the stages that read it do not see yet."""
         return 0 if self._ahead is None else self._ahead.waiting[topic]
+
+    def pending(self, stage: JudgedStage[Any]) -> int:
+        """Return how many tasks wait for a stage that is computed here."""
+        return max(0, self._store.end_of(stage.source) + self.unlanded_on(stage.source) - self._positions[stage.name])
 
     def recover(self) -> None:
         """Land what the last process left in its write-ahead log: before anything else is read from the tables."""
@@ -125,6 +139,7 @@ class LogWriter:
         for stage in (INTAKE, DIAGNOSIS):
             while self._runner.advance(stage):
                 pass
+        self._positions = {stage.name: stage_progress(self._store, stage).position for stage in self._computed}
 
     def commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Commit all of the group, or nothing when an exception leaves."""
@@ -132,14 +147,27 @@ class LogWriter:
         return self._log_ahead(group) or self._commit_to_tables(group)
 
     def rest(self) -> float | None:
-        """Land what is due and let diagnosis take up its next batch; return after how many seconds there is more to do."""
+        """Land what is due and let computed stages take up their next batches; return after how many seconds there is more to do."""
         self._land_if_due()
-        end = self._store.end_of(DIAGNOSIS.source)
-        if end != self._diagnosed:
-            if self._runner.advance(DIAGNOSIS):
-                return 0.0
-            self._diagnosed = end
+        if self._attempt(self._advance_all):
+            self.on_moved()
+            return 0.0
         return None if self._due == math.inf else max(0.0, self._due - self._clock())
+
+    def _advance_all(self) -> bool:
+        """Let each computed stage take up its next batch; return whether there was any."""
+        have_read = [self._advance(stage) for stage in self._computed]
+        if self.failing and self.is_landed:
+            self._due, self.failing = math.inf, ""
+        return any(have_read)
+
+    def _advance(self, stage: Stage) -> bool:
+        """Let a stage take up its next batch; return whether there was one."""
+        if self._positions[stage.name] >= self._store.end_of(stage.source):
+            return False
+        has_read = bool(self._runner.advance(stage))
+        self._positions[stage.name] = stage_progress(self._store, stage).position
+        return has_read
 
     def close(self) -> None:
         """Land what has not, and let go of the write-ahead log; called in the committing thread, as all that lands."""
@@ -159,32 +187,27 @@ class LogWriter:
         if self._ahead.waiting.total() >= MOST_UNLANDED:
             return None
         exchanges = [exchange for one in group for exchange in one.exchanges]
-        outcome = self._direct.decide(exchanges) if exchanges else StageOutcome()
-        if outcome is None:
+        decided = self._direct.decide(exchanges, self._positions.get(SCORING.name, 0))
+        if decided is None:
             return None
-        self._ahead.append(self._entry(group, outcome, self._direct.position))
-        self._direct.note(exchanges, outcome)
+        self._ahead.append(self._entry(group, decided))
+        self._direct.note(exchanges, decided)
+        self._positions |= {stage: mark for stage, mark in decided.marks.items() if stage in self._positions}
         if self._due == math.inf:
             self._due = self._clock() + LAND_SECONDS
-        decisions = decisions_of(outcome.records)
-        spent = _spent(self._direct.cursor, decisions.values(), self._ahead.states[SCORING.name])
-        return [Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decisions, spent) for one in group]
+        return [Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decided.decisions, decided.spent) for one in group]
 
-    def _entry(self, group: Sequence[Submission], outcome: StageOutcome, position: int) -> Entry:
-        """Return the entry of a group that goes into the log, with what intake made of its exchanges."""
-        exchanges = _merged(one.outside for one in group if one.exchanges)
-        dead = _merged(one.outside for one in group if not one.exchanges)
-        entry = _of_stages(group)
-        if exchanges.records:
-            entry.states[INTAKE.name] = outcome.states
-            entry.marks[INTAKE.name] = position + exchanges.records
+    def _entry(self, group: Sequence[Submission], decided: Decided) -> Entry:
+        """Return the entry of a group that goes into the log, with what stages made of its exchanges."""
         return msgspec.structs.replace(
-            entry,
-            position=position,
+            _of_stages(group),
+            position=decided.position,
             erasures=self._store.end_of(ERASURES),
-            exchanges=exchanges.messages.get(INTAKE.source, []),
-            decided=outcome.made.messages,
-            dead=dead.messages,
+            exchanges=_merged(one.outside for one in group if one.exchanges).messages.get(INTAKE.source, []),
+            decided=decided.made.messages,
+            decided_states=decided.states,
+            decided_marks=decided.marks,
+            dead=_merged(one.outside for one in group if not one.exchanges).messages,
         )
 
     def _land_if_due(self) -> None:
@@ -194,14 +217,18 @@ class LogWriter:
             or (self._clock() < self._due and self._ahead.waiting.total() < LAND_RECORDS)
         ):
             return
+        self._attempt(lambda: self._commit_to_tables([]))
+
+    def _attempt(self, work: Callable[[], Any]) -> Any:
+        """Do work that can wait. Where the tables do not take it, it is tried again a little later, and health says why."""
         try:
-            self._commit_to_tables([])
+            return work()
         except TROUBLE as error:
-            # What was promised is durable; it is tried again, and readers are told by those who ask for it to land.
             self.failing, self._due = first_line(error), self._clock() + AGAIN_SECONDS
             log.warning("what was taken in does not land, trying again: %s", self.failing)
             if isinstance(error, duckdb.FatalException):
                 self.on_fatal(error)
+        return None
 
     def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
         try:
@@ -214,6 +241,7 @@ class LogWriter:
         with self._store.transaction() as transaction:
             commits = self._store.commits
             landed = Appended() if self._ahead is None else land(transaction, self._ahead, self._runner)
+            positions = {stage.name: transaction.watermark(stage.name, stage.source) for stage in self._computed}
             keep(transaction, [_of_stages(group)])
             outside = _merged(one.outside for one in group)
             appended = {
@@ -222,10 +250,11 @@ class LogWriter:
             }
             intake = appended.get(INTAKE.source)
             decisions = {} if intake is None else decisions_of(decide(transaction, self._runner, intake))
-            spent = _spent(transaction.connection, decisions.values(), {})
+            spent = _spent(transaction, decisions.values())
         self._seen.add(INTAKE.source, landed.frames)
         for topic, done in appended.items():
             self._seen.add(topic, done.frames)
+        self._positions = positions
         self._note_landed(commits, decided=intake is not None)
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
         return [
@@ -251,7 +280,7 @@ class LogWriter:
         if decided:
             self._direct.forget_states()
         if had:
-            self.on_landed()
+            self.on_moved()
 
 
 def _of_stages(group: Sequence[Submission]) -> Entry:
@@ -265,13 +294,10 @@ def _of_stages(group: Sequence[Submission]) -> Entry:
     return Entry(made=_merged(one.made for one in group).messages, states=states, marks=marks)
 
 
-def _spent(
-    connection: duckdb.DuckDBPyConnection, decisions: Iterable[ScoringTask | Score], unlanded: Mapping[str, bytes]
-) -> dict[str, int]:
-    """Return what the sessions of tasks have spent; `unlanded` are states that are newer than the tables'."""
+def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -> dict[str, int]:
+    """Return what the sessions of tasks have spent; nothing waits to land."""
     keys = {session_key(one) for one in decisions if isinstance(one, ScoringTask)}
-    states = stored_states(connection, SCORING.name, list(keys)) if keys else {}
-    states |= {key: unlanded[key] for key in keys & unlanded.keys()}
+    states = transaction.states(SCORING.name, list(keys)) if keys else {}
     return {key: STATE.decode(state).spent for key, state in states.items()}
 
 

@@ -43,15 +43,19 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     """Erasures that the database had been asked for."""
     exchanges: list[bytes] = []
     decided: dict[str, list[bytes]] = {}
-    """What intake made of the exchanges, by topic."""
+    """Records that stages made of the exchanges, by topic."""
     made: dict[str, list[bytes]] = {}
     """Records of judged stages by topic."""
     dead: dict[str, list[bytes]] = {}
     """Dead letters by topic; the tables may have them already."""
     states: dict[str, dict[str, bytes]] = {}
-    """The states that changed, by stage and session key."""
+    """The states of judged stages that changed, by stage and session key."""
     marks: dict[str, int] = {}
-    """The position that each stage reads next."""
+    """The position that each judged stage reads next."""
+    decided_states: dict[str, dict[str, bytes]] = {}
+    """The states that changed with what was `decided`."""
+    decided_marks: dict[str, int] = {}
+    """The position that each of these stages reads next."""
 
     def counts(self) -> Counter[str]:
         """Return the number of records by topic."""
@@ -143,7 +147,7 @@ class WriteAheadLog:
     def _hold(self, number: int, entry: Entry) -> None:
         self._held.append((number, entry))
         self.waiting.update(entry.counts())
-        for stage, changed in entry.states.items():
+        for stage, changed in (*entry.states.items(), *entry.decided_states.items()):
             self.states[stage] |= changed
 
     def _open(self) -> Rdict:

@@ -16,7 +16,7 @@ from audit.policy.policy import Policy
 from streams.judging.judged_stages import JudgedStage, JudgingTask
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded
-from streams.stage_batches import StageBatch, StepOutcome
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome
 
 
 class JudgingStep:
@@ -32,7 +32,7 @@ class JudgingStep:
         self._recorded = recorded
         self._keeps_calls = keeps_calls
 
-    def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
+    def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """One record for each task."""
         stage = self._stage
         tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]

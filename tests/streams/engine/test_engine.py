@@ -478,7 +478,7 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
             await take_all(engine, [dialogue("s", 3), dialogue("t", 2)])
 
     run(work())
-    assert "s:2" in caplog.text
+    assert "scoring could not get over position 2 of scoring-tasks" in caplog.text
     assert 4 == store.count("scores")
     assert [("scoring-tasks", "scoring", "stage_failed")] == rows(store, "dead_letters", "source, stage, reason")
 

@@ -10,14 +10,16 @@ from typing import Any, cast
 import builders as build
 import duckdb
 import pytest
-from engines import engine_over
+from engines import MoodyJudge, engine_over
 from tenacity import wait_none
 
 from analytics.store.store import Store
 from schemas.errors import StoreError
+from streams.engine.embedded import EmbeddedRunner
 from streams.judging.call_budget import StoppedError
 from streams.log.group_commit import RECENT, Commits, GroupCommit
 from streams.log.log_writer import Committed, LogWriter, Submission
+from streams.topology import Stage
 
 FULL = duckdb.IOException("No space left on device")
 DEAD = duckdb.FatalException("database has been invalidated")
@@ -146,11 +148,34 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
 
     async def work() -> tuple[int, int]:
         with Store(None) as store:
-            async with engine_over(store) as engine:
+            async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
                 await engine.take_exchange(build.exchange("s", 1))
                 await engine.drained()
             return store.count("scores"), store.count("dead_letters")
 
     monkeypatch.setattr(LogWriter, "commit", commit)
+    assert (1, 0) == asyncio.run(asyncio.wait_for(work(), 60))
+    assert [] == failures
+
+
+def test_a_computed_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a judge, scoring is work that can wait: a disk that was full for a moment costs a delay and nothing else."""
+    sound = EmbeddedRunner.advance
+    failures = [FULL, FULL]
+
+    def advance(self: EmbeddedRunner, stage: Stage) -> int:
+        if failures and stage.name == "scoring":
+            raise failures.pop()
+        return sound(self, stage)
+
+    async def work() -> tuple[int, int]:
+        with Store(None) as store:
+            async with engine_over(store) as engine:
+                await engine.take_exchange(build.exchange("s", 1))
+                await engine.drained()
+            return store.count("scores"), store.count("dead_letters")
+
+    monkeypatch.setattr("streams.log.log_writer.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(EmbeddedRunner, "advance", advance)
     assert (1, 0) == asyncio.run(asyncio.wait_for(work(), 60))
     assert [] == failures
