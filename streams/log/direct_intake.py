@@ -59,6 +59,8 @@ class Decided:
     marks: dict[str, int] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
+    scores: dict[Subject, Score] = field(default_factory=dict)
+    """The scores of tasks that were scored, too."""
 
     def add(self, stage: str, outcome: StepOutcome, mark: int) -> None:
         """Add the outcome of a stage, which reads on at `mark`."""
@@ -154,6 +156,7 @@ class DirectIntake:
         outcome = scoring(_placed(position, keys, sampled), states)
         if not outcome.failed:
             decided.add(SCORING.name, outcome, position + len(sampled))
+            decided.scores = {(one.connection, one.exchange_id): one for _, one in outcome.records if isinstance(one, Score)}
         decided.spent = _spent(states)
 
     def _are_new(self, exchanges: Sequence[Exchange]) -> bool:

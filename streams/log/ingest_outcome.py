@@ -83,10 +83,11 @@ def one_of(results: Sequence[Taken | RecordError]) -> Taken:
 
 def taken(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:
     """What to tell of an exchange with this fate, and of what was decided on it."""
-    project = policy.for_project(exchange.project)
-    decision = committed.decisions.get((exchange.connection, exchange.exchange_id))
-    if fate == WRITTEN and isinstance(decision, Score):
-        return _left_out(decision)
+    project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
+    decision = committed.decisions.get(subject)
+    if fate == WRITTEN and (score := decision if isinstance(decision, Score) else committed.scores.get(subject)):
+        told = _scored(score, sampled=decision is not score)
+        return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
     told = _by_the_rules(exchange, fate, project)
     if fate == KNOWN:
         return _as_before(told, exchange, project, store)
@@ -96,12 +97,12 @@ def taken(exchange: Exchange, fate: str, committed: Committed, policy: Policy, s
     return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
 
 
-def _left_out(score: Score) -> Taken:
-    """Return what to tell of an exchange that sampling left out: its score says it all."""
+def _scored(score: Score, *, sampled: bool) -> Taken:
+    """Return what to tell of an exchange that has its score already: one that sampling left out, or that no judge is asked about."""
     return Taken(
         fate=WRITTEN,
         score_id=score.score_id,
-        sampled=False,
+        sampled=sampled,
         reason=score.sampling_reason,
         tier1_score=score.tier1_score,
         tier1_flags=score.tier1_flags,

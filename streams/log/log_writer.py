@@ -72,6 +72,8 @@ class Committed:
     """What intake decided on exchanges of the whole group: judged (a task) or left out (a score)."""
     spent: Mapping[str, int]
     """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
+    scores: Mapping[Subject, Score] = field(default_factory=dict)
+    """The scores of tasks that were scored in the same step, which no judge is asked about."""
 
 
 class LogWriter:
@@ -195,7 +197,10 @@ class LogWriter:
         self._positions |= {stage: mark for stage, mark in decided.marks.items() if stage in self._positions}
         if self._due == math.inf:
             self._due = self._clock() + LAND_SECONDS
-        return [Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decided.decisions, decided.spent) for one in group]
+        return [
+            Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decided.decisions, decided.spent, decided.scores)
+            for one in group
+        ]
 
     def _entry(self, group: Sequence[Submission], decided: Decided) -> Entry:
         """Return the entry of a group that goes into the log, with what stages made of its exchanges."""
