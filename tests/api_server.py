@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +25,8 @@ from service.queries.query_protocol import QueryLimits
 from service.supervisor.server_lifecycle import listen
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
+from streams.judges.protocol import Judge
+from streams.judging.judged_stages import JUDGED, JudgedStage
 
 NOW = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 POLICY = {"projects": {"dark": {"enabled": False}, "capped": {"costCapPerSession": 0}}}
@@ -46,10 +48,10 @@ class Tokens:
         self.ops_reader = access.add(Holder("operator", "reader", "ops"))
 
 
-def engine_of(store: Store) -> Engine:
-    """An engine without a judge, at a fixed time."""
+def engine_of(store: Store, judge: Judge | None = None, stages: Sequence[JudgedStage[Any]] = JUDGED) -> Engine:
+    """An engine at a fixed time, without a judge unless there is one."""
     policy = Policy.model_validate(POLICY)
-    return Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
+    return Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=judge, stages=stages)
 
 
 _prepared: list[BaseRoute] = []

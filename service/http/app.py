@@ -7,7 +7,6 @@ right token costs no more than a look at its head.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -15,13 +14,13 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
-from service.documents.rounding import rounded
 from service.http.auth import audit_log, sign_in, tokens
 from service.http.auth.audit_trail import AuditTrail, keep_write
 from service.http.auth.authentication import Authentication
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
 from service.http.documents import docs
+from service.http.documents.bodies import RoundedJson
 from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
@@ -153,14 +152,6 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(RequestRecord, metrics=metrics)
     return app
-
-
-class RoundedJson(JSONResponse):
-    """An answer in JSON, its numbers rounded to what they mean."""
-
-    def render(self, content: Any) -> bytes:
-        """The content as JSON."""
-        return super().render(rounded(content))
 
 
 async def _busy(_: Request, error: Exception) -> JSONResponse:

@@ -86,7 +86,7 @@ class BodyLimits:
         except ApiError as error:
             await refuse(error, scope, receive, send)
             return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._app(scope, replayed(body, receive), send)
 
     async def _read(self, receive: Receive, limit: int) -> bytes:
         """The whole body; ApiError when it is too large or too slow."""
@@ -160,8 +160,8 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"the body is larger than {limit} bytes")
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Delivers the body that was read, and after it whatever comes."""
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Deliver the body that was read, and after it what comes."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

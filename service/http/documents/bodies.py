@@ -1,4 +1,4 @@
-"""Bodies as JSON values: read strictly, because what JSON readers disagree about is where attacks live.
+"""Bodies as JSON values: written rounded, and read strictly, because what JSON readers disagree about is where attacks live.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
 2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
@@ -8,17 +8,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.bounds.validation_messages import decoding_words
+from service.documents.rounding import rounded
 from service.http.errors import ApiError
 from streams.sources.lines import decode_json
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class RoundedJson(JSONResponse):
+    """An answer in JSON, its numbers rounded to what they mean."""
+
+    def render(self, content: Any) -> bytes:
+        """The content as JSON."""
+        return rounded_json(content)
+
+
+def rounded_json(content: Any) -> bytes:
+    """A value as the JSON of an answer, its numbers rounded to what they mean."""
+    return _encode(rounded(content)).encode()
 
 
 class StrictJsonRequest(Request):

@@ -20,18 +20,19 @@ from schemas.records import Exchange, Label, Redaction
 from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.bodies import decode_body
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
+from service.http.hot_routes import Answered, HotRoute, answered_with, quick, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
 
-router = APIRouter(route_class=JsonRoute, tags=["records"])
+router = APIRouter(route_class=HotRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; what is left of a record is for its ids and names."""
@@ -68,6 +69,19 @@ _DUPLICATE: dict[int | str, dict[str, Any]] = {
 )
 async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
     """Take an exchange in. It is durable when this is answered; 409 when its id is known with another content."""
+    response.status_code, answer = await _take(body, caller, services)
+    return answer
+
+
+@quick(ingest)
+async def ingest_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
+    """Take an exchange in, from bytes to bytes."""
+    given = sound(lambda: IngestBody.model_validate(decode_body(body)))
+    return None if given is None else answered_with(*await _take(given, caller, services))
+
+
+async def _take(body: IngestBody, caller: Holder, services: ApiContext) -> tuple[int, IngestAnswer]:
+    """Take an exchange in; return status and answer."""
     engine = services.engine
     require_audit(engine, caller)
     exchange = await _read(body, caller, engine)
@@ -77,8 +91,8 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     if taken.fate == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
-    response.status_code = 201 if taken.fate == "written" else 200
-    return answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
+    answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
+    return 201 if taken.fate == "written" else 200, answer
 
 
 async def _read(body: IngestBody, caller: Holder, engine: RecordIntake) -> Exchange:

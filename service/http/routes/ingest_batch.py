@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Request
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from audit.redaction.redactor import Redactor
@@ -22,10 +22,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EXCHANGES
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute, StrictJsonRequest, decode_body
+from service.http.documents.bodies import StrictJsonRequest, decode_body
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
 from service.http.errors import ApiError, documented, problems_in_words
+from service.http.hot_routes import Answered, HotRoute, answered_with, quick, sound
 from service.http.request_limits import JSON, NDJSON
 from service.http.routes.ingest import (
     TOPIC,
@@ -39,6 +40,7 @@ from service.http.routes.ingest import (
 )
 from streams.log.ingest_outcome import Taken
 
+_EXCHANGES: TypeAdapter[list[Any]] = TypeAdapter(ExchangesBody)
 _EXPLAINED = 10
 """Conflicts of a batch whose differing fields are named: for each of them the log is searched."""
 
@@ -58,7 +60,7 @@ class Lines(StrictJsonRequest):
         return values
 
 
-class ExchangesRoute(JsonRoute):
+class ExchangesRoute(HotRoute):
     """An endpoint that takes an array or lines; an exchange that nests too deep stops no other."""
 
     max_depth = None
@@ -90,6 +92,18 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
 
     They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
     """
+    return await _take(body, caller, services)
+
+
+@quick(take_exchanges)
+async def take_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
+    """Take an array of exchanges in, from bytes to bytes."""
+    given = sound(lambda: _EXCHANGES.validate_python(decode_body(body, None)))
+    return None if given is None else answered_with(201, await _take(given, caller, services))
+
+
+async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> ExchangesAnswer:
+    """Take exchanges in; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
     batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())

@@ -29,8 +29,7 @@ def has_judge() -> bool:
 def engine(store: Store, loop: asyncio.Runner, *, has_judge: bool) -> Iterator[Engine]:
     """A started engine with a simulated judge."""
     with running() as simulator:
-        started = engine_of(store)
-        started.judge = live_judge(simulator.base_url) if has_judge else None
+        started = engine_of(store, live_judge(simulator.base_url) if has_judge else None)
         loop.run(started.start())
         yield started
         loop.run(started.stop())

@@ -25,7 +25,7 @@ from service.http.routes import evaluations as endpoint
 from service.simulator import running
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import Estimate
-from streams.judging.judged_stages import SCORING
+from streams.judging.judged_stages import JUDGED, SCORING
 
 EVALUATIONS = "/api/audit/evaluations"
 CASE = {
@@ -65,10 +65,9 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
         *session("w1", 3, SONNET, project="web", connection="south"),
     )
     with running("answer") as simulator:
-        started = engine_of(store)
-        started.judge = None if judged_by_nobody else live_judge(simulator.base_url)
-        if judged_by_nobody:  # nor does anybody say so of each request
-            started._stages = (SCORING,)
+        # Without a judge, nothing says so of each request.
+        judge, stages = (None, (SCORING,)) if judged_by_nobody else (live_judge(simulator.base_url), JUDGED)
+        started = engine_of(store, judge, stages)
         loop.run(started.start())
         yield started
         loop.run(started.stop())

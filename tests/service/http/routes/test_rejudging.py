@@ -26,8 +26,7 @@ def judged_by_nobody() -> bool:
 def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Iterator[Engine]:
     """A started engine whose judge refuses at first."""
     with running("refusal*2,answer") as simulator:
-        started = engine_of(store)
-        started.judge = None if judged_by_nobody else live_judge(simulator.base_url)
+        started = engine_of(store, None if judged_by_nobody else live_judge(simulator.base_url))
         loop.run(started.start())
         yield started
         loop.run(started.stop())

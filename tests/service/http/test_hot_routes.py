@@ -1,0 +1,122 @@
+"""Hot routes: a call answered quickly gets the answer that the framework gives, to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+from api_server import BodyBuilder, Tokens, app_over, engine_of
+
+from analytics.store.store import Store
+from service.access.access import AccessStore
+from service.http import hot_routes
+from service.http.bounds import EXCHANGES, INGEST, ApiSettings
+from service.http.hot_routes import Answered, Quick
+
+JSON, NDJSON = "application/json", "application/x-ndjson"
+
+
+class Request(NamedTuple):
+    """A call as it goes over the line."""
+
+    path: str
+    body: bytes
+    token: str = ""
+    kind: str = JSON
+    method: str = "POST"
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def requests(body: BodyBuilder, tokens: Tokens) -> list[Request]:
+    """Calls in an order in which each comes to something else: sound ones, repetitions, conflicts, and everything that is refused."""
+    one, other = json.dumps(body(1)).encode(), json.dumps(body(1, "Something else.")).encode()
+    filed = json.dumps(body(2, session="s2") | {"project": "elsewhere", "agent": "named", "multi_user": True}).encode()
+    many = [body(number, session="s3") for number in range(1, 13)]
+    batch = json.dumps([*many, body(1), body(1, "Third."), {"session_id": 5}, "text", body(1, timestamp="2031-01-01")]).encode()
+    bad = [b"", b"{", b"[]", b"null", b"\xff", b'{"session_id": "s"}', b"[" * 300, b'{"a": NaN}', other[:-1] + b', "a": 1}']
+    future = json.dumps(body(9, timestamp="2031-01-01T00:00:00Z")).encode()
+    capped = [json.dumps(body(number, "A long answer. " * 400, session="dear")).encode() for number in range(1, 4)]
+    return [
+        *(Request(INGEST, sent, tokens.ops) for sent in (one, one, other, filed, future, *bad)),
+        *(Request(INGEST, sent, tokens.capped) for sent in capped),
+        *(Request(INGEST, one, token) for token in ("", "dl_wrong", tokens.dark, tokens.root, tokens.web)),
+        *(
+            Request(INGEST, one, tokens.ops, kind)
+            for kind in ("text/plain", f"{JSON}; charset=utf-8", f"{JSON};charset=latin-1")
+        ),
+        *(Request(INGEST, b"", tokens.ops, method=method) for method in ("GET", "PUT", "HEAD", "OPTIONS")),
+        *(Request(f"{INGEST}{rest}", one, tokens.ops) for rest in ("?a=1", "/", "?%ff=1")),
+        *(Request(EXCHANGES, sent, tokens.ops) for sent in (batch, batch, b"[]", b"[" + b"1," * 1000 + b"1]", *bad)),
+        Request(EXCHANGES, b"\n".join(json.dumps(value).encode() for value in many), tokens.web, NDJSON),
+        Request(EXCHANGES, batch, tokens.root),
+    ]
+
+
+def answers(sent: Sequence[Request], access: AccessStore, database: Path) -> list[Answer]:
+    """The answers of a new server to these calls, one after the other."""
+
+    async def work(store: Store) -> list[Answer]:
+        engine = engine_of(store)
+        await engine.start()
+        app = app_over(engine, access, ApiSettings())
+        found = []
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8321") as client:
+            for one in sent:
+                headers = {"content-type": one.kind} | ({"authorization": f"Bearer {one.token}"} if one.token else {})
+                response = await client.request(one.method, one.path, content=one.body, headers=headers)
+                shown = {name: value for name, value in response.headers.items() if name != "x-request-id"}
+                found.append(Answer(response.status_code, shown, response.content))
+        await engine.stop()
+        return found
+
+    with Store(database) as store:
+        return asyncio.run(work(store))
+
+
+def test_a_quick_answer_is_the_frameworks_to_the_byte(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, access: AccessStore, tokens: Tokens, exchange_body: BodyBuilder
+) -> None:
+    """There are two ways to an answer, and a sender must not be able to tell which one it took."""
+    sent, quick = requests(exchange_body, tokens), Counter[str]()
+
+    def counting(name: str, function: Quick) -> Quick:
+        async def counted(*call: Any) -> Answered | None:
+            answered = await function(*call)
+            quick[name] += answered is not None
+            return answered
+
+        return counted
+
+    monkeypatch.setattr(hot_routes, "_QUICK", {one: counting(one.__name__, two) for one, two in hot_routes._QUICK.items()})
+    found = answers(sent, access, tmp_path / "quick.duckdb")
+    assert {"ingest": 7, "take_exchanges": 2} == quick
+    monkeypatch.setattr(hot_routes, "_QUICK", {})
+    expected = answers(sent, access, tmp_path / "framework.duckdb")
+    for request, theirs, ours in zip(sent, expected, found, strict=True):
+        assert theirs == ours, request
+    assert {200, 201, 400, 401, 403, 404, 405, 409, 415} <= {one.status for one in found}
+
+
+def test_a_call_that_is_refused_has_changed_nothing_before_the_framework_takes_it(
+    tmp_path: Path, access: AccessStore, tokens: Tokens, exchange_body: BodyBuilder
+) -> None:
+    """A quick function that gives up half-way would take an exchange in twice."""
+    unsound = exchange_body(1) | {"exchange": {"id": "s1:1"}}
+    sent = [Request(INGEST, json.dumps(value).encode(), tokens.ops) for value in (unsound, exchange_body(1))]
+    refused, taken = answers(sent, access, tmp_path / "store.duckdb")
+    assert (400, 201) == (refused.status, taken.status)
+    with Store(tmp_path / "store.duckdb") as store:
+        assert 1 == store.count("exchanges")
