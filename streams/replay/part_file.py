@@ -70,7 +70,7 @@ class PartFile:
     def __init__(self, path: Path) -> None:
         """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
         self._store = opened(path)
-        self._log: GroupCommit[Record, None] = GroupCommit(self._append, lambda: False, capacity=0, at_once=_AT_ONCE)
+        self._log: GroupCommit[Record, None] = GroupCommit(self._append, capacity=0, at_once=_AT_ONCE)
         self._log.start()
         self._paid = recorded_in(self._store)
 
