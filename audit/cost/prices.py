@@ -205,7 +205,9 @@ class _PriceList(_PriceModel):
 
 def nano_of(usd: float) -> int:
     """USD as nano-USD, to the nearest; what `usd_of` gave comes back exactly. ValueError or OverflowError for NaN and infinities."""
-    return round(Fraction(usd) * NANO)
+    numerator, denominator = usd.as_integer_ratio()
+    whole, rest = divmod(numerator * NANO, denominator)
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2))
 
 
 def usd_of(nano: int) -> float:

@@ -13,6 +13,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from audit.exchanges.questions import Material
 
@@ -38,14 +39,20 @@ class Quotable:
     """The texts of a question, in which quotes are looked for."""
 
     def __init__(self, materials: Sequence[Material]) -> None:
-        self._sources = [folded(text) for one in materials for text in (json.loads(one.literal), one.literal)]
+        self._sources = [source for one in materials for source in _forms(one.literal)]
 
     def holds(self, quote: str) -> bool:
         """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
         if not quote:
             return True
-        ways = {folded(quote), folded(_ESCAPE.sub(_unescaped, quote))} - {""}
+        ways = {folded(way) for way in {quote, _ESCAPE.sub(_unescaped, quote)}} - {""}
         return any(_is_in(way, source) for way in ways for source in self._sources)
+
+
+@lru_cache(16)
+def _forms(literal: str) -> tuple[str, str]:
+    """What a literal stands for and the literal itself, folded; kept for the next questions about the same exchange."""
+    return folded(json.loads(literal)), folded(literal)
 
 
 def folded(text: str) -> str:
