@@ -28,7 +28,6 @@ from schemas.bounds.limits import (
 )
 from schemas.bounds.name_rules import CONTROL, SHOWN, identifier_fault, labels_fault
 
-
 _IS_NAME = re.compile(NAME).fullmatch
 
 
