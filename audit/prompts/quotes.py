@@ -32,6 +32,8 @@ _TABLE = (
     | str.maketrans(dict.fromkeys(_MINUS_SIGNS, "-"))
 )
 _DASHES = re.compile(r" ?-(?:[ -]*-)? ?")
+_FEWEST_POINTS = 3
+"""Points of an elision, once it is folded."""
 _ELISION = re.compile(r"[\[(]? ?\.(?: ?\.){2,} ?[\])]?")
 
 
@@ -68,6 +70,8 @@ def _is_in(quote: str, source: str) -> bool:
     """Tell whether a folded quote is in a folded text: as it is, or its parts one after the other."""
     if quote in source:
         return True
+    if quote.count(".") < _FEWEST_POINTS:
+        return False  # nothing is left out of it
     parts = [part for part in map(str.strip, _ELISION.split(quote)) if part]
     at = 0
     for part in parts:
