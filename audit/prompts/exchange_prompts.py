@@ -7,11 +7,12 @@ texts, and last the task. The texts are JSON strings in which no mark can be wri
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from audit.exchanges.questions import Material, Question
+from audit.exchanges.questions import Material, Question, byte_tokens
 from audit.exchanges.tier1 import check_structure
 from audit.fingerprints import canonical_json, canonical_list
 from audit.policy.methodology import BehaviouralDimension
@@ -53,6 +54,7 @@ class _Form(NamedTuple):
     max_tokens: int
     identity: str
     """Schema and tokens as canonical JSON, a comma between them."""
+    schema_size: int
 
 
 class ExchangeQuestions:
@@ -139,6 +141,7 @@ class ExchangeQuestions:
             materials=materials,
             task=task,
             schema=form.schema,
+            schema_size=form.schema_size,
             max_tokens=form.max_tokens,
             short_answer=form.max_tokens // _SHORT,
             fingerprint=fingerprint.hexdigest(),
@@ -174,7 +177,7 @@ def _task(wanted: str, known: Sequence[str], cuts: Sequence[str]) -> str:
 @lru_cache(256)
 def _form(make_schema: Callable[..., Mapping[str, Any]], about: tuple[tuple[str, ...], ...], max_tokens: int) -> _Form:
     schema = make_schema(*about)
-    return _Form(schema, max_tokens, f"{canonical_json(schema)},{max_tokens}")
+    return _Form(schema, max_tokens, f"{canonical_json(schema)},{max_tokens}", byte_tokens(json.dumps(schema)))
 
 
 @lru_cache(256)
