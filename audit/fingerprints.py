@@ -18,6 +18,11 @@ def canonical_json(value: Any) -> str:
     return _encode(value)
 
 
+def canonical_list(*items: str) -> str:
+    """The canonical JSON of a list whose items are in canonical JSON already."""
+    return f"[{','.join(items)}]"
+
+
 def digest(text: str) -> str:
     """SHA-256 of the text, hexadecimal, cut to 16 characters: 64 bits tell versions apart, not enemies."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

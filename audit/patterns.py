@@ -19,6 +19,7 @@ MAX_MATCH = WINDOW // 2
 """Bytes of a match that `Pattern.spans` finds for certain; longer ones may be found in part."""
 
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07\u0060\u00b4"
+_ASCII_APOSTROPHES = "".join(filter(str.isascii, _APOSTROPHES))
 _HINT = "Patterns are RE2: no look-around and no back-references, because matching must stay linear in time on hostile text."
 
 
@@ -83,7 +84,7 @@ def decode(data: bytes) -> str:
 
 def straighten(text: str) -> str:
     """The text with every kind of apostrophe made a straight one, so that a pattern needs to know only that one."""
-    for apostrophe in _APOSTROPHES:
+    for apostrophe in _ASCII_APOSTROPHES if text.isascii() else _APOSTROPHES:
         text = text.replace(apostrophe, "'")
     return text
 

@@ -30,8 +30,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Reservation
 from service.supervisor.child_processes import serving
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
+from streams.kafka.keys import key_of, partition_of
 from streams.kafka.worker.worker import GROUP
 from streams.topology import Stage, stage_named
 
@@ -86,11 +85,7 @@ def exchange(session: str, turn: int) -> Exchange:
 
 async def fill(topics: KafkaConnection, count: int, partitions: int) -> None:
     """Put exchanges on their topic."""
-    producer = RecordProducer(topics)
-    messages = [
-        Message(producer._partition_of(key := key_of(one), partitions), key, encode(one))  # noqa: SLF001
-        for one in exchanges(count)
-    ]
+    messages = [Message(partition_of(key := key_of(one), partitions), key, encode(one)) for one in exchanges(count)]
     await produce(topics.bootstrap, topics.topic("exchanges"), messages)
 
 

@@ -13,8 +13,11 @@ from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Exchange, Record, ScoringTask
+from schemas.registry import schema_of
 
 OFFSET = "_offset"
+MESSAGE = "_message"
+"""Each row's record as it was delivered, encoded; a frame that was read from tables has no such column."""
 KEY = "_key"
 """Key of everything that belongs to a session: connection, slash, session id. Connection names hold no slash."""
 
@@ -72,6 +75,15 @@ class StageBatch:
         ]
         return heapq.merge(*streams, key=lambda row: row[0])
 
+    def encodings(self) -> dict[int, bytes]:
+        """By offset, the encodings of those records that were delivered in the one that `encode` would give them."""
+        found: dict[int, bytes] = {}
+        for name, frame in self.frames.items():
+            if MESSAGE in frame.columns:
+                current = frame.filter(pl.col(MESSAGE).bin.starts_with(schema_of(name).prefix))
+                found |= zip(current[OFFSET].to_list(), current[MESSAGE].to_list(), strict=True)
+        return found
+
 
 @dataclass(frozen=True)
 class RecordBatch:
@@ -82,6 +94,10 @@ class RecordBatch:
     def records(self) -> Iterator[tuple[int, str, Record]]:
         """Yield offset, session key and record, in the order of the topic."""
         return iter(self.rows)
+
+    def encodings(self) -> dict[int, bytes]:
+        """See `StageBatch.encodings`: they came as records."""
+        return {}
 
 
 @dataclass

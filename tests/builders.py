@@ -12,7 +12,7 @@ from audit.fingerprints import canonical_json
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Incident, Judgement, Record, Reservation, Score, SessionClosed
-from streams.stage_batches import OFFSET, StageBatch
+from streams.stage_batches import MESSAGE, OFFSET, StageBatch
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 
@@ -145,12 +145,16 @@ def incident(**fields: object) -> Incident:
     return Incident(**(values | fields))  # type: ignore[arg-type]
 
 
-def batch(topic: str, records: Sequence[Record], first_offset: int = 0) -> StageBatch:
-    """Records as the stage gets them: through bytes, as columns, with consecutive offsets."""
-    decoded = decode_batch([encode(record) for record in records])
+def batch(topic: str, records: Sequence[Record], first_offset: int = 0, *, delivered: bool = False) -> StageBatch:
+    """Records as the stage gets them: through bytes, as columns, with consecutive offsets; `delivered` with their bytes beside them."""
+    messages = [encode(record) for record in records]
+    decoded = decode_batch(messages)
     assert [] == decoded.rejected
     frames = {
         name: frame.with_columns((pl.col(INDEX) + first_offset).alias(OFFSET)).drop(INDEX)
         for name, frame in decoded.frames.items()
     }
+    if delivered:
+        bodies = pl.Series(MESSAGE, messages, dtype=pl.Binary)
+        frames = {name: frame.with_columns(bodies.gather(frame[OFFSET] - first_offset)) for name, frame in frames.items()}
     return StageBatch.of(topic, frames)

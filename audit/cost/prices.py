@@ -9,7 +9,7 @@ from datetime import date
 from fractions import Fraction
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
@@ -86,6 +86,33 @@ def _exactly(number: float) -> Fraction:
     return Fraction(str(number))
 
 
+class _Bound(NamedTuple):
+    """The most that a call can cost: whole numbers for a token read, for one that is written to the cache besides, and for one of the answer.
+
+    Their sum is divided by `divisor`.
+    """
+
+    read: int
+    written: int
+    answered: int
+    divisor: int
+
+    def nano(self, prompt: PromptBound, max_tokens: int) -> int:
+        """Nano-USD, rounded up."""
+        whole = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
+        return -(-whole // self.divisor)
+
+
+@lru_cache(maxsize=4096)
+def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
+    """The bound at these rates, in USD per million tokens, and these factors of the cache: exact."""
+    dearest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
+    read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
+    written = read * (dearest - 1)
+    divisor = math.lcm(read.denominator, written.denominator, answered.denominator)
+    return _Bound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
+
+
 class Rates(_PriceModel):
     """The prices of tokens, in USD per million."""
 
@@ -100,16 +127,22 @@ class Rates(_PriceModel):
 
     def per_token(self, *, batched: bool) -> tuple[Fraction, Fraction] | None:
         """Nano-USD for a token of input and one of output; None where it is unknown."""
-        pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
-        if pair[0] is None or pair[1] is None:
-            return None
-        return _exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000
+        pair = self._listed(batched=batched)
+        return None if pair is None else (_exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000)
 
-    def at_most(self, *, batched: bool) -> list[tuple[Fraction, Fraction]]:
-        """Return the rates that `per_token` may find: a single call may later count as batched, a batched one only as such."""
-        pairs = [self.per_token(batched=True), self.per_token(batched=False)]
+    def at_most(self, *, batched: bool) -> list[tuple[float, float]]:
+        """Return the rates that `per_token` may find, as they are listed.
+
+        A single call may later count as batched, a batched one only as such.
+        """
+        pairs = [self._listed(batched=True), self._listed(batched=False)]
         known = [pair for pair in pairs if pair is not None]
         return known[:1] if batched else known
+
+    def _listed(self, *, batched: bool) -> tuple[float, float] | None:
+        """USD for a million tokens of input and one of output; None where it is unknown."""
+        pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
+        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
 
 class PriceStep(Rates):
@@ -132,7 +165,11 @@ class CacheTerms(_PriceModel):
 
     def writing(self, life: CacheLife) -> Fraction:
         """Factor for a token that is written."""
-        return _exactly(self.write if life == "5m" else self.write_hour)
+        return _exactly(self.write_factor(life))
+
+    def write_factor(self, life: CacheLife) -> float:
+        """The same as it is listed."""
+        return self.write if life == "5m" else self.write_hour
 
 
 class ModelPrice(Rates):
@@ -181,12 +218,11 @@ class ModelPrice(Rates):
 
     def most(self, prompt: PromptBound, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
         """Nano-USD that a call can cost at most whose prompt and answer have no more tokens than this."""
-        dearest = max(Fraction(1), self.cache.writing(cache_life), _exactly(self.cache.read))
-        read = prompt.tokens + prompt.written * (dearest - 1)
+        factors = (self.cache.write_factor(cache_life), self.cache.read)
         return max(
-            math.ceil(read * tokens[0] + max_tokens * tokens[1])
-            for rates in self._reached(prompt.tokens)
-            for tokens in rates.at_most(batched=batched)
+            _bound(*rates, *factors).nano(prompt, max_tokens)
+            for reached in self._reached(prompt.tokens)
+            for rates in reached.at_most(batched=batched)
         )
 
     def _reached(self, prompt_tokens: int) -> Iterator[Rates]:
@@ -205,7 +241,9 @@ class _PriceList(_PriceModel):
 
 def nano_of(usd: float) -> int:
     """USD as nano-USD, to the nearest; what `usd_of` gave comes back exactly. ValueError or OverflowError for NaN and infinities."""
-    return round(Fraction(usd) * NANO)
+    numerator, denominator = usd.as_integer_ratio()
+    whole, rest = divmod(numerator * NANO, denominator)
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2))
 
 
 def usd_of(nano: int) -> float:

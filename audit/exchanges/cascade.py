@@ -30,7 +30,7 @@ from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.policy.policy import ProjectPolicy
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import ExchangeQuestions
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 Made = TypeVar("Made")
@@ -77,15 +77,15 @@ def cascade(
     then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
     """
     case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
-    case.tier2, case.semantic = yield from _ask(case, partial(tier2_question, exchange, policy), ALWAYS)
+    questions = ExchangeQuestions(exchange, policy)
+    case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
-        case.tier2_5, case.thinking = yield from _ask(case, partial(thinking_question, exchange, policy), THINKING)
+        case.tier2_5, case.thinking = yield from _ask(case, questions.thinking, THINKING)
     dimensions = applicable(exchange, policy, flagged=_is_flagged(case))
     case.tier3 = _gate(case) if dimensions else _without_dimensions(case)
     if case.tier3.state == SCORED:
-        ask = partial(tier3_question, exchange, policy, dimensions)
-        case.tier3, case.behavioural = yield from _ask(case, ask, case.tier3)
+        case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
     return _score(case)
 
 
@@ -107,7 +107,7 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     stopped = _stopped_by(case.tier2, case.tier2_5)
     if stopped is not None and not case.recorded:
         return stopped, None
-    question = replace(ask(), fallback=stopped)
+    question = ask() if stopped is None else replace(ask(), fallback=stopped)
     reply = yield question
     case.judgements.extend(reply.judgements)
     if reply.state is not None:

@@ -80,10 +80,15 @@ class JudgedTiers:
 
     def columns(self) -> dict[str, Any]:
         """All of this as fields of a `Score`."""
-        columns = {one.name: getattr(self, one.name) for one in fields(self)}
-        for tier in ("tier2", "tier2_5", "tier3"):
-            columns[f"{tier}_state"], columns[f"{tier}_reason"] = columns.pop(tier)
+        columns = {name: getattr(self, name) for name in _FOUND}
+        for tier, state, reason in _TIERS:
+            columns[state], columns[reason] = getattr(self, tier)
         return columns
+
+
+_TIERS = tuple((tier, f"{tier}_state", f"{tier}_reason") for tier in ("tier2", "tier2_5", "tier3"))
+"""Each judged tier with the fields of a `Score` that its state and its reason are in."""
+_FOUND = tuple(name for one in fields(JudgedTiers) if (name := one.name) not in {tier for tier, *_ in _TIERS})
 
 
 def score_id(connection: str, exchange_id: str) -> str:

@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from audit.exchanges.applicability import applicable
 from audit.exchanges.questions import Question
 from audit.policy.policy import ProjectPolicy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import ExchangeQuestions
 from schemas.records import Exchange, Judgement
 
 
 def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Question]:
     """The questions that a policy can ask about an exchange; those of Tier 3 twice where a flag makes more dimensions apply."""
-    yield tier2_question(exchange, policy)
+    questions = ExchangeQuestions(exchange, policy)
+    yield questions.tier2()
     if exchange.agent_thinking:
-        yield thinking_question(exchange, policy)
+        yield questions.thinking()
     for flagged in (False, True):
         if dimensions := applicable(exchange, policy, flagged=flagged):
-            yield tier3_question(exchange, policy, dimensions)
+            yield questions.tier3(dimensions)
 
 
 def rebuilt(exchange: Exchange, policy: ProjectPolicy, judgement: Judgement) -> Question | None:

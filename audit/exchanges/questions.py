@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from unicodedata import is_normalized, normalize
 
@@ -22,6 +23,11 @@ def byte_tokens(text: str) -> int:
     """
     forms = (text,) if is_normalized("NFKC", text) else (text, normalize("NFKC", text))
     return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
+
+
+@lru_cache(256)
+def _instructions_size(instructions: str) -> int:
+    return byte_tokens(instructions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class Question:
     """The answer's text as a checked value, or `Invalid`."""
     fallback: TierState | None = None
     """The state of the tier where no judge can be asked any more and no answer was recorded. None: the judge may be asked."""
+    schema_size: int | None = None
+    """Most tokens of the schema, where that is known already; see `byte_tokens`."""
     verbatim: bool = False
     """True if the one material is the message as sent: it fences its texts itself, and the instructions state the schema."""
 
@@ -88,8 +96,9 @@ class Question:
     @property
     def texts_size(self) -> int:
         """Most tokens of everything of the request that depends on the question; see `byte_tokens`."""
-        texts = (self.instructions, self.task, json.dumps(self.schema), *(one.literal for one in self.materials))
-        return sum(map(byte_tokens, texts))
+        schema = byte_tokens(json.dumps(self.schema)) if self.schema_size is None else self.schema_size
+        texts = (self.task, *(one.literal for one in self.materials))
+        return _instructions_size(self.instructions) + schema + sum(map(byte_tokens, texts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from audit.patterns import compile_pattern, straighten
+from audit.first_looks import FirstLook
+from audit.patterns import compile_pattern, encode, straighten
 from audit.policy.policy import Sampling
 
 SAMPLING_DISABLED = "sampling_disabled"
@@ -38,6 +39,7 @@ DISAGREEMENT = compile_pattern(
     where="disagreement",
 )
 """Words by which an agent pushes back; runs on straightened text."""
+_LOOK = FirstLook([DISAGREEMENT])
 
 
 _STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
@@ -99,7 +101,9 @@ class Candidate:
     """None is missing, and a response of unknown length is not long."""
     tier1_flags: tuple[str, ...]
     record: bytes
-    """The encoded exchange, kept while it is parked."""
+    """The encoded exchange, or what it is known by meanwhile, kept while it is parked; see `resolved`."""
+    may_disagree: bool = True
+    """False if a first look has found no disagreement in the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,11 @@ class Decision:
 def is_disagreement(response: str) -> bool:
     """Tell whether the agent pushes back."""
     return DISAGREEMENT.matches(straighten(response))
+
+
+def may_disagree(responses: Sequence[str]) -> frozenset[int]:
+    """The places of the responses of agents that may push back; a first look, which misses none."""
+    return frozenset(_LOOK.rows([encode(straighten(response)) for response in responses]))
 
 
 def routine_start(session: str, interval: int) -> int:
@@ -139,7 +148,7 @@ _RULES: tuple[_Rule, ...] = (
     (SAMPLING_DISABLED, lambda _c, _turn, s: not s.enabled, _always),
     (FIRST_TURNS, lambda _c, turn, s: 0 < s.always_score_first >= turn, _always),
     (TIER1_FLAGS, lambda c, _turn, _s: bool(c.tier1_flags), _always),
-    (DISAGREEMENT_REASON, lambda c, _turn, s: s.always_score_disagreement and is_disagreement(c.agent_response), _always),
+    (DISAGREEMENT_REASON, lambda c, _turn, s: _disagrees(c, s), _always),
     (LONG_RESPONSE, lambda c, _turn, s: _is_long(c.output_tokens, s), _always),
     (
         ROUTINE_SAMPLE,
@@ -187,6 +196,13 @@ def ask_again(state: SamplingState, exchange_id: str, asked: Decision, revision:
     return asked, revision, SamplingState(state.exchanges, newest)
 
 
+def resolved(state: SamplingState, record_of: Callable[[bytes], bytes]) -> SamplingState:
+    """The state with the record of each parked exchange that has one replaced."""
+    if not any(seen.parked and seen.parked.record for seen in state.newest):
+        return state
+    return SamplingState(state.exchanges, tuple(_resolved(seen, record_of) for seen in state.newest))
+
+
 def without(state: SamplingState, exchange_id: str) -> SamplingState:
     """The state after the exchange is deleted: it is not handed out at the end any more."""
     newest = tuple(
@@ -194,6 +210,17 @@ def without(state: SamplingState, exchange_id: str) -> SamplingState:
         for seen in state.newest
     )
     return SamplingState(state.exchanges, newest)
+
+
+def _resolved(turn: Turn, record_of: Callable[[bytes], bytes]) -> Turn:
+    parked = turn.parked
+    if parked is None or not parked.record:
+        return turn
+    return Turn(turn.turn, turn.ordinal, Parked(parked.turn, parked.exchange_id, parked.revision, record_of(parked.record)))
+
+
+def _disagrees(candidate: Candidate, settings: Sampling) -> bool:
+    return settings.always_score_disagreement and candidate.may_disagree and is_disagreement(candidate.agent_response)
 
 
 def _parked(candidate: Candidate, turn: int) -> Parked:

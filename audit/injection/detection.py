@@ -9,12 +9,13 @@ attempt word for word is recognised, too, and so is work on the very prompts of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
-from audit.injection.hidden_text import decoded_runs, hides_text
+from audit.first_looks import FirstLook
+from audit.injection.hidden_text import BASE64, decoded_runs, hides_text
 from audit.injection.phrases import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
-from audit.injection.text_views import folded, levels
+from audit.injection.text_views import folded, has_codes, levels
 from audit.patterns import Pattern, encode
 from audit.policy.methodology import shipped_methodologies
 from schemas.records import Exchange
@@ -59,6 +60,8 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
     message, in this order. Linear in the length of the texts.
     """
     places = {"response": exchange.agent_response, "thinking": exchange.agent_thinking, "user message": exchange.user_message}
+    if not _may_hold_attempt("\n".join(filter(None, places.values()))):
+        return ()
     return tuple(f"judge_tamper: the {place} {kind}" for place, text in places.items() if text for kind in _kinds(text, place))
 
 
@@ -67,19 +70,21 @@ def text_kinds(text: str, more: Mapping[str, Recognises]) -> tuple[str, ...]:
 
     It is taken as a response is. `more` are further recognisers by kind; of a kind that is known, either may find it.
     """
-    return tuple(_kinds(text, "response", _RECOGNISED | {kind: _either(kind, found) for kind, found in more.items()}))
+    return tuple(_kinds(text, "response", RECOGNISED | {kind: _either(kind, found) for kind, found in more.items()}))
 
 
 def _either(kind: str, more: Recognises) -> Recognises:
-    known = _RECOGNISED.get(kind, more)
+    known = RECOGNISED.get(kind, more)
     return lambda view, place: known(view, place) or more(view, place)
 
 
 def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = None) -> Iterator[str]:
     """Yield the attempts in the text, in words, each kind once."""
-    recognised = recognised or _RECOGNISED
     texts = list(levels(text))
     views = [encode(view) for level in texts for view in folded(level)]
+    if recognised is None:
+        views = [view for view in views if _first_look().found_in(view)]
+        recognised = RECOGNISED
     for kind, recognises in recognised.items():
         if any(recognises(view, place) for view in views):
             yield kind
@@ -87,6 +92,14 @@ def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = 
         yield "hides text in invisible characters"
     if any(_hides_in_base64(level, place, recognised) for level in texts):
         yield "hides text in Base64"
+
+
+def _may_hold_attempt(text: str) -> bool:
+    """Tell whether an attempt can be in any of some texts, which stand one below the other; a first look, which misses none."""
+    if not text.isascii() or has_codes(text):
+        return True
+    (view,) = folded(text)
+    return _first_look().found_in(encode(view)) or BASE64.found_in(encode(text))
 
 
 def _speaks_to_judge(view: bytes, place: str) -> bool:
@@ -137,11 +150,23 @@ def _imitates_marks(view: bytes, place: str) -> bool:
     return shut is not None and not _OPENED.found_in(view[: shut[0]])
 
 
-_RECOGNISED: dict[str, Recognises] = {
+RECOGNISED: dict[str, Recognises] = {
     "speaks to the judge": _speaks_to_judge,
     "brings the judge's answer along": _brings_verdict,
     "imitates the marks of the prompt": _imitates_marks,
 }
+"""The kinds of attempts in folded texts, each with what recognises it."""
+NEEDED: dict[str, Callable[[], Iterable[Pattern]]] = {
+    "speaks to the judge": lambda: (_MODEL_ADDRESS, _DEMAND, _ADDRESS),
+    "brings the judge's answer along": lambda: (_field(), *(first for first, _ in _TOGETHER)),
+    "imitates the marks of the prompt": lambda: (_CODED_MARK, *_ENDS.values(), _SHUT),
+}
+"""Patterns of which one is in every folded text in which the kind is recognised."""
+
+
+@cache
+def _first_look() -> FirstLook:
+    return FirstLook(pattern for needed in NEEDED.values() for pattern in needed())
 
 
 def _hides_in_base64(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:

@@ -27,11 +27,12 @@ _REVERSED = re.compile("[\u202d\u202e][^a-zA-Z\u202c]{0,16}[a-zA-Z]{4}")
 _FLAG = "\U0001f3f4"
 _CANCEL = "\U000e007f"
 
-_BASE64 = compile_pattern(
+BASE64 = compile_pattern(
     rf"[A-Za-z0-9+/_-]{{40,}}(?:\r?\n[A-Za-z0-9+/_-]{{4,}})*={{0,2}}|[A-Za-z0-9+/_-]{{{_SHORT},}}={{0,2}}",
     where="base64",
     ignore_case=False,
 )
+"""A run of Base64 that is long enough to be looked into."""
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\r\n" + bytes(range(0x80, 0x100))
 
@@ -59,7 +60,7 @@ def decoded_runs(text: str) -> Iterator[tuple[str, bool]]:
     to text without spaces between words.
     """
     data = encode(text)
-    for start, end in _BASE64.groups(data):
+    for start, end in BASE64.groups(data):
         run = b"".join(data[start:end].rstrip(b"=").split()).translate(_URL_SAFE)
         inside = _decoded(run)
         if len(inside) >= _SHORT // 2 and _is_text(inside):

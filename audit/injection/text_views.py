@@ -75,11 +75,16 @@ def levels(text: str) -> Iterator[str]:
     """The text, and the text with the codes of JSON and HTML undone once, twice and so on, as long as there are any."""
     yield text
     for _ in range(MAX_LEVELS):
-        undone = _CODE.sub(_undo, text) if "\\" in text or "&" in text else text
+        undone = _CODE.sub(_undo, text) if has_codes(text) else text
         if undone == text:
             return
         text = _paired(undone)
         yield text
+
+
+def has_codes(text: str) -> bool:
+    """Tell whether a text may have more than one level."""
+    return "\\" in text or "&" in text
 
 
 def folded(text: str) -> Iterator[str]:

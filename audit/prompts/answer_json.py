@@ -15,10 +15,37 @@ _MAX_NAME = 40
 _DECODER = json.JSONDecoder()
 
 
+class _FaultyError(Exception):
+    """Something that JSON does not forbid and an answer must not hold."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _FaultyError
+    return found
+
+
+def _no_constant(_name: str) -> None:
+    raise _FaultyError
+
+
+_FAULTLESS = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+"""Reads an answer without any problem; one that has some is read again to name all of them."""
+
+
 def read_json(text: str) -> Any:
     """The value the text is, or `Invalid`: no other text around it, no key twice, no NaN, no lone surrogates."""
     if len(text) > MAX_ANSWER:
         return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+    try:
+        return _FAULTLESS.decode(text)
+    except (_FaultyError, ValueError, RecursionError):
+        return _problems_of(text)
+
+
+def _problems_of(text: str) -> Any:
+    """`read_json` of a text in which something is wrong."""
     problems: list[str] = []
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

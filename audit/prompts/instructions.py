@@ -7,6 +7,7 @@ that none of its lines can pass for a line of ours.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from audit.policy.methodology import Dimension, Methodology
 from audit.prompts.prompt_quoting import visible
@@ -102,23 +103,28 @@ _CONTEXT = "# The methodology, in its own words\nIt says what matters to the peo
 
 def tier2_instructions(methodology: Methodology) -> str:
     """Return the instructions to the judge of Tier 2."""
-    return _instructions(methodology, _TIER2, methodology.tier2)
+    return _instructions(methodology.judge_context, _TIER2, _words(methodology.tier2))
 
 
 def thinking_instructions(methodology: Methodology) -> str:
     """Return the instructions to the judge of Tier 2.5."""
-    return _instructions(methodology, _THINKING, ())
+    return _instructions(methodology.judge_context, _THINKING, ())
 
 
 def tier3_instructions(methodology: Methodology) -> str:
     """Return the instructions to the judge of Tier 3: on every dimension of the methodology, whichever apply to an exchange."""
-    return _instructions(methodology, _TIER3, methodology.tier3)
+    return _instructions(methodology.judge_context, _TIER3, _words(methodology.tier3))
 
 
-def _instructions(methodology: Methodology, tier: str, dimensions: Iterable[Dimension]) -> str:
+def _words(dimensions: Iterable[Dimension]) -> tuple[tuple[str, str], ...]:
+    return tuple((dimension.id, dimension.description) for dimension in dimensions)
+
+
+@lru_cache(256)
+def _instructions(judge_context: str, tier: str, dimensions: tuple[tuple[str, str], ...]) -> str:
     """Rules, the methodology's context, what the tier is about, its dimensions, and how to answer."""
-    context = f"{_CONTEXT}\n{_indented(methodology.judge_context)}" if methodology.judge_context else ""
-    listed = "\n".join(f"- {dimension.id}:\n{_indented(dimension.description)}" for dimension in dimensions)
+    context = f"{_CONTEXT}\n{_indented(judge_context)}" if judge_context else ""
+    listed = "\n".join(f"- {name}:\n{_indented(description)}" for name, description in dimensions)
     parts = (_RULES.replace("\\\n", ""), context, tier, f"# The dimensions\n{listed}" if listed else "", _ANSWER)
     return "\n\n".join(part for part in parts if part)
 

@@ -13,6 +13,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from audit.exchanges.questions import Material
 
@@ -31,6 +32,8 @@ _TABLE = (
     | str.maketrans(dict.fromkeys(_MINUS_SIGNS, "-"))
 )
 _DASHES = re.compile(r" ?-(?:[ -]*-)? ?")
+_FEWEST_POINTS = 3
+"""Points of an elision, once it is folded."""
 _ELISION = re.compile(r"[\[(]? ?\.(?: ?\.){2,} ?[\])]?")
 
 
@@ -38,14 +41,20 @@ class Quotable:
     """The texts of a question, in which quotes are looked for."""
 
     def __init__(self, materials: Sequence[Material]) -> None:
-        self._sources = [folded(text) for one in materials for text in (json.loads(one.literal), one.literal)]
+        self._sources = [source for one in materials for source in _forms(one.literal)]
 
     def holds(self, quote: str) -> bool:
         """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
         if not quote:
             return True
-        ways = {folded(quote), folded(_ESCAPE.sub(_unescaped, quote))} - {""}
+        ways = {folded(way) for way in {quote, _ESCAPE.sub(_unescaped, quote)}} - {""}
         return any(_is_in(way, source) for way in ways for source in self._sources)
+
+
+@lru_cache(16)
+def _forms(literal: str) -> tuple[str, str]:
+    """What a literal stands for and the literal itself, folded; kept for the next questions about the same exchange."""
+    return folded(json.loads(literal)), folded(literal)
 
 
 def folded(text: str) -> str:
@@ -61,6 +70,8 @@ def _is_in(quote: str, source: str) -> bool:
     """Tell whether a folded quote is in a folded text: as it is, or its parts one after the other."""
     if quote in source:
         return True
+    if quote.count(".") < _FEWEST_POINTS:
+        return False  # nothing is left out of it
     parts = [part for part in map(str.strip, _ELISION.split(quote)) if part]
     at = 0
     for part in parts:

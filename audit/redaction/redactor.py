@@ -9,10 +9,12 @@ from __future__ import annotations
 import hmac
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
-from audit.patterns import compile_pattern, decode, encode
-from audit.policy.policy import RedactionSettings, SecretPattern
+from audit.first_looks import FirstLook
+from audit.patterns import Pattern, compile_pattern, decode, encode
+from audit.policy.policy import RedactionSettings
 from audit.redaction.secret_kinds import BUILT_IN, TRIGGER, SecretKind
 from audit.redaction.secret_names import is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
@@ -33,9 +35,15 @@ class Redactor:
         """PolicyError when a pattern of the settings does not compile."""
         self._enabled = settings.enabled
         self._key = key
+        patterns = [
+            compile_pattern(secret.pattern, where=f"redaction.patterns[{index}].pattern", ignore_case=False)
+            for index, secret in enumerate(settings.patterns)
+        ]
         self._custom = tuple(
-            _custom_kind(secret, f"redaction.patterns[{index}]") for index, secret in enumerate(settings.patterns)
+            SecretKind(secret.kind, pattern.spans, pattern.found_in)
+            for secret, pattern in zip(settings.patterns, patterns, strict=True)
         )
+        self._first_look = _first_look((TRIGGER, *patterns))
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:
         """The text without its secrets, and how many of each kind were taken out."""
@@ -43,7 +51,7 @@ class Redactor:
         if not self._enabled or not text:
             return text, counts
         data = encode(text)
-        if not self._may_hold_secrets(data):
+        if not self._first_look.found_in(data):
             return text, counts
         for _ in range(_ROUNDS):  # taking one secret out can lay another one bare
             data, found = self._one_round(data)
@@ -62,9 +70,6 @@ class Redactor:
         """
         counts: Counter[str] = Counter()
         return (self._walk(value, counts, 0) if self._enabled else value), counts
-
-    def _may_hold_secrets(self, data: bytes) -> bool:
-        return TRIGGER.found_in(data) or any(kind.occurs(data) for kind in self._custom)
 
     def _one_round(self, data: bytes) -> tuple[bytes, Counter[str]]:
         counts: Counter[str] = Counter()
@@ -165,9 +170,9 @@ def _is_header(name: str, value: str) -> bool:
     return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 
-def _custom_kind(secret: SecretPattern, where: str) -> SecretKind:
-    pattern = compile_pattern(secret.pattern, where=f"{where}.pattern", ignore_case=False)
-    return SecretKind(secret.kind, pattern.spans, pattern.found_in)
+@lru_cache(64)
+def _first_look(patterns: tuple[Pattern, ...]) -> FirstLook:
+    return FirstLook(patterns)
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:

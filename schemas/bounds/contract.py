@@ -121,6 +121,11 @@ def rules_of(name: str) -> dict[str, Rule]:
 
 
 @functools.cache
+def _rules_in_order(name: str) -> tuple[tuple[str, Rule], ...]:
+    return tuple(rules_of(name).items())
+
+
+@functools.cache
 def times_of(name: str) -> tuple[str, ...]:
     """The fields of a record type that are times; none of them may lie in the future."""
     return tuple(field["name"] for field in schema_of(name).fields if "timestamp-micros" in str(field["type"]))
@@ -131,7 +136,7 @@ def check_contract(name: str, fields: Mapping[str, Any], taken_at: datetime | No
 
     `taken_at` is when the broker took the record in, where it came on a topic.
     """
-    for field, rule in rules_of(name).items():
+    for field, rule in _rules_in_order(name):
         value = fields[field]
         if value is not None and (fault := rule.fault(value)):
             raise BoundsError(f"{name}.{field}{fault}" if fault.startswith(".") else f"{name}.{field}: {fault}")

@@ -28,6 +28,8 @@ from schemas.bounds.limits import (
 )
 from schemas.bounds.name_rules import CONTROL, SHOWN, identifier_fault, labels_fault
 
+_IS_NAME = re.compile(NAME).fullmatch
+
 
 class Rule(Protocol):
     """A kind of rule."""
@@ -49,7 +51,7 @@ class Named:
 
     def fault(self, value: str) -> str | None:
         """See `Rule`."""
-        if re.fullmatch(NAME, value) or (self.optional and not value):
+        if _IS_NAME(value) or (self.optional and not value):
             return None
         if has_surrogates(value):  # no column can hold one
             return NOT_UNICODE
@@ -142,6 +144,7 @@ _READ_OVER = msgspec.json.Decoder(_AnyObject).decode
 _BRACKETS = r"[\[{]"
 _EXTREME = r"[0-9]{300}|[0-9][eE][+-]?[0-9]{3}"
 """A pattern for a possible number that none of our readers accepts; the match may as well be text."""
+_READ = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,14 @@ class JsonObject:
     def fault(self, value: str) -> str | None:
         """See `Rule`."""
         try:
-            found = msgspec.json.decode(value, type=dict[str, Any])
+            found = _READ(value)
         except msgspec.ValidationError as error:
             return f"is no JSON object that can be read: {error}"
         except (msgspec.DecodeError, RecursionError) as error:
             return f"is no JSON: {error}"
-        return f"nests deeper than {MAX_DEPTH} levels" if is_too_deep(found) else None
+        # Counting brackets is cheap and rules out depth for most texts; the walk is for the rest.
+        may_be_deep = value.count("{") + value.count("[") > MAX_DEPTH
+        return f"nests deeper than {MAX_DEPTH} levels" if may_be_deep and is_too_deep(found) else None
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`. Reading over a text takes half the time of reading it, so only what may be odd is read."""

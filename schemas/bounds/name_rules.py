@@ -15,6 +15,8 @@ SHOWN = 64
 
 def identifier_fault(value: str, longest: int) -> str | None:
     """Return the fault of an id or a name that a source gave, as the end of a sentence, or None for a good one."""
+    if 0 < len(value) <= longest and value.isascii() and value.isprintable() and not value.isspace():
+        return None  # nearly every one: neither control characters nor surrogates are in it
     if not 0 < len(value) <= longest:
         return f"has {len(value)} characters; 1 to {longest} are taken"
     if re.search(CONTROL, value):

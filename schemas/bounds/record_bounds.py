@@ -34,46 +34,52 @@ def _check_int(name: str, value: int) -> None:
         raise BoundsError(f"{name}: {value} takes more than 32 bits")
 
 
-Check = Callable[[str, Any], None]
-_CHECKS: dict[str, Check] = {"double": _check_finite, "float": _check_finite, "int": _check_int}
+Check = Callable[[Any], None]
+_CHECKS: dict[str, Callable[[str, Any], None]] = {"double": _check_finite, "float": _check_finite, "int": _check_int}
 
 
-def _check_of(avro_type: Any, named: dict[str, Any]) -> Check | None:
-    """Return the check for a value of the type, or None if any value will do. `named` collects the records met."""
+def _check_of(avro_type: Any, name: str, named: dict[str, Any]) -> Check | None:
+    """Return the check for a value of the type, or None if any value will do. `name` is the field's, `named` collects the records met."""
     if isinstance(avro_type, str):
-        return named[avro_type] if avro_type in named else _CHECKS.get(avro_type)
+        if avro_type in named:
+            return _check_of(named[avro_type], name, named)
+        return functools.partial(_CHECKS[avro_type], name) if avro_type in _CHECKS else None
     if isinstance(avro_type, list):
-        return _check_of(avro_type[1], named)
+        return _check_of(avro_type[1], name, named)
     if "logicalType" in avro_type:
-        return _check_time
+        return functools.partial(_check_time, name)
     if avro_type["type"] == "array":
-        item = _check_of(avro_type["items"], named)
+        item = _check_of(avro_type["items"], name, named)
         return item and functools.partial(_check_items, item)
-    checks = [(field["name"], check) for field in avro_type["fields"] if (check := _check_of(field["type"], named))]
-    named[f"{NAMESPACE}.{avro_type['name']}"] = found = functools.partial(_check_record, checks) if checks else None
-    return found
+    named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
+    checks = [
+        (field["name"], check)
+        for field in avro_type["fields"]
+        if (check := _check_of(field["type"], f"{name}.{field['name']}", named))
+    ]
+    return functools.partial(_check_record, checks) if checks else None
 
 
-def _check_items(check: Check, name: str, values: Sequence[Any]) -> None:
+def _check_items(check: Check, values: Sequence[Any]) -> None:
     for value in values:
-        check(name, value)
+        check(value)
 
 
-def _check_record(checks: Sequence[tuple[str, Check]], name: str, fields: dict[str, Any]) -> None:
+def _check_record(checks: Sequence[tuple[str, Check]], fields: dict[str, Any]) -> None:
     for field, check in checks:
         if (value := fields.get(field)) is not None:
-            check(f"{name}.{field}", value)
+            check(value)
 
 
 @functools.cache
 def _checks_of(prefix: bytes) -> Check:
     schema = schemas_by_prefix()[prefix]
-    return _check_of({"type": "record", "name": schema.name, "fields": schema.fields}, {}) or (lambda *_: None)
+    return _check_of({"type": "record", "name": schema.name, "fields": schema.fields}, schema.name, {}) or (lambda _: None)
 
 
 def check_fields(schema: RecordSchema, fields: dict[str, Any]) -> None:
     """BoundsError naming the field when a time or number of a record lies outside what it may hold."""
-    _checks_of(schema.prefix)(schema.name, fields)
+    _checks_of(schema.prefix)(fields)
     occurred, ingested = fields.get("occurred_at"), fields.get("ingested_at")
     if occurred is not None and ingested is not None:
         _check_time(f"{schema.name}.occurred_at", occurred, ingested + CLOCK_TOLERANCE)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
+from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange
@@ -136,7 +137,7 @@ def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> 
     spawn = multiprocessing.get_context("spawn")
     waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
     ahead = 0
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin) as pool:
         for path, size, sessions, _ in listed:
             while waiting and len(waiting) >= workers and ahead + size > AHEAD_BYTES:
                 first, taken = waiting.popleft()
@@ -146,6 +147,11 @@ def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> 
             ahead += size
         for first, _ in waiting:
             yield first.result()
+
+
+def _begin() -> None:
+    collect_rarely()
+    _end_with_parent()
 
 
 def _end_with_parent() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from service.settings import Settings
 from service.workspace import policy_of, redactor_of, utc_now
 from streams.engine.stage_runs import StageRuns
 from streams.engine.turns import Turns
+from streams.garbage_collection import collect_rarely
 from streams.judges.protocol import Judge
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.recorded_judgements import nothing_recorded
@@ -58,9 +58,7 @@ class _Parts:
 
 def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
     """Work until a signal asks to stop; answers the exit code. The file `orphaned` ends when our supervisor does."""
-    # A chunk is tens of thousands of records that live for a moment: the collector would look at all of them again and again.
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    collect_rarely()
     return asyncio.run(_run(settings, stages, orphaned))
 
 

@@ -50,9 +50,7 @@ async def ask_in_batches(
     wanted = [one for one in requests if is_batched(one)]
     planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
     reserved = _under_way(store, planned, now())
-    log: GroupCommit[Call, None] = GroupCommit(
-        lambda records: _append(store, records), lambda: False, capacity=0, at_once=_AT_ONCE
-    )
+    log: GroupCommit[Call, None] = GroupCommit(lambda records: _append(store, records), capacity=0, at_once=_AT_ONCE)
 
     async def publish(record: Call) -> None:
         await asyncio.wrap_future(log.submit(record, must=True))

@@ -39,13 +39,13 @@ class GroupCommit(Generic[Work, Done]):
 
     `commit` makes all of them durable or none, and answers one outcome each. When it fails for several, each is tried alone, so that
     one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers after how many seconds
-    it is to be called again, None: once something was committed. `finish` is called at the end. All three run in one thread.
+    it is to be called again, None: once something was committed; without it nothing can wait. `finish` is called at the end. All three run in one thread.
     """
 
     def __init__(
         self,
         commit: Callable[[Sequence[Work]], Sequence[Done]],
-        rest: Callable[[], float | None],
+        rest: Callable[[], float | None] = lambda: None,
         *,
         finish: Callable[[], None] = lambda: None,
         capacity: int,

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import polars as pl
 
-from schemas.codec.arrow import rows_as_records
-from schemas.codec.single_object import encode
+from schemas.codec.arrow import rows_as_messages
 
 _SIDE, _MADE, _LIVE = "side", "made", "live"
 _KEY = ("score_id", "revision")
-_COLUMNS = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary}
+_COLUMNS = pl.Schema({"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary})
 
 
 class Digest(NamedTuple):
@@ -26,12 +25,18 @@ class Digest(NamedTuple):
 
 def digests_of(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Id, revision and SHA-256 of the single-object encoding of each score."""
-    rows: list[tuple[str, int, bytes]] = []
-    for frame in frames:
-        encoded = (encode(score) for score in rows_as_records("Score", frame))
-        digests = (hashlib.sha256(message).digest() for message in encoded)
-        rows += zip(frame["score_id"], frame["revision"], digests, strict=True)
-    return pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+    return digests_together(digests_of_messages(frame, rows_as_messages("Score", frame)) for frame in frames)
+
+
+def digests_of_messages(scores: pl.DataFrame, messages: Iterable[bytes]) -> pl.DataFrame:
+    """The same of scores whose encodings are there, in their order."""
+    digests = [hashlib.sha256(message).digest() for message in messages]
+    return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary)).cast(_COLUMNS)
+
+
+def digests_together(digests: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Digests of some scores after each other; none is one, too."""
+    return pl.concat([pl.DataFrame(schema=_COLUMNS), *digests])
 
 
 def keep_digests(path: Path, made: pl.DataFrame, live: pl.DataFrame) -> None:

@@ -23,10 +23,12 @@ from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import Accepted
 from streams.log.group_commit import GroupCommit
+from streams.replay.digests import digests_of, digests_of_messages, digests_together
 
 REPLAY = "replay"
 """Consumer of the watermark that says how far a part has come."""
 SOURCE = "exchanges"
+SCORES = "scores"
 TAKEOVER_SECONDS = 15.0
 """Seconds that a killed process may take to let go of its file."""
 _AT_ONCE = 256
@@ -70,9 +72,11 @@ class PartFile:
     def __init__(self, path: Path) -> None:
         """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
         self._store = opened(path)
-        self._log: GroupCommit[Record, None] = GroupCommit(self._append, lambda: False, capacity=0, at_once=_AT_ONCE)
+        self._log: GroupCommit[Record, None] = GroupCommit(self._append, capacity=0, at_once=_AT_ONCE)
         self._log.start()
         self._paid = recorded_in(self._store)
+        self._digests: list[pl.DataFrame] | None = None if self.position else []
+        """Those of all scores, unless some were made by a process before this one."""
 
     def close(self) -> None:
         """Commit what waits and close the file."""
@@ -93,11 +97,12 @@ class PartFile:
     def commit(self, result: WindowResult) -> None:
         """Keep a window's result and the position after it, all of it or nothing."""
         with self._store.transaction() as transaction:
-            for topic, messages in result.made.messages.items():
-                transaction.append(topic, messages)
+            appended = {topic: transaction.append(topic, messages) for topic, messages in result.made.messages.items()}
             for stage, states in result.states.items():
                 transaction.set_states(stage, states, result.end)
             transaction.set_watermark(REPLAY, SOURCE, result.end)
+        if self._digests is not None and SCORES in appended:
+            self._digests.append(digests_of_messages(appended[SCORES].frames["Score"], result.made.messages[SCORES]))
 
     def paid(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         """Return this replay's own judgements of the exchanges so far."""
@@ -112,10 +117,14 @@ class PartFile:
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
 
-    def scores(self) -> Iterator[pl.DataFrame]:
+    def digests(self) -> pl.DataFrame:
+        """The digests of the scores that were made; see `digests_of`."""
+        return digests_of(self._scores()) if self._digests is None else digests_together(self._digests)
+
+    def _scores(self) -> Iterator[pl.DataFrame]:
         """The scores that were made, in the order they were, some thousands at a time."""
-        for start in range(0, self._store.end_of("scores"), _SCORES_AT_ONCE):
-            yield self._store.read("scores", start, _SCORES_AT_ONCE).get("Score", empty_frame("Score"))
+        for start in range(0, self._store.end_of(SCORES), _SCORES_AT_ONCE):
+            yield self._store.read(SCORES, start, _SCORES_AT_ONCE).get("Score", empty_frame("Score"))
 
     async def publish(self, record: Record) -> None:
         """Make a record of a judge call durable."""

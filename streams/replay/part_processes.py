@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 from schemas.errors import DriftlineError
+from streams.garbage_collection import collect_rarely
 from streams.judging.call_budget import StoppedError
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ def _stop(running: dict[Connection, SpawnProcess]) -> None:
 def _child(work: Work, number: int, sender: Connection) -> None:
     """Run a part in its process: end with the parent, leave Ctrl-C to it, and report the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    collect_rarely()
     _end_with_parent()
     sender.send(_outcome(work, number, sender))
     sender.close()

@@ -18,7 +18,6 @@ from streams.judges.protocol import Judge
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import Recorded, Subject
 from streams.judging.task_judge import TaskJudge
-from streams.replay.digests import digests_of
 from streams.replay.estimating import Estimate, Estimator
 from streams.replay.history.history import History
 from streams.replay.part_file import PartFile, States
@@ -93,7 +92,7 @@ async def replay_part(work: PartWork, history: History, report: Report, asked: C
         task_judge = TaskJudge(SCORING, work.policy, work.judge, known.publish, work.now)
         with handled_in_loop(lambda _: task_judge.close(), [signal.SIGTERM]):
             await work.rescoring.run(history, kept, task_judge, known.recorded, report)
-        return digests_of(kept.scores())
+        return kept.digests()
     finally:
         kept.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import builders as build
 import msgspec
@@ -16,7 +17,7 @@ from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.stage_batches import Step
+from streams.stage_batches import RecordBatch, StageBatch, Step, StepOutcome
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
 from streams.steps.judging import JudgingStep
@@ -68,17 +69,30 @@ EXCHANGE_TOPICS = topic_of(exchange_or_closing, len(RESPONSES))
 CUTS = st.lists(st.integers(1, 59), max_size=6)
 
 
-def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequence[int] = ()) -> list[tuple[str, Record]]:
-    """What a step answers when its topic comes in batches cut at the given places."""
+def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[tuple[int, Sequence[Record]]]:
+    """A topic cut at the given places, each part with its first offset."""
+    places = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
+    return [(start, records[start:stop]) for start, stop in itertools.pairwise(places)]
+
+
+def carried_through(
+    step: Callable[[Any, dict[str, bytes]], StepOutcome], batches: Sequence[StageBatch | RecordBatch]
+) -> tuple[list[tuple[str, Record]], dict[str, bytes]]:
+    """What a step answers to batches one after the other, and the states after the last."""
     states: dict[str, bytes] = {}
     answered = []
-    places = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
-    for start, stop in itertools.pairwise(places):
-        batch = build.batch(topic, records[start:stop], first_offset=start)
-        outcome = step(batch, {key: state for key, state in states.items() if key in batch.keys()})  # noqa: SIM118
+    for batch in batches:
+        keys = {key for _, key, _ in batch.records()}
+        outcome = step(batch, {key: state for key, state in states.items() if key in keys})
         states |= outcome.states
         answered += outcome.records
-    return answered
+    return answered, states
+
+
+def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequence[int] = ()) -> list[tuple[str, Record]]:
+    """What a step answers when its topic comes in batches cut at the given places."""
+    batches = [build.batch(topic, part, first_offset=offset) for offset, part in parts_of(records, cuts)]
+    return carried_through(step, batches)[0]
 
 
 @given(EVENT_TOPICS, CUTS)
@@ -93,6 +107,20 @@ def test_sampling_decisions_do_not_depend_on_how_the_topic_is_cut(records: list[
     """The last turns are parked in the state, which goes through bytes between batches."""
     step = IntakeStep(Policy())
     assert run_in_batches(step, "exchanges", records) == run_in_batches(step, "exchanges", records, cuts)
+
+
+@given(EXCHANGE_TOPICS, CUTS)
+def test_intake_decides_alike_on_records_and_on_columns_with_and_without_their_bytes(
+    records: list[Record], cuts: list[int]
+) -> None:
+    """One process has records, a worker columns with the bytes they came in, a table columns alone: scores and states are the same."""
+    step = IntakeStep(Policy())
+    columns = [build.batch("exchanges", part, offset) for offset, part in parts_of(records, cuts)]
+    delivered = [build.batch("exchanges", part, offset, delivered=True) for offset, part in parts_of(records, cuts)]
+    single = [RecordBatch(list(batch.records())) for batch in columns]
+    whole = [build.batch("exchanges", records, delivered=True)]
+    expected = carried_through(step, columns)
+    assert [expected] * 3 == [carried_through(step, batches) for batches in (delivered, single, whole)]
 
 
 @pytest.mark.parametrize(

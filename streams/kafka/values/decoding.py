@@ -24,7 +24,7 @@ from streams.kafka.keys import partition_of
 from streams.kafka.topics import TOPICS
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.stage_batches import OFFSET, SESSION_KEY
+from streams.stage_batches import MESSAGE, OFFSET, SESSION_KEY
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
@@ -35,6 +35,8 @@ CONFLICT = Refusal(
     "conflicting_id",
     "the log has a record of this identity with other content: give it an id of its own, and produce it again",
 )
+_CARRIED_ON = "exchanges"
+"""The topic whose records a stage carries on as they are: their bytes stay beside the columns."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
 """The latest time that a record may say, since 1970."""
@@ -142,6 +144,9 @@ def decode_chunk(
             batch.rejected += rejected
         batch.rejected.sort(key=lambda rejected: rejected.index)
     offsets = pl.Series(OFFSET, [record.offset for record in records], dtype=pl.Int64)
+    if topic == _CARRIED_ON:
+        messages = pl.Series(MESSAGE, values_of(records) if values is None else values, dtype=pl.Binary)
+        batch.frames = {name: frame.with_columns(messages.gather(frame[INDEX])) for name, frame in batch.frames.items()}
     return DecodedChunk(
         {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()},
         [RejectedRecord(records[one.index], one.error) for one in batch.rejected],

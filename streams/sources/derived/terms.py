@@ -14,6 +14,7 @@ All of it is linear in the text, of which MAX_TEXT characters are read.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_TEXT = 16 * 1024
@@ -22,6 +23,8 @@ MAX_TRIES = 64
 """The number of times that a term is looked for in one text."""
 MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
+_KEPT_TOKENS = 16 * 1024
+"""Tokens whose terms are kept: at most a few megabytes."""
 
 # Bounded repetitions: rows of points or dashes would otherwise be read once from each of them.
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
@@ -175,9 +178,24 @@ def terms_of(text: str) -> Terms:
     """The terms of the first MAX_TEXT characters."""
     marks: set[str] = set()
     words: set[str] = set()
-    for token in TOKEN.findall(ESCAPES.sub(" ", text[:MAX_TEXT])):
-        if len(token) <= MAX_TOKEN:
-            _take(token, marks, words)
+    for token in set(TOKEN.findall(_without_escapes(text[:MAX_TEXT]))):
+        own = _terms_of_token(token)
+        marks |= own.marks
+        words |= own.words
+    return Terms(frozenset(marks), frozenset(words))
+
+
+def _without_escapes(text: str) -> str:
+    return ESCAPES.sub(" ", text) if "\\" in text else text
+
+
+@lru_cache(_KEPT_TOKENS)
+def _terms_of_token(token: str) -> Terms:
+    """The terms of one token; kept, because the same tokens come again and again."""
+    marks: set[str] = set()
+    words: set[str] = set()
+    if len(token) <= MAX_TOKEN:
+        _take(token, marks, words)
     return Terms(frozenset(marks), frozenset(words))
 
 
@@ -282,8 +300,7 @@ def rounded_figures(folded: str) -> set[str]:
 
 def folded(text: str) -> str:
     """The text as terms are looked for in it."""
-    cut = text[:MAX_TEXT]
-    return (ESCAPES.sub(" ", cut) if "\\" in cut else cut).casefold()
+    return _without_escapes(text[:MAX_TEXT]).casefold()
 
 
 def stem(word: str) -> str:

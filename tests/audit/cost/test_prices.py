@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -144,6 +145,24 @@ def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: 
         assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of, batched=True) <= worst_case(asked, of)
         hour = of.worst_case(asked.texts_size, asked.max_tokens, cache_life="1h")
         assert (of.cost(usage, cache_life="1h") or 0) <= hour
+
+
+@given(usd=st.floats(-1e6, 1e6) | st.integers(-(10**6), 10**6) | st.integers(-(10**9), 10**9).map(lambda n: n / 2**10))
+def test_an_amount_is_rounded_to_the_nearest_nano_usd(usd: float) -> None:
+    """Whole numbers are reckoned with, and halves go to the even one, as `round` has it."""
+    assert nano_of(usd) == round(Fraction(usd) * NANO)
+
+
+@given(texts_size=tokens, max_tokens=tokens, of=prices, batched=st.booleans())
+def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPrice, *, batched: bool) -> None:
+    """It is reckoned in whole numbers; a reservation that is too small by one would let a session pass its cap."""
+    read = texts_size + OVERHEAD_TOKENS
+    dearest = max(Fraction(1), of.cache.writing("5m"), Fraction(str(of.cache.read)))
+    steps = [of, *(step for step in of.steps if step.above < read)]
+    ways = [[pair for way in (True, False) if (pair := one.per_token(batched=way)) is not None] for one in steps]
+    known = [pair for pairs in ways for pair in (pairs[:1] if batched else pairs)]
+    expected = max(math.ceil(read * dearest * into + max_tokens * out) for into, out in known)
+    assert of.worst_case(texts_size, max_tokens, batched=batched) == expected
 
 
 def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:

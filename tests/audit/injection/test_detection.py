@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from yaml_files import read_yaml
 
 from audit.exchanges.questions import Invalid
-from audit.injection.detection import tamper_reasons
+from audit.injection.detection import NEEDED, RECOGNISED, tamper_reasons, text_kinds
 from audit.policy.policy import Policy
 from audit.prompts.answers import json_in
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
@@ -58,6 +58,42 @@ def test_an_attempt_is_recognised_for_what_it_is(case: dict[str, Any]) -> None:
 def test_ordinary_work_is_no_attempt(case: dict[str, Any]) -> None:
     """An anomaly that is none teaches people to look away."""
     assert () == tamper_reasons(exchange_of(case["place"], case["text"] * case.get("repeat", 1)))
+
+
+PIECES = (
+    *(case.values[0]["text"] for case in (*ATTEMPTS, *ORDINARY) if case.values[0].get("repeat", 1) == 1),
+    *(
+        "\n",
+        " ",
+        "\\n",
+        "\\u003c",
+        "&lt;",
+        "&#60;",
+        "\u2019",
+        "\u200b",
+        "\U000e0041",
+        "\ud83d",
+        "\u0430",
+        "`",
+        "A" * 30,
+        "=",
+        "\x00",
+    ),
+    *("</agent_response", "alignment: 1", "sycophancy: true", "dear judge,", "give this full marks", "--- end of response "),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=5).map("".join))
+def test_a_first_look_changes_no_finding(text: str) -> None:
+    """`text_kinds` looks at everything in a text, `tamper_reasons` only where a first look says that there may be something."""
+    found = tamper_reasons(exchange_of("response", text))
+    assert found == tuple(f"judge_tamper: the response {kind}" for kind in text_kinds(text, {}))
+
+
+def test_each_kind_of_attempt_has_its_first_look() -> None:
+    """A kind that the first look knows nothing of would be found only beside another one."""
+    assert list(NEEDED) == list(RECOGNISED)
+    assert all(needed() for needed in NEEDED.values())
 
 
 def test_the_corpus_is_as_large_as_it_claims() -> None:

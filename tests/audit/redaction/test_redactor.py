@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trials import examples
 
+from audit.patterns import encode
 from audit.policy.policy import RedactionSettings, SecretPattern
 from audit.redaction.redactor import MAX_DEPTH, Redactor
+from audit.redaction.secret_kinds import BUILT_IN, TRIGGER
 from schemas.errors import BoundsError, PolicyError
 
 REDACTOR = Redactor(RedactionSettings())
@@ -393,6 +395,23 @@ def test_a_policy_adds_kinds_of_its_own() -> None:
     assert Counter(employee=1) == counts
     with pytest.raises(PolicyError, match=r"redaction\.patterns\[0\]\.pattern"):
         Redactor(RedactionSettings(patterns=(SecretPattern(kind="a", pattern="("),)))
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join))
+def test_a_first_look_misses_no_kind(text: str) -> None:
+    """Only texts in which the first look finds something are searched for secrets, kind by kind."""
+    data = encode(text)
+    if any(next(kind.spans(data), None) is not None for kind in BUILT_IN):
+        assert TRIGGER.found_in(data)
+
+
+def test_patterns_of_a_policy_have_their_first_look() -> None:
+    """A text that holds nothing but a secret of the house would pass unseen."""
+    patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")
+    custom = Redactor(RedactionSettings(patterns=tuple(SecretPattern(kind="a", pattern=one) for one in patterns)))
+    for secret in ("EMP-123456", "k1", "BADGE no. 7"):
+        assert Counter(a=1) == custom.redact(secret)[1]
 
 
 def test_a_pattern_that_cuts_characters_in_two_does_no_harm() -> None:

@@ -24,7 +24,7 @@ from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec import arrow
-from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_records
+from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_messages, rows_as_records
 from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import RECORD_TYPES, DimensionScore, Record
@@ -51,7 +51,9 @@ def agrees_with_single_decoding(messages: Sequence[bytes]) -> set[int]:
         assert frame.columns == [*(known["name"] for known in schema_of(name).fields), INDEX]
         places = frame[INDEX].to_list()
         assert places == sorted(places)
-        found |= zip(places, rows_as_records(name, frame), strict=True)
+        records = list(rows_as_records(name, frame))
+        assert list(map(encode, records)) == list(rows_as_messages(name, frame))
+        found |= zip(places, records, strict=True)
     assert len(messages) == len(found) + len(rejected)
     alone = {place: taken_or_refused(message) for place, message in enumerate(messages)}
     assert alone == found | {place: (type(error), str(error)) for place, error in rejected.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -123,3 +124,17 @@ def test_work_that_can_wait_is_done_when_nothing_else_waits_until_none_is_left()
     assert done.wait(60)
     commits.close()
     assert [] == left
+
+
+def test_a_thread_that_has_nothing_to_commit_takes_no_processor_time() -> None:
+    """A replay went at an eighth of its speed: its commit thread asked for work that could wait, again and again."""
+    commits = GroupCommit[int, int](list, capacity=0, at_once=1)
+    commits.start()
+    commits.submit(1, must=True).result(60)
+    (thread,) = (one for one in threading.enumerate() if one.name == "group-commit" and one.ident)
+    before = time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    assert time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) - before < 0.05
+    commits.close()
