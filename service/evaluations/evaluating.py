@@ -30,7 +30,7 @@ from schemas.records import Evaluation, EvaluationRequest
 from service.judge_reach import Reach
 from service.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
-from service.workspace import Workspace
+from service.workspace import Workspace, embedded_runner
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
@@ -74,7 +74,8 @@ Report = Callable[[Progress], None]
 
 def catch_up(workspace: Workspace) -> None:
     """Let intake and diagnosis read what is there, so that sessions are complete; no request for an evaluation is touched."""
-    LogWriter(workspace.store, workspace.runner, workspace.policy).catch_up()
+    runner = embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
+    LogWriter(workspace.store, runner, workspace.policy).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:

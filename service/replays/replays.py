@@ -31,8 +31,8 @@ from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
 _HELD = (
-    "A server or an import has the file: stop it, or replay from the topics (--from topics), or from Parquet that `driftline export` "
-    "has written."
+    "A server or an import has the file: stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or "
+    "Parquet that `driftline export` has written."
 )
 
 
@@ -184,7 +184,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
 
 def _made_ready(settings: Settings) -> str:
     """Bring a database's tables up to date and its logs into the file, so that several processes can read it; return a note, if any."""
-    with _explained(), open_workspace(settings) as workspace:
+    with _explained(), open_workspace(settings, alone=_HELD) as workspace:
         behind = stages_behind(workspace.store)
         workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""

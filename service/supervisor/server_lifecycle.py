@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from analytics.deletion.compaction import compact_at_start
+from analytics.store.connection import IN_USE
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
@@ -24,6 +25,7 @@ from service.http.bounds import LOOPBACK_NAMES, ApiSettings
 from service.http.http_server import server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
+from service.remote.command_server import taking_commands
 from service.settings import Settings
 from service.supervisor.periodic_tasks import periodic_tasks_of
 from service.workspace import Workspace, open_workspace, policy_of
@@ -55,7 +57,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         compact_at_start(settings.database)
-        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
+        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers, alone=IN_USE))
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
@@ -74,7 +76,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
-                await server.serve(sockets=[listener])
+                async with taking_commands(settings.database, engine, app.state.context.watch):
+                    await server.serve(sockets=[listener])
                 if engine.broken.is_set():
                     raise engine.failure()
             finally:

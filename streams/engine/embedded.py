@@ -6,6 +6,7 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 from analytics.deletion.erased import STAGE as ERASURE
 from analytics.deletion.retention import CUT
+from analytics.store.inserting import PARTITION
+from analytics.store.positions import watermarks_of
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
@@ -43,8 +46,8 @@ class StageProgress:
 
 def stage_progress(store: Store, stage: Stage | JudgedStage[Any]) -> StageProgress:
     """How far a stage has come."""
-    with store.transaction() as transaction:
-        position = transaction.watermark(stage.name, stage.source)
+    with contextlib.closing(store.cursor()) as cursor:
+        position = watermarks_of(cursor, stage.name).get((stage.source, PARTITION), 0)
     return StageProgress(stage.name, position, store.end_of(stage.source))
 
 
