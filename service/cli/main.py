@@ -62,6 +62,7 @@ _COMMANDS = {
     "compact": "records.retaining.compact",
     "agreement": "drift.reviewing.agreement",
     "export": "records.exporting.export",
+    "backup": "records.backing_up.backup",
     "doctor": "server.doctor.doctor",
     "demo": "server.demo.demo",
 }

@@ -15,12 +15,15 @@ from analytics.store.file_lock import FileLock
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from service.remote.server_link import ServerLink
-from service.workspace import Workspace
+from service.settings import Settings
+from service.workspace import Workspace, open_workspace
+from streams.log.ownership import log_folder
 
 
 @contextlib.contextmanager
-def readable_file(database: Path) -> Iterator[Path]:
+def readable_file(settings: Settings) -> Iterator[Path]:
     """The file of a database, or a copy of it while a server has it. StoreError where another process has it."""
+    database = settings.database
     try:
         FileLock(database, shared=True).release()
     except StoreError as error:
@@ -29,6 +32,9 @@ def readable_file(database: Path) -> Iterator[Path]:
         with contextlib.closing(link):
             yield link.call("copy")
     else:
+        if log_folder(database).exists():  # a server was killed: what it left lands first
+            with open_workspace(settings):
+                pass
         yield database
 
 

@@ -105,7 +105,7 @@ def sql(
         query = _named(statement)
         parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
         _require_known(settings, parameters.get("project"))
-        with readable_file(path) as file:
+        with readable_file(settings) as file:
             _add_up(file)
             found = frame_of_query(file, query, parameters, limit)
         _show(*found, form, output, limit)
@@ -115,11 +115,11 @@ def sql(
             "sql: --project, --as-of and --set are for queries by name", hint="Write the values into the statement."
         )
     if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
-        with readable_file(path) as file:
+        with readable_file(settings) as file:
             rows = read_only_rows(file, statement, limit)
         _print_rows(*rows, form, limit)
         return
-    with readable_file(path) as file:
+    with readable_file(settings) as file:
         found = frame_of_statement(file, statement, limit)
     _show(*found, form, output, limit)
 
