@@ -34,6 +34,7 @@ from service.workspace import Workspace, embedded_runner
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
+from streams.judges.credentials import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
@@ -130,7 +131,6 @@ class _Evaluating:
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
-        from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
         journal = BatchJournal(journal_of(self._settings.database))

@@ -194,7 +194,7 @@ class Caller:
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
         """Have exchanges judged again that stayed unscored."""
-        return await self._judged(self._intake.rejudge(project, reason, limit))
+        return await self._judged(lambda: self._intake.rejudge(project, reason, limit))
 
     async def judge_anchors(self, project: str) -> int:
         """Have the anchors of a project judged again; answers how many."""
@@ -202,16 +202,16 @@ class Caller:
         async def begun() -> int:
             return (await run_round(self._intake, project)).exchanges
 
-        return (await self._judged(begun())).asked
+        return (await self._judged(begun)).asked
 
-    async def _judged(self, asking: Awaitable[int]) -> Judged:
+    async def _judged(self, ask: Callable[[], Awaitable[int]]) -> Judged:
         """Ask, and return once the judge has nothing left to do. SettingsError without a judge."""
         if not self._intake.has_judge:
             raise SettingsError(
                 "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
             )
         before = self._intake.state()
-        asked = await asking
+        asked = await ask()
         await self.settled()
         while self._intake.state().queues.get(SCORING.queue):
             if self._intake.broken.is_set():

@@ -58,6 +58,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             stack.push_async_callback(judge.aclose)
         compact_at_start(settings.database)
         workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers, alone=IN_USE))
+        workspace.store.give_memory_back()
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
