@@ -1,27 +1,28 @@
-"""Wiring: the one place where settings become a store, a policy, a redactor and a runner."""
+"""Workspaces: the one place where settings become a database and what is wired to it (`service.wiring`)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from analytics.store.connection import IN_USE
-from analytics.store.store import Appended, Store
-from audit.policy.policy import Policy, load_policy
-from audit.redaction.redactor import DEFAULT_KEY, Redactor
+from analytics.store.store import Store
 from schemas.errors import SettingsError, StoreError
-from schemas.records import ImportProgress
 from service.remote.server_link import ServerLink
 from service.settings import Settings
-from streams.engine.embedded import EmbeddedRunner, stage_progress
-from streams.log.admission import Accepted
 from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
-from streams.log.store_log import Log, StoreLog
-from streams.topology import TOPOLOGY
+from streams.stage_progress import lagging
+
+if TYPE_CHECKING:
+    from audit.policy.policy import Policy
+    from audit.redaction.redactor import Redactor
+    from service.wiring import Runner, Wiring
+    from streams.log.store_log import Log
 
 Clock = Callable[[], datetime]
 
@@ -31,47 +32,41 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Runner(Protocol):
-    """Takes records in and has the stages read them: in this process, or in a server that has the database."""
-
-    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> Mapping[str, Appended]:
-        """Publish accepted records, durable on return, and note the import's progress."""
-        ...
-
-    def run(self) -> object:
-        """Return when the stages have read what is there."""
-        ...
-
-
 @dataclass(frozen=True)
 class Workspace:
-    """What a command works with."""
+    """What a command works with: its database, and what is made of the settings once it is asked for."""
 
     settings: Settings
     store: Store
-    policy: Policy
-    redactor: Redactor
-    runner: Runner
-    log: Log
-    """Takes records that no stage reads."""
     now: Clock
     server: ServerLink | None = None
     """The server that has the database; None where this process has it."""
 
+    @property
+    def policy(self) -> Policy:
+        """What agents are judged by."""
+        return self._wiring.policy
 
-def policy_of(settings: Settings) -> Policy:
-    """The policy in force; PolicyError naming file and line when it cannot be used."""
-    return load_policy(settings.policy) if settings.policy else Policy()
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of texts."""
+        return self._wiring.redactor
 
+    @property
+    def runner(self) -> Runner:
+        """What takes records in and has the stages read them."""
+        return self._wiring.runner
 
-def redaction_key_of(settings: Settings) -> bytes:
-    """The key of the markers that replace secrets."""
-    return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
+    @property
+    def log(self) -> Log:
+        """What takes records that no stage reads."""
+        return self._wiring.log
 
+    @functools.cached_property
+    def _wiring(self) -> Wiring:
+        from service.wiring import wire  # noqa: PLC0415 - the one place: rules and stages take longer to load than most commands need
 
-def redactor_of(settings: Settings, policy: Policy) -> Redactor:
-    """What takes secrets out of texts."""
-    return Redactor(policy.redaction, redaction_key_of(settings))
+        return wire(self.settings, self.store, self.server, self.now)
 
 
 def require_database(path: Path) -> None:
@@ -92,19 +87,12 @@ def open_workspace(
     if not create:
         require_database(settings.database)
     with opened_store(settings.database, alone=alone) as (store, server):
-        policy = policy_of(settings)
-        redactor = redactor_of(settings, policy)
         if writes:
             require_embedded(store)
-        if server is None:
-            runner = embedded_runner(settings, store, policy, redactor, now)
-            _land_left(store, runner)
-            yield Workspace(settings, store, policy, redactor, runner, StoreLog(store, policy, now), now)
-        else:
-            from service.remote.remote_runner import RemoteLog, RemoteRunner  # noqa: PLC0415 - only beside a server
-
-            remote, log = RemoteRunner(server, redactor, now), RemoteLog(server, store, policy, now)
-            yield Workspace(settings, store, policy, redactor, remote, log, now, server)
+        workspace = Workspace(settings, store, now, server)
+        if settings.policy is not None or (server is None and log_folder(settings.database).exists()):
+            workspace.runner  # noqa: B018 - a policy that cannot be used is said before anything is done, and what was left lands
+        yield workspace
 
 
 @contextlib.contextmanager
@@ -126,19 +114,6 @@ def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, Se
         yield store, server
 
 
-def embedded_runner(settings: Settings, store: Store, policy: Policy, redactor: Redactor, now: Clock) -> EmbeddedRunner:
-    """What runs the stages in this process, over a database that it has."""
-    return EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
-
-
-def _land_left(store: Store, runner: EmbeddedRunner) -> None:
-    """Land what a server that was killed has left in its write-ahead log."""
-    if store.path is not None and log_folder(store.path).exists():
-        from streams.log.landing import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
-
-        recover_closed(store, runner)
-
-
 CATCH_UP = (
     "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
     "run it again. Each with the same policy."
@@ -147,8 +122,7 @@ CATCH_UP = (
 
 
 def stages_behind(store: Store) -> str:
-    """Which stages have not read their topic to its end, in words; nothing when all have, or where workers on Kafka do that."""
+    """Which stages have not read everything, in words; nothing when all have, or where workers on Kafka do that."""
     if is_fed_by_kafka(store):
         return ""
-    lagging = [progress for stage in TOPOLOGY if (progress := stage_progress(store, stage)).position < progress.end]
-    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging)
+    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))

@@ -30,7 +30,8 @@ from schemas.records import Evaluation, EvaluationRequest
 from service.judge_reach import Reach
 from service.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
-from service.workspace import Workspace, embedded_runner
+from service.wiring import embedded_runner
+from service.workspace import Workspace
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared

@@ -33,9 +33,9 @@ from schemas.records import ImportProgress, Incident
 from schemas.registry import schema_of
 from service.remote.command_socket import folder_of
 from service.remote.server_link import Differing, Judged, Taken
-from streams.engine.embedded import stage_progress
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import SCORING
+from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
 from streams.upkeep.retention import purge

@@ -16,7 +16,8 @@ from schemas.errors import SettingsError
 from service.judge_setup import open_judge, traits_of
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.workspace import policy_of, redactor_of, utc_now
+from service.wiring import policy_of, redactor_of
+from service.workspace import utc_now
 from streams.judges.credentials import credentials
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate

@@ -20,7 +20,8 @@ from service.kafka import connection_of
 from service.known_projects import unknown_project
 from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
-from service.workspace import open_workspace, policy_of, require_database, stages_behind, utc_now
+from service.wiring import policy_of
+from service.workspace import open_workspace, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
 from streams.replay.history.exported import origin_of_parquet
 from streams.replay.history.merging import merge, outcome_in

@@ -28,7 +28,7 @@ from service.cli.commands.options import (
     settings_of,
     show_rows,
 )
-from service.cli.commands.runs.sessions import of_project, opened_to_show
+from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
 from service.cli.terminal import out, plain
 from service.documents.incidents import check_document, decisions_on, incident_document, incident_records

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from service.backups import back_up
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.terminal import counted, err, out
+from service.export.backups import back_up
 from service.workspace import open_workspace
 
 

@@ -21,7 +21,8 @@ from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.remote.server_link import STOP_IT
 from service.settings import Settings
-from service.workspace import embedded_runner, open_workspace
+from service.wiring import embedded_runner
+from service.workspace import open_workspace
 from streams.topology import derived_tables
 
 NO_COPY = (

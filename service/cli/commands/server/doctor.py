@@ -24,7 +24,8 @@ from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
 from service.settings import Settings
-from service.workspace import CATCH_UP, opened_store, policy_of, stages_behind, utc_now
+from service.wiring import policy_of
+from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
 from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
