@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectPolicy
+from service.remote.server_link import ServerLink
 from service.settings import Settings
 from streams.judges.credentials import DEFAULT_BASE_URL, credentials
 from streams.judges.protocol import SIMULATED_HEADER, Judge
@@ -67,6 +68,13 @@ def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
         return opened._replace(judge=None)
 
     return asyncio.run(look())
+
+
+def paid_note(server: ServerLink | None) -> str:
+    """What exchanges cost that go into a server with a live judge, in words; nothing elsewhere: without a server, none is asked."""
+    if server is None or server.call("describe") != LIVE:
+        return ""
+    return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:
