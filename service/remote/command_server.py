@@ -28,6 +28,8 @@ AT_ONCE = 4
 """Statements of commands that run at once; others wait."""
 CALLERS = 64
 """Connections at once: a command has one, and one more for each of its cursors."""
+SILENT = 60.0
+"""Seconds after which a caller is cut off that reads everything of one moment and asks nothing: DuckDB keeps all it could ask for."""
 LOOK = 0.05
 """Seconds between two looks at whether a caller is still there."""
 log = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class _CommandServer:
             require_same_user(peer, self._folder)
             connection.send_bytes(version().encode())
             caller = Caller(self._intake, self._watch, self._loop)
-            while True:
+            while not caller.is_reading or connection.poll(SILENT):
                 operation, arguments = connection.recv()
                 connection.send(self._answer(connection, caller, operation, arguments))
         except (EOFError, OSError):

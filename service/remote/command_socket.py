@@ -40,20 +40,18 @@ def folder_of(database: Path) -> Path:
 def listening(database: Path) -> Iterator[socket.socket]:
     """A socket that takes commands while the context is open. StoreError where it cannot be made for its owner alone."""
     folder = folder_of(database)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            _require_own(folder)
-            shutil.rmtree(folder)
-        folder.mkdir(mode=0o700)
-        with socket.socket(socket.AF_UNIX) as listener, _address(folder) as address:
-            listener.bind(address)
+    with contextlib.ExitStack() as stack:
+        try:
+            _make(folder)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            with _address(folder) as address:
+                listener.bind(address)
             (folder / NAME).chmod(0o600)
             listener.listen(WAITING)
-            yield listener
-    except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror or error}", hint="See that its owner may write to it.") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror or error}", hint="See that its owner may write to it.") from error
+        yield listener
 
 
 def connected(database: Path) -> socket.socket | None:
@@ -82,6 +80,14 @@ def require_same_user(connection: socket.socket, folder: Path) -> None:
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.geteuid():
             raise _of_another(folder, user)
+
+
+def _make(folder: Path) -> None:
+    """Make the folder anew, for its owner alone; StoreError where another user's stands in its place."""
+    with contextlib.suppress(FileNotFoundError):
+        _require_own(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
 
 
 def _require_own(folder: Path) -> None:

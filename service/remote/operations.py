@@ -58,7 +58,8 @@ class Caller:
         self._watch = watch
         self._loop = loop
         self._cursor = intake.store.cursor()
-        self._is_reading = False
+        self.is_reading = False
+        """Whether it reads everything of one moment."""
         self._copies: list[Path] = []
 
     def interrupt(self) -> None:
@@ -86,16 +87,16 @@ class Caller:
         """Read everything of one moment from now on."""
         self._land_taken()
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-        self._is_reading = True
+        self.is_reading = True
 
     def commit(self) -> None:
         """End what `begin` began."""
-        self._is_reading = False
+        self.is_reading = False
         self._cursor.commit()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        if self._is_reading:
+        if self.is_reading:
             yield
             return
         self.begin()
@@ -104,7 +105,7 @@ class Caller:
         finally:
             with contextlib.suppress(duckdb.Error):  # a statement that failed has ended the transaction
                 self.commit()
-            self._is_reading = False
+            self.is_reading = False
 
     def _land_taken(self) -> None:
         # As over HTTP: what cannot land now does not keep anybody from reading what has.

@@ -19,7 +19,7 @@ import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from schemas.errors import SettingsError, StoreError
-from service.remote import command_socket
+from service.remote import command_server, command_socket
 from service.remote.command_server import AT_ONCE, taking_commands
 from service.remote.command_socket import connected, folder_of, listening
 from service.remote.remote_store import RemoteStore
@@ -200,3 +200,36 @@ def test_nothing_that_a_command_says_is_logged(link: ServerLink, caplog: pytest.
         link.call("no such operation", "sk-ant-secret")
     assert "a command was not answered" in caplog.text
     assert "sk-ant-secret" not in caplog.text
+
+
+def test_a_caller_that_falls_silent_in_the_middle_is_cut_off(
+    path: Path, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could still read is kept for it: a command that was stopped and forgotten would have the file grow."""
+    monkeypatch.setattr(command_server, "SILENT", 0.05)
+    link.call("begin")
+    assert link._connection.poll(PATIENCE)
+    with pytest.raises(StoreError, match="ended before"):
+        link.call("execute", "SELECT 1", None)
+    again = ServerLink.to(path)
+    assert again is not None
+    with contextlib.closing(again):
+        assert [(1,)] == again.call("execute", "SELECT 1", None)[1]
+
+
+def test_what_goes_wrong_beside_an_open_socket_is_told_as_it_is(tmp_path: Path) -> None:
+    """A full disk of a server must not read as a fault of its socket."""
+    with pytest.raises(OSError, match="a full disk"), listening(tmp_path / "fleet.duckdb"):
+        raise OSError(28, "a full disk")
+    assert not folder_of(tmp_path / "fleet.duckdb").exists()
+
+
+def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that root has started must not remove what another user has put there."""
+    database = tmp_path / "fleet.duckdb"
+    folder_of(database).mkdir()
+    (folder_of(database) / "theirs").touch()
+    monkeypatch.setattr(command_socket.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(StoreError, match="belongs to the user"), listening(database):
+        pass
+    assert (folder_of(database) / "theirs").exists()
