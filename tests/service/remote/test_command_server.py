@@ -19,6 +19,7 @@ import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from schemas.errors import SettingsError, StoreError
+from service.judge_setup import paid_note
 from service.remote import command_server, command_socket
 from service.remote.command_server import AT_ONCE, taking_commands
 from service.remote.command_socket import connected, folder_of, listening
@@ -233,3 +234,17 @@ def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StoreError, match="belongs to the user"), listening(database):
         pass
     assert (folder_of(database) / "theirs").exists()
+
+
+@pytest.mark.parametrize(("judge", "is_paid"), [("live", True), ("none", False), ("simulated judge", False)])
+def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) -> None:
+    """Without a server an import asks no judge; beside one it is judged, and paid for: not without a word."""
+
+    class Answering(ServerLink):
+        def __init__(self) -> None: ...
+
+        def call(self, operation: str, *_: Any) -> Any:
+            return {"describe": judge}[operation]
+
+    assert is_paid == bool(paid_note(Answering()))
+    assert "" == paid_note(None)
