@@ -10,10 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from analytics.queries import query_rows
-from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from schemas.codec.single_object import record_from
-from schemas.errors import InputError, SettingsError, StoreError
+from schemas.errors import InputError, SettingsError
 from schemas.records import DeadLetter
 from service.cli.terminal import counted, plain
 from service.kafka import connection_of, framing_of
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 AT_ONCE = 200
 """Letters that are read and put back together."""
 ALL = 1_000_000_000
-STOP_OR_KAFKA = (
-    "A server has the file: stop it and ask again. Where it runs with --kafka, give --kafka here, too: the letters are then read from "
-    "their topic and put back by way of the broker, beside the running server."
-)
 FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
 
 
@@ -98,7 +93,7 @@ class LetterBox:
 
 @contextlib.contextmanager
 def letter_box(settings: Settings) -> Iterator[LetterBox]:
-    """The letters of the cluster where one is named, else of the database; StoreError that says what to do when a server has it."""
+    """The letters of the cluster where one is named, else of the database."""
     if settings.kafka is not None:
         from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
@@ -108,10 +103,7 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
             yield LetterBox(store, connection=connection, framing=framing_of(settings))
         return
     with contextlib.ExitStack() as stack:
-        try:
-            workspace = stack.enter_context(open_workspace(settings))
-        except StoreError as error:
-            raise StoreError(str(error), hint=STOP_OR_KAFKA if error.hint == IN_USE else error.hint) from error
+        workspace = stack.enter_context(open_workspace(settings))
         yield LetterBox(workspace.store, workspace)
 
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectPolicy
+from service.remote.server_link import ServerLink
 from service.settings import Settings
+from streams.judges.credentials import DEFAULT_BASE_URL, credentials
 from streams.judges.protocol import SIMULATED_HEADER, Judge
 
 NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
@@ -38,13 +40,11 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
 
     Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
     """
-    # Late, because the client of the API takes a second to load, and most commands ask nobody.
-    from streams.judges.http_transport import DEFAULT_BASE_URL, credentials  # noqa: PLC0415
-    from streams.judges.live import open_live_judge  # noqa: PLC0415
-
     found = credentials(environ)
     if settings.judge == "none" or (settings.judge == "auto" and found == (None, None)):
         return OpenedJudge(None, NONE)
+    from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
+
     judge = open_live_judge(
         *found,
         lambda model: traits_of(policy, model),
@@ -68,6 +68,13 @@ def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
         return opened._replace(judge=None)
 
     return asyncio.run(look())
+
+
+def paid_note(server: ServerLink | None) -> str:
+    """What exchanges cost that go into a server with a live judge, in words; nothing elsewhere: without a server, none is asked."""
+    if server is None or server.call("describe") != LIVE:
+        return ""
+    return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:

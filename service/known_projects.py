@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from analytics.queries import query_rows
 from audit.anchors.names import is_reserved
-from audit.policy.policy import Policy
 from schemas.errors import InputError
 from service.access.access import AccessStore, access_file
 from service.cli.terminal import plain
 from service.workspace import Workspace
+
+if TYPE_CHECKING:
+    from audit.policy.policy import Policy
 
 NAMED = 10
 """Projects that a message lists."""

@@ -1,21 +1,28 @@
-"""Wiring: the one place where settings become a store, a policy, a redactor and a runner."""
+"""Workspaces: the one place where settings become a database and what is wired to it (`service.wiring`)."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from analytics.store.connection import IN_USE
 from analytics.store.store import Store
-from audit.policy.policy import Policy, load_policy
-from audit.redaction.redactor import DEFAULT_KEY, Redactor
-from schemas.errors import SettingsError
+from schemas.errors import SettingsError, StoreError
+from service.remote.server_link import ServerLink
 from service.settings import Settings
-from streams.engine.embedded import EmbeddedRunner, stage_progress
 from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
-from streams.topology import TOPOLOGY
+from streams.stage_progress import lagging
+
+if TYPE_CHECKING:
+    from audit.policy.policy import Policy
+    from audit.redaction.redactor import Redactor
+    from service.wiring import Runner, Wiring
+    from streams.log.store_log import Log
 
 Clock = Callable[[], datetime]
 
@@ -27,29 +34,39 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What a command works with."""
+    """What a command works with: its database, and what is made of the settings once it is asked for."""
 
     settings: Settings
     store: Store
-    policy: Policy
-    redactor: Redactor
-    runner: EmbeddedRunner
     now: Clock
+    server: ServerLink | None = None
+    """The server that has the database; None where this process has it."""
 
+    @property
+    def policy(self) -> Policy:
+        """What agents are judged by."""
+        return self._wiring.policy
 
-def policy_of(settings: Settings) -> Policy:
-    """The policy in force; PolicyError naming file and line when it cannot be used."""
-    return load_policy(settings.policy) if settings.policy else Policy()
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of texts."""
+        return self._wiring.redactor
 
+    @property
+    def runner(self) -> Runner:
+        """What takes records in and has the stages read them."""
+        return self._wiring.runner
 
-def redaction_key_of(settings: Settings) -> bytes:
-    """The key of the markers that replace secrets."""
-    return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
+    @property
+    def log(self) -> Log:
+        """What takes records that no stage reads."""
+        return self._wiring.log
 
+    @functools.cached_property
+    def _wiring(self) -> Wiring:
+        from service.wiring import wire  # noqa: PLC0415 - the one place: rules and stages take longer to load than most commands need
 
-def redactor_of(settings: Settings, policy: Policy) -> Redactor:
-    """What takes secrets out of texts."""
-    return Redactor(policy.redaction, redaction_key_of(settings))
+        return wire(self.settings, self.store, self.server, self.now)
 
 
 def require_database(path: Path) -> None:
@@ -60,25 +77,41 @@ def require_database(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_workspace(
-    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False
+    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False, alone: str = ""
 ) -> Iterator[Workspace]:
-    """Open the database and wire everything to it.
+    """Open the database and wire everything to it, or to the server that has it.
 
     SettingsError when there is none and `create` is not asked for, or when the embedded runner `writes` and it is filled from Kafka.
+    StoreError where another process has it that takes no commands; where one that does has it, and `alone` says what to do about that.
     """
     if not create:
         require_database(settings.database)
-    policy = policy_of(settings)
-    redactor = redactor_of(settings, policy)
-    with Store(settings.database) as store:
+    with opened_store(settings.database, alone=alone) as (store, server):
         if writes:
             require_embedded(store)
-        runner = EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
-        if log_folder(settings.database).exists():
-            from streams.log.landing import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
+        workspace = Workspace(settings, store, now, server)
+        if settings.policy is not None or (server is None and log_folder(settings.database).exists()):
+            workspace.runner  # noqa: B018 - a policy that cannot be used is said before anything is done, and what was left lands
+        yield workspace
 
-            recover_closed(store, runner)
-        yield Workspace(settings, store, policy, redactor, runner, now)
+
+@contextlib.contextmanager
+def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
+    """The database, opened by this process, or as the server shows it that has it; `alone` as `open_workspace`."""
+    with contextlib.ExitStack() as stack:
+        server = None
+        try:
+            store = stack.enter_context(Store(database))
+        except StoreError as error:
+            if error.hint != IN_USE or (server := ServerLink.to(database)) is None:
+                raise
+            stack.callback(server.close)
+            if alone:
+                raise StoreError(str(error), hint=alone) from error
+            from service.remote.remote_store import RemoteStore  # noqa: PLC0415 - only beside a server
+
+            store = RemoteStore(database, server)
+        yield store, server
 
 
 CATCH_UP = (
@@ -89,8 +122,7 @@ CATCH_UP = (
 
 
 def stages_behind(store: Store) -> str:
-    """Which stages have not read their topic to its end, in words; nothing when all have, or where workers on Kafka do that."""
+    """Which stages have not read everything, in words; nothing when all have, or where workers on Kafka do that."""
     if is_fed_by_kafka(store):
         return ""
-    lagging = [progress for stage in TOPOLOGY if (progress := stage_progress(store, stage)).position < progress.end]
-    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging)
+    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))

@@ -13,6 +13,7 @@ from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.judging.judged_state import JudgedState
 from streams.judging.recorded_judgements import Recorded
 from streams.stage_batches import Step
+from streams.stage_progress import SOURCES
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
 from streams.steps.intake import IntakeState, IntakeStep
 from streams.steps.judging import JudgingStep
@@ -40,9 +41,9 @@ def _judged(stage: JudgedStage[Any], records_at_once: int) -> Stage:
 
 # Judgements are no sink: they are what a judge said, recorded by whoever asked it, and cannot be made again.
 TOPOLOGY = (
-    Stage("intake", "exchanges", lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), IntakeState, 2_000),
+    Stage("intake", SOURCES["intake"], lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), IntakeState, 2_000),
     _judged(SCORING, 2_000),
-    Stage("diagnosis", "agent-events", lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
+    Stage("diagnosis", SOURCES["diagnosis"], lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
     _judged(EVALUATION, 500),
 )
 

@@ -16,8 +16,9 @@ from audit.evaluation.evaluating import evaluating
 from audit.evaluation.requesting import evaluation_request
 from audit.evaluation.results.report import Evaluated
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
-from audit.exchanges.outcomes import UNSCORED, TierState
+from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Reply
+from audit.exchanges.states import UNSCORED
 from schemas.records import Judgement
 
 AT = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import duckdb
 
 from analytics.sandbox.attached import attached
 from analytics.store.connection import connect, store_error
+from analytics.store.copying import sync
 from analytics.store.file_lock import FileLock
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
@@ -92,10 +92,10 @@ def compact(path: Path) -> tuple[int, int]:
                 _copy(connection, path, unfinished)
             except duckdb.Error as error:
                 raise store_error(path, error) from error
-            _sync(unfinished)
+            sync(unfinished)
             # The lock is still held, so nobody has opened the old file since it was read.
             unfinished.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
     except BaseException:
         _clear(unfinished)
         raise
@@ -150,12 +150,3 @@ def _clear(unfinished: Path) -> None:
     for path in (unfinished, _write_ahead_log(unfinished)):
         path.unlink(missing_ok=True)
     shutil.rmtree(f"{unfinished}.tmp", ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,8 +15,8 @@ from schemas.errors import StoreError
 _HOLDER = re.compile(r"\(PID (\d+)\)")
 _LOCKED = "could not set lock on file"
 IN_USE = (
-    "Another process has the file: if it is the server, ask it over HTTP or stop it; if it is an import, perhaps one that follows, "
-    "wait for it or stop it."
+    "Another process has the file and takes no commands: a server that is not up yet takes them in a moment; if it is an import, "
+    "perhaps one that follows, wait for it or stop it."
 )
 """Advice on a file that another process has open."""
 _OPEN_HINTS = {

@@ -38,6 +38,15 @@ def copied_whole(source: Path, target: Path) -> bool:
     return ended.returncode == 0
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def main() -> None:
     """Copy, and end with what came of it."""
     end_with_parent()

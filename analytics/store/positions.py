@@ -13,7 +13,7 @@ from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
 from schemas.registry import schema_of, topics
 
-__all__ = ["AHEAD", "COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends"]
+__all__ = ["AHEAD", "COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends", "watermarks_of"]
 AHEAD = "write-ahead log"
 """Consumer whose watermark says which entry of the write-ahead log lands next."""
 END = "end"
@@ -36,6 +36,15 @@ def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
     )
     found = dict(connection.execute(_ends()).fetchall())
     return {topic: max(found[topic], noted.get(topic, 0)) for topic in topics()}
+
+
+def watermarks_of(connection: duckdb.DuckDBPyConnection, consumer: str) -> dict[tuple[str, int], int]:
+    """The positions that a consumer reads next, by topic and partition."""
+    # All of the result is fetched: an unfinished one keeps the connection from anything else.
+    rows = connection.execute(
+        f"SELECT topic, partition, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?", [consumer]
+    ).fetchall()
+    return {(topic, partition): position for topic, partition, position in rows}
 
 
 def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -> int | None:

@@ -85,6 +85,11 @@ class Store:
                     self._ends = stored_ends(self._connection)
                 raise
 
+    def give_memory_back(self) -> None:
+        """Have memory that statements have freed given back to the system in the background: for a process that stays."""
+        with contextlib.closing(self.cursor()) as cursor:
+            cursor.execute("SET GLOBAL allocator_background_threads = true")
+
     def checkpoint(self) -> None:
         """Fold the write-ahead log into the file."""
         with self._lock:

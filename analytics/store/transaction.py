@@ -15,7 +15,7 @@ from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_at
-from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends
+from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends, watermarks_of
 from analytics.store.replacing import replace
 from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
@@ -157,11 +157,7 @@ class Transaction:
 
     def watermarks(self, consumer: str) -> dict[Partition, int]:
         """The positions the consumer reads next, by topic and partition."""
-        # All of the result is fetched: an unfinished one keeps the connection from anything else.
-        rows = self._connection.execute(
-            f"SELECT topic, partition, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?", [consumer]
-        ).fetchall()
-        return {(topic, partition): position for topic, partition, position in rows}
+        return watermarks_of(self._connection, consumer)
 
     def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
         """Move a consumer's watermark, in a topic of one partition."""

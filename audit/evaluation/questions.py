@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from audit.evaluation.answers import answer_schema, read_evaluation
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.profile import Plan
-from audit.exchanges.outcomes import UNSCORED, TierState
+from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Material, Question
+from audit.exchanges.states import UNSCORED
 from audit.fingerprints import canonical_json, stable_id
 from schemas.bounds.validation_messages import decoding_words, words_of
 from schemas.errors import RecordError

@@ -16,18 +16,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from audit.exchanges.applicability import applicable
-from audit.exchanges.outcomes import (
-    NOT_APPLICABLE,
-    SCORED,
-    SKIPPED_GATE,
-    UNSCORED,
-    JudgedTiers,
-    TierState,
-    score_of,
-    thinking_state,
-)
+from audit.exchanges.outcomes import JudgedTiers, TierState, score_of, thinking_state
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
+from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
 from audit.policy.policy import ProjectPolicy
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.prompts.exchange_prompts import ExchangeQuestions

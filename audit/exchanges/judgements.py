@@ -12,8 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from audit.cost.prices import nano_of
-from audit.exchanges.outcomes import SKIPPED_COST_CAP, UNSCORED, TierState
+from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Reply
+from audit.exchanges.states import SKIPPED_COST_CAP, UNSCORED
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, JudgingRequest

@@ -14,6 +14,7 @@ import msgspec
 
 from audit.cost.prices import nano_of, usd_of
 from audit.exchanges.anomalies import anomaly_reasons
+from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
@@ -23,12 +24,6 @@ RULE_VERSION = "eval-4"
 """Version of Tier 1, sampling and the cascade, with how answers are read. From eval-4 on the weights of a closed session add up."""
 COMPARABLE_RULES = {"eval-4": "eval-3"}
 """Versions of the rules by which a score says the same as by an earlier one: what is asked, and how an answer is read, did not change."""
-SCORED = "scored"
-NOT_APPLICABLE = "not_applicable"
-SKIPPED_GATE = "skipped_gate"
-SKIPPED_COST_CAP = "skipped_cost_cap"
-SKIPPED_SAMPLING = "skipped_sampling"
-UNSCORED = "unscored"
 
 _DISPOSITIONS = ((UNSCORED, "unscored"), (SKIPPED_COST_CAP, "skipped_cost_cap"), (SKIPPED_SAMPLING, "sampling_skip"))
 """A state of any tier and the disposition it makes; the first that is found decides, and without any the exchange is scored."""

@@ -84,6 +84,16 @@ class SharedFile:
             ) from error
 
 
+def copy_shared(source: Path, target: Path) -> None:
+    """Copy such a file as it is at one moment, whoever else has it open. StoreError when it cannot be read."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(_opened(source)) as reading, contextlib.closing(_opened(target)) as writing:
+            reading.backup(writing)
+    except sqlite3.Error as error:
+        raise StoreError(f"{source}: {error}", hint="Check its permissions and that it holds tokens.") from error
+
+
 def stamped(moment: datetime) -> str:
     """A time as text that sorts as times do."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from audit.exchanges.outcomes import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
+from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
 from service.cli.terminal import MISSING, bar, counted, plain, styled, table
 

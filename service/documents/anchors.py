@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from audit.anchors.judge_change import JudgeChange
-from audit.exchanges.outcomes import SCORED
+from audit.exchanges.states import SCORED
 from schemas.records import Anchor
 from service.documents.scores import Document, iso_time
 from streams.upkeep.anchors import anchors_of, changes, rounds_of

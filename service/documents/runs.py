@@ -25,6 +25,7 @@ from audit.diagnosis.events import raw_event
 from audit.exchanges.wrap_quality import wrap_quality
 from audit.policy.policy import Policy
 from schemas.errors import InputError
+from service.documents.run_rows import runs_of
 from service.workspace import Workspace
 
 Row = dict[str, Any]
@@ -32,11 +33,6 @@ Document = dict[str, Any]
 _NO_TRUST = -1.0
 """Stands for no trust score, which is a place in an order, too."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
-
-
-def runs_of(store: Store, project: str | None) -> list[Row]:
-    """Every run of a project, or of all, as rows of the query `runs`."""
-    return query_rows(store.cursor(), "runs", {"project": project})
 
 
 def run_page(

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from audit.exchanges.outcomes import SCORED
+from audit.exchanges.states import SCORED
 
 Row = Mapping[str, Any]
 Document = dict[str, Any]

@@ -30,10 +30,12 @@ from schemas.records import Evaluation, EvaluationRequest
 from service.judge_reach import Reach
 from service.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.settings import Settings
+from service.wiring import embedded_runner
 from service.workspace import Workspace
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import is_batched
 from streams.evaluations.preparing import Prepared
+from streams.judges.credentials import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
@@ -74,7 +76,8 @@ Report = Callable[[Progress], None]
 
 def catch_up(workspace: Workspace) -> None:
     """Let intake and diagnosis read what is there, so that sessions are complete; no request for an evaluation is touched."""
-    LogWriter(workspace.store, workspace.runner, workspace.policy).catch_up()
+    runner = embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
+    LogWriter(workspace.store, runner, workspace.policy).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
@@ -129,7 +132,6 @@ class _Evaluating:
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
-        from streams.judges.http_transport import credentials  # noqa: PLC0415
 
         workspace = self._workspace
         journal = BatchJournal(journal_of(self._settings.database))

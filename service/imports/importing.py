@@ -19,7 +19,8 @@ from audit.fingerprints import canonical_json, digest
 from schemas.records import ImportProgress
 from service.imports.file_reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
-from service.workspace import Workspace, redaction_key_of
+from service.wiring import redaction_key_of
+from service.workspace import Workspace
 from streams.log.admission import Accepted
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE

@@ -16,7 +16,9 @@ from schemas.errors import SettingsError
 from service.judge_setup import open_judge, traits_of
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.workspace import policy_of, redactor_of, utc_now
+from service.wiring import policy_of, redactor_of
+from service.workspace import utc_now
+from streams.judges.credentials import credentials
 from streams.replay.digests import digests_of, keep_digests
 from streams.replay.estimating import Estimate
 from streams.replay.history.history import History
@@ -90,7 +92,6 @@ class ReplayJob:
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.
             from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
-            from streams.judges.http_transport import credentials  # noqa: PLC0415
 
             journal = BatchJournal(files.journal(number))
             judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)

@@ -20,7 +20,8 @@ from service.kafka import connection_of
 from service.known_projects import unknown_project
 from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
-from service.workspace import open_workspace, policy_of, require_database, stages_behind, utc_now
+from service.wiring import policy_of
+from service.workspace import open_workspace, require_database, stages_behind, utc_now
 from streams.replay.estimating import Estimate
 from streams.replay.history.exported import origin_of_parquet
 from streams.replay.history.merging import merge, outcome_in
@@ -31,8 +32,8 @@ from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
 _HELD = (
-    "A server or an import has the file: stop it, or replay from the topics (--from topics), or from Parquet that `driftline export` "
-    "has written."
+    "A server or an import has the file: stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or "
+    "Parquet that `driftline export` has written."
 )
 
 
@@ -184,7 +185,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
 
 def _made_ready(settings: Settings) -> str:
     """Bring a database's tables up to date and its logs into the file, so that several processes can read it; return a note, if any."""
-    with _explained(), open_workspace(settings) as workspace:
+    with _explained(), open_workspace(settings, alone=_HELD) as workspace:
         behind = stages_behind(workspace.store)
         workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""

@@ -12,7 +12,7 @@ from rich.text import Text
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from service.cli.terminal import MISSING, SEVERITY_STYLES, table
-from service.documents.runs import runs_of
+from service.documents.run_rows import runs_of
 
 FAILED_SHOWN = 12
 LEVELS = {"unsafe_for_production": "unsafe", "review_recommended": "review"}

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from audit.exchanges.outcomes import SCORED
+from audit.exchanges.states import SCORED
 from service.cli.terminal import plain
 from service.cli.views import TIER_STATES
 from service.reports.comparison_wording import SPANS

@@ -24,15 +24,18 @@ from service.http.bounds import LOOPBACK_NAMES, ApiSettings
 from service.http.http_server import server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
+from service.remote.command_server import taking_commands
 from service.settings import Settings
 from service.supervisor.periodic_tasks import periodic_tasks_of
-from service.workspace import Workspace, open_workspace, policy_of
+from service.wiring import policy_of
+from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 from streams.stop_signals import handled_in_loop
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
+_ALREADY = "Another server has the database: stop it, or name another database with --db."
 Announce = Callable[[str, str, Sequence[str]], None]
 """Called with the address of a started server, who judges, and what keeps exchanges from being judged."""
 
@@ -55,7 +58,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         compact_at_start(settings.database)
-        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers))
+        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers, alone=_ALREADY))
+        workspace.store.give_memory_back()
         access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
@@ -74,7 +78,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
-                await server.serve(sockets=[listener])
+                async with taking_commands(settings.database, engine, app.state.context.watch):
+                    await server.serve(sockets=[listener])
                 if engine.broken.is_set():
                     raise engine.failure()
             finally:

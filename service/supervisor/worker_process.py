@@ -15,7 +15,8 @@ from audit.redaction.redactor import Redactor
 from service.judge_setup import open_judge
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
-from service.workspace import policy_of, redactor_of, utc_now
+from service.wiring import policy_of, redactor_of
+from service.workspace import utc_now
 from streams.engine.stage_runs import StageRuns
 from streams.engine.turns import Turns
 from streams.garbage_collection import collect_rarely

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from analytics.deletion.erased import STAGE as ERASURE
 from analytics.deletion.retention import CUT
@@ -21,31 +19,15 @@ from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.engine.stage_runs import StageOutcome, StageRuns
 from streams.judging.call_budget import settle_interrupted
-from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
 from streams.stage_batches import StageBatch
+from streams.stage_progress import StageProgress, stage_progress
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
 BATCH_POSITIONS = 20_000
 UNFINISHED = "unjudged work"
 """Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
-
-
-@dataclass(frozen=True)
-class StageProgress:
-    """How far a stage has come: the position it reads next and the end of its topic."""
-
-    stage: str
-    position: int
-    end: int
-
-
-def stage_progress(store: Store, stage: Stage | JudgedStage[Any]) -> StageProgress:
-    """How far a stage has come."""
-    with store.transaction() as transaction:
-        position = transaction.watermark(stage.name, stage.source)
-    return StageProgress(stage.name, position, store.end_of(stage.source))
 
 
 class EmbeddedRunner:

@@ -31,12 +31,12 @@ from audit.exchanges.judgements import ANSWERED
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.records import Evaluation, EvaluationRequest, Judgement
-from streams.engine.embedded import stage_progress
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.finished_sessions import ReadRun, read_runs
 from streams.evaluations.selecting import Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.recorded_judgements import Subject, recorded_in
+from streams.stage_progress import stage_progress
 
 COMPLETED = "completed"
 _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")

@@ -1,30 +1,22 @@
-"""The way to the judge's API: credentials, the address, and an HTTP client that reads no more than it was told to."""
+"""The way to the judge's API: the address, and an HTTP client that reads no more than it was told to."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx2
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
 from schemas.errors import SettingsError
+from streams.judges.credentials import DEFAULT_BASE_URL
 
-DEFAULT_BASE_URL = "https://api.anthropic.com"
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Most bytes of a response that are read, counted after decompression; an answer has a few thousand."""
 CONNECT_SECONDS = 10.0
 _PLACEHOLDER = "none"
 _ADDRESS = "Set ANTHROPIC_BASE_URL to the address before /v1/messages, such as http://127.0.0.1:11434."
 _OF_THE_WIRE = frozenset(["content-encoding", "content-length", "transfer-encoding"])
-
-
-class Credentials(NamedTuple):
-    """The settings of the judge's API in the environment; a field that is not set there is None."""
-
-    api_key: str | None
-    base_url: str | None
 
 
 class ResponseTooLargeError(httpx2.TransportError):
@@ -56,15 +48,6 @@ class BoundedClient(DefaultAsyncHttpxClient):
             await response.aclose()
         headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in _OF_THE_WIRE]
         return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
-
-
-def credentials(environ: Mapping[str, str]) -> Credentials:
-    """Key and address from `ANTHROPIC_API_KEY`, else `ANTHROPIC_AUTH_TOKEN` (both are sent as a bearer token), and
-    `ANTHROPIC_BASE_URL`. What is empty counts as missing.
-    """  # noqa: D205 - the first sentence does not fit a line
-    names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
-    key, token, base_url = (environ.get(name, "").strip() or None for name in names)
-    return Credentials(key or token, base_url)
 
 
 def open_client(

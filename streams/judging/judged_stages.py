@@ -27,6 +27,7 @@ from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
 from streams.judging.recorded_judgements import Subject
 from streams.stage_batches import encoded_exchange
+from streams.stage_progress import SOURCES
 
 Judging = Generator[Question, Reply, Any]
 """Yields questions, takes a reply to each, and returns the record that comes of them."""
@@ -241,7 +242,7 @@ def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:
 
 SCORING = JudgedStage(
     name="scoring",
-    source="scoring-tasks",
+    source=SOURCES["scoring"],
     sink="scores",
     task_type=ScoringTask,
     purposes=frozenset([TIER2, TIER2_5, TIER3]),
@@ -257,7 +258,7 @@ SCORING = JudgedStage(
 )
 EVALUATION = JudgedStage(
     name="evaluation",
-    source="evaluation-requests",
+    source=SOURCES["evaluation"],
     sink="evaluations",
     task_type=EvaluationRequest,
     purposes=frozenset([SIX_DIMENSIONS]),

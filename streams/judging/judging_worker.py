@@ -20,7 +20,6 @@ import msgspec
 
 from analytics.store.store import Store
 from schemas.records import Judgement, Record
-from streams.engine.embedded import stage_progress
 from streams.engine.session_queues import SessionQueues
 from streams.judging.call_budget import ErasedError
 from streams.judging.judged_stages import JudgedStage
@@ -30,6 +29,7 @@ from streams.judging.task_judge import TaskJudge, TaskResult
 from streams.log.admission import Admission, Place
 from streams.log.log_writer import Submission
 from streams.stage_batches import StageBatch
+from streams.stage_progress import stage_progress
 from streams.upkeep.erased_now import ErasedNow
 
 CHUNK = 50

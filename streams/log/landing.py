@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
 from analytics.deletion.erased import ERASURES, erased_in
-from analytics.store.positions import AHEAD
+from analytics.store.inserting import PARTITION
+from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.records import Record
@@ -97,6 +99,20 @@ def recover_closed(store: Store, runner: EmbeddedRunner) -> int:
     ahead = WriteAheadLog(store.path)
     try:
         return recover(store, ahead, runner)
+    finally:
+        ahead.close()
+
+
+def waiting_in(store: Store) -> int:
+    """How many records a process that was killed left beside the database; nothing is landed. StoreError as `WriteAheadLog.recover`."""
+    if store.path is None:
+        return 0
+    with contextlib.closing(store.cursor()) as cursor:
+        landed = watermarks_of(cursor, AHEAD).get(("", PARTITION), 0)
+    ahead = WriteAheadLog(store.path)
+    try:
+        ahead.recover(landed)
+        return ahead.waiting.total()
     finally:
         ahead.close()
 

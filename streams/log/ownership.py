@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from analytics.store.positions import watermarks_of
 from analytics.store.store import Store
 from schemas.errors import SettingsError
 from schemas.registry import topics
@@ -19,8 +21,8 @@ def log_folder(database: Path) -> Path:
 
 def is_fed_by_kafka(store: Store) -> bool:
     """Whether a sink has ever read topics into the database."""
-    with store.transaction() as transaction:
-        return bool(transaction.watermarks(SINK))
+    with contextlib.closing(store.cursor()) as cursor:
+        return bool(watermarks_of(cursor, SINK))
 
 
 def require_embedded(store: Store) -> None:

@@ -23,11 +23,11 @@ from analytics.store.store import Store
 from analytics.sums.daily import forget_hours, refresh_daily
 from audit.exchanges.sampling import without
 from audit.policy.policy import Policy
-from streams.engine.embedded import stage_progress
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import EVALUATION, SCORING
 from streams.log.ownership import is_fed_by_kafka
 from streams.stage_batches import encoded_exchange
+from streams.stage_progress import stage_progress
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
 from streams.watch.rules.drift_rules import LOOK_BACK

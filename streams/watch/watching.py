@@ -91,8 +91,9 @@ class Watch:
         comment: str | None = None,
         *,
         entered_by: str | None = None,
+        now: datetime | None = None,
     ) -> Incident | None:
-        """Decide on an incident (`states.DECISIONS`); answers it as it is then, None where there is none.
+        """Decide on an incident (`states.DECISIONS`), at the present unless `now` is given; answers it as it is then, None where there is none.
 
         A decision that somebody enters for somebody else says so for as long as it is kept.
 
@@ -107,7 +108,7 @@ class Watch:
                 return current
             if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
                 return current
-            now = self._log.now()
+            now = now or self._log.now()
             reviewer = who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
             await self._log.publish("reviews", [_review(current, decision, reviewer, comment, now)])
             made = decided(current, decision, who, now)

@@ -175,6 +175,25 @@ def test_answers_are_those_of_a_log_that_is_a_table(
     assert [(0,), (1,), (2,), (3,)] == places
 
 
+def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics(
+    kafka: KafkaConnection, home: Home, children: Nursery, make_topics: MakeTopics
+) -> None:
+    """What a command wrote to the tables alone would be on no topic: no worker would see it, and a rebuild would lose it."""
+    make_topics(*topics())
+    server = children.serve(home, "--kafka", kafka.bootstrap)
+    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north"))) as client:
+        assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
+    counted = ("sql", "SELECT count(*) AS n FROM exchanges", "--csv")
+    until(lambda: children.run(home, *counted) == (0, "n\n1\n"), "what was accepted to land and be seen")
+
+    assert 0 == children.run(home, "runs")[0]
+    assert 2 == children.run(home, "finalize", "s")[0]
+    assert "is filled from Kafka" in server.logged
+    assert 0 == children.run(home, "backup", str(home.database.parent / "backup"))[0]
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+
+
 def test_a_database_has_one_kind_of_writer(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery, tmp_path: Path
 ) -> None:

@@ -376,14 +376,14 @@ def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> 
     assert ([], 0) == (document["put_back_before"], document["set_aside_again"])
 
 
-def test_while_a_server_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:
-    """Stop it, or go by way of the broker."""
+def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:
+    """The process that has it takes no commands: it is no server, so it is waited for, or stopped."""
     letters.failed(build.exchange("s", 4))
     with held(letters.path):
         answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
 
     assert [2, 2] == [code for code, _, _ in answers]
-    assert all("stop it and ask again" in err and "--kafka" in err for _, _, err in answers)
+    assert all("in use by" in err and "wait for it or stop it" in err for _, _, err in answers)
 
 
 def test_a_file_that_is_filled_from_kafka_takes_nothing_by_hand(driftline: Command, letters: Letters) -> None:

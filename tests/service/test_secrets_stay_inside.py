@@ -122,7 +122,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
 
 def files_of(folder: Path) -> list[Path]:
     """The files of a database: itself, its logs, and its tokens."""
-    return [file for found in folder.glob("fleet.*") for file in (found.rglob("*") if found.is_dir() else [found])]
+    found = [file for one in folder.glob("fleet.*") for file in (one.rglob("*") if one.is_dir() else [one])]
+    return [file for file in found if file.is_file()]  # not the socket
 
 
 def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.Response]:

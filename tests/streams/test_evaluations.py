@@ -27,7 +27,6 @@ from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
-from streams.engine.embedded import stage_progress
 from streams.evaluations import finished_sessions as reading
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.finished_sessions import Limits, read_runs
@@ -35,6 +34,7 @@ from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import Wanted, finished_sessions
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import EVALUATION
+from streams.stage_progress import stage_progress
 
 AT = START + timedelta(days=1)
 WARNING = "Judge iteration 2 failed and was excluded."

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.exchanges.outcomes import SCORED
 from audit.exchanges.question_rebuild import rebuilt
 from audit.exchanges.questions import Question
+from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
 from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement

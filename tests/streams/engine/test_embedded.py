@@ -20,10 +20,11 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from streams.engine.embedded import EmbeddedRunner, StageProgress
+from streams.engine.embedded import EmbeddedRunner
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.log.admission import Accepted, Admission
 from streams.stage_batches import StageBatch, StepOutcome
+from streams.stage_progress import StageProgress
 from streams.topology import TOPOLOGY, derived_tables
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from audit.cost.prices import PromptBound, Usage
 from schemas.errors import SettingsError
-from streams.judges.http_transport import Credentials, credentials
+from streams.judges.credentials import Credentials, credentials
 from streams.judges.live import open_live_judge
 from streams.judges.requests import Format, Repair, Rung, parameters
 

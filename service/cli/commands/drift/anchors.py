@@ -18,7 +18,6 @@ from service.judge_setup import NAME_A_JUDGE, open_judge
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
-from streams.log.store_log import StoreLog
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 anchors_app = typer.Typer(
@@ -68,7 +67,7 @@ def add_anchors(
             else:
                 wanted = count or workspace.policy.for_project(project).settings.anchors.count
                 chosen = candidates(cursor, project, wanted)
-        made = asyncio.run(choose(_log_of(workspace), project, chosen, getpass.getuser()))
+        made = asyncio.run(choose(workspace.log, project, chosen, getpass.getuser()))
     if as_json:
         print_json([anchor_document(one) for one in made])
     elif made:
@@ -87,7 +86,7 @@ def withdraw_anchor(
     """Judge an anchor no more; what was said of it stays."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        found = asyncio.run(withdraw(_log_of(workspace), project, anchor_id, getpass.getuser()))
+        found = asyncio.run(withdraw(workspace.log, project, anchor_id, getpass.getuser()))
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
     out.print(f"{plain(found.exchange_id)} is judged no more", markup=False)
@@ -95,10 +94,13 @@ def withdraw_anchor(
 
 @anchors_app.command("run")
 def run_anchors(project: OfProject, database: Database = None, policy: PolicyFile = None, as_json: AsJson = False) -> None:
-    """Have the anchors judged again now, and wait for it."""
+    """Have the anchors judged again now, by the server's judge where one has the database, and wait for it."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        judged = asyncio.run(_round(workspace, project))
+        if workspace.server is None:
+            judged = asyncio.run(_round(workspace, project))
+        else:
+            judged = workspace.server.call("judge_anchors", project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = anchors_document(cursor, project)
     if as_json:
@@ -107,10 +109,6 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
     out.print(f"{counted(judged, 'anchor')} judged again")
     for one in found["judge"]:
         out.say(_in_words(one))
-
-
-def _log_of(workspace: Workspace) -> StoreLog:
-    return StoreLog(workspace.store, workspace.policy, workspace.now)
 
 
 async def _round(workspace: Workspace, project: str) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from service.cli.commands.options import AsJson, Database, Project, print_json, settings_of
 from service.cli.terminal import out
+from service.remote.copies import readable_file
 from service.reports.comparison import compare as compared
 from service.reports.comparison import side_of
 from service.reports.comparison_tables import comparison_view
+from streams.replay.plan import LIVE
 
 
 def compare(
@@ -22,8 +26,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two scorings of the same exchanges: what moved and how surely, states, exchanges that moved most, cost."""
-    file = settings_of(database).database
-    document = compared(side_of(first, file), side_of(second, file), project, top)
+    settings = settings_of(database)
+    sides = [side_of(label, settings.database) for label in (first, second)]
+    with contextlib.ExitStack() as stack:
+        if LIVE in {first, second}:
+            file = stack.enter_context(readable_file(settings))
+            sides = [replace(side, path=file) if side.label == LIVE else side for side in sides]
+        document = compared(sides[0], sides[1], project, top)
     if as_json:
         print_json(document)
     else:

@@ -13,7 +13,7 @@ from schemas.bounds.limits import NAME
 from schemas.errors import InputError
 from service.banner import banner_text
 from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of, show_rows
-from service.cli.commands.runs.sessions import of_project, opened_to_show
+from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.terminal import err, out, plain
 from service.cli.views import costs_table
 from service.documents.project_checks import check_row, check_words

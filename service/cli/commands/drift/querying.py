@@ -28,6 +28,7 @@ from schemas.errors import QueryError, SettingsError, StoreError
 from service.cli.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
 from service.cli.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.known_projects import require_known
+from service.remote.copies import readable_file
 from service.settings import Settings
 from service.workspace import open_workspace, require_database, utc_now
 
@@ -104,17 +105,23 @@ def sql(
         query = _named(statement)
         parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
         _require_known(settings, parameters.get("project"))
-        _add_up(path)
-        _show(*frame_of_query(path, query, parameters, limit), form, output, limit)
+        with readable_file(settings) as file:
+            _add_up(file)
+            found = frame_of_query(file, query, parameters, limit)
+        _show(*found, form, output, limit)
         return
     if project is not None or as_of is not None or values:
         raise SettingsError(
             "sql: --project, --as-of and --set are for queries by name", hint="Write the values into the statement."
         )
     if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
-        _print_rows(*read_only_rows(path, statement, limit), form, limit)
+        with readable_file(settings) as file:
+            rows = read_only_rows(file, statement, limit)
+        _print_rows(*rows, form, limit)
         return
-    _show(*frame_of_statement(path, statement, limit), form, output, limit)
+    with readable_file(settings) as file:
+        found = frame_of_statement(file, statement, limit)
+    _show(*found, form, output, limit)
 
 
 def _list(*, as_json: bool) -> None:

@@ -18,7 +18,6 @@ from service.documents.people import agreement_document, next_to_review, with_hu
 from service.documents.scores import score_by_id
 from service.known_projects import require_known
 from service.workspace import open_workspace
-from streams.log.store_log import StoreLog
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
@@ -75,7 +74,7 @@ def review_score(
             raise InputError(f"no score {plain(score_id)!r} in project {project}", hint="`driftline review next` shows ids.")
         who, now = _who(rater), workspace.now()
         said = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
-        asyncio.run(StoreLog(workspace.store, workspace.policy, workspace.now).publish(REVIEWS, [said]))
+        asyncio.run(workspace.log.publish(REVIEWS, [said]))
     if as_json:
         print_json(with_human_score(known, said))
     else:

@@ -28,14 +28,13 @@ from service.cli.commands.options import (
     settings_of,
     show_rows,
 )
-from service.cli.commands.runs.sessions import of_project, opened_to_show
+from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
 from service.cli.terminal import out, plain
 from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
 from service.documents.project_checks import Row, check_row, check_rows, moment_words, unchecked_words
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace
-from streams.log.store_log import StoreLog
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import (
@@ -72,7 +71,7 @@ def check_drift(
 ) -> None:
     """Look for drift and anomaly spikes: compute baselines that are due, apply the rules, make incidents of what they find.
 
-    A server does this by itself; this is for a database that none has.
+    A server does this by itself.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         require_known(workspace, project)
@@ -92,11 +91,17 @@ def check_drift(
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
     """Check some projects of a database, or all that have had exchanges of late, as of the workspace's present."""
-    refresh_daily(workspace.store)
+    if workspace.server is None:
+        refresh_daily(workspace.store)
+    else:
+        workspace.server.call("add_up_days")
     if projects is None:
         since = workspace.now() - timedelta(days=DAYS)
         projects = [row["project"] for row in query_rows(workspace.store.cursor(), "watched_projects", {"since": since})]
-    return asyncio.run(_watch(workspace).check(projects))
+    if workspace.server is None:
+        return asyncio.run(_watch(workspace).check(projects))
+    checked: list[Checked] = workspace.server.call("check", projects, workspace.now())
+    return checked
 
 
 @incidents_app.command("list")
@@ -180,7 +185,11 @@ def _decide(incident: str, decision: str, by: str | None, reason: str | None, da
         found = _found(workspace, incident)
         said = workspace.redactor.redact(why)[0]
         who = by or getpass.getuser()
-        made = asyncio.run(_watch(workspace).decide(found.project, found.incident_id, decision, who, said))
+        decided = (found.project, found.incident_id, decision, who, said)
+        if workspace.server is None:
+            made = asyncio.run(_watch(workspace).decide(*decided))
+        else:
+            made = workspace.server.call("decide", decided, workspace.now())
     if made is None or not shows(made, decision):
         raise InputError(
             f"incident {found.incident_id} cannot be opened again: another one is live for the same tier and direction",
@@ -212,4 +221,4 @@ def _found(workspace: Workspace, incident: str) -> Incident:
 
 
 def _watch(workspace: Workspace) -> Watch:
-    return Watch(StoreLog(workspace.store, workspace.policy, workspace.now))
+    return Watch(workspace.log)

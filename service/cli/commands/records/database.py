@@ -19,7 +19,9 @@ from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import err, out, plain, table
 from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of
+from service.remote.server_link import STOP_IT
 from service.settings import Settings
+from service.wiring import embedded_runner
 from service.workspace import open_workspace
 from streams.topology import derived_tables
 
@@ -46,9 +48,10 @@ def rebuild(
         return
     if not settings.database.exists():
         raise SettingsError(f"there is no database at {settings.database}, so there is nothing to rebuild from", hint=NO_COPY)
-    with open_workspace(settings, writes=True) as workspace:
+    with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
         with err.status("making everything derived again") as status:
-            workspace.runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
+            runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
+            runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
         counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
     out.print(f"made again: {', '.join(counts)}")
 
@@ -61,7 +64,7 @@ def _land_again(settings: Settings) -> None:
     is_new = not settings.database.exists()
     if is_new:  # an empty file in place of a lost one would look like a rebuild that worked
         asyncio.run(require_records(connection))
-    with open_workspace(settings, create=is_new) as workspace, err.status("landing the topics again") as status:
+    with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, err.status("landing the topics again") as status:
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
             land_again(

@@ -83,7 +83,7 @@ def retry_letters(
     """Put dead letters back on the way they came; say of each that cannot go why it stays. Exit 1 when one stays.
 
     What goes back is whole and unredacted: bytes that this version can read, and exchanges that a stage could not get over. No judge
-    is asked.
+    is asked, except by a server that has the database and a judge.
     """
     filters = _filters(stage, reason, source, since)
     if bool(starts) == (filters != Filters()):

@@ -14,6 +14,7 @@ from service.cli.terminal import counted, out
 from service.export.exporting import export_tables
 from service.export.partitions import KEYS, days_of, export_partitions
 from service.known_projects import require_known
+from service.remote.copies import own_store
 from service.workspace import open_workspace
 
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC day, with --by.")]
@@ -36,10 +37,8 @@ def export(
     days = days_of(since and since.date(), until and until.date())
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        if by is None:
-            written = export_tables(workspace.store, folder)
-        else:
-            written = export_partitions(workspace.store, folder, days.of_project(project))
+        with own_store(workspace) as store:
+            written = export_tables(store, folder) if by is None else export_partitions(store, folder, days.of_project(project))
     if as_json:
         print_json({"folder": str(folder), "rows": written})
     else:

@@ -16,12 +16,22 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from schemas.errors import InputError
 from service.cli.commands.drift.watching import check_projects
-from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, for_database, print_json, settings_of
+from service.cli.commands.options import (
+    AsJson,
+    AsOf,
+    Database,
+    PolicyFile,
+    clock_of,
+    for_database,
+    print_json,
+    settings_of,
+)
 from service.cli.import_findings import import_findings
 from service.cli.next_steps import program_name
 from service.cli.terminal import counted, err, out
 from service.imports.importing import Importer, ImportSummary, Report, Stamp, stamp_of
 from service.imports.input_files import EVENTS, checked, input_files, transcripts_of
+from service.judge_setup import paid_note
 from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import handled
@@ -65,6 +75,8 @@ def _add_command(source: TranscriptSource) -> None:
         found = checked(files, paths, transcripts_of(source), allow_empty=follow)
         found.report()
         with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
+            if note := paid_note(workspace.server):
+                err.say(f"note: {note}", style="yellow")
             with file_progress(found.files) as report:
                 summary = Importer(workspace, agent=agent).transcripts(source, found.files, report)
             show(summary, workspace.settings.database, as_json=as_json)

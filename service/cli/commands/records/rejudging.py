@@ -18,7 +18,7 @@ from service.cli.commands.options import AsJson, Database, PolicyFile, Project, 
 from service.cli.terminal import counted, err, out, plain
 from service.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
 from service.known_projects import require_known
-from service.settings import Settings
+from service.remote.server_link import Judged
 from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
@@ -49,7 +49,7 @@ def rejudge(
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
-        found = who_judges(settings, workspace.policy)
+        found = _who_judges(workspace)
         _say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()
         rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
@@ -67,18 +67,43 @@ def rejudge(
             return
         if not yes:
             typer.confirm("Ask the judge?", abort=True, err=True)
-        outcome = asyncio.run(_judge_again(settings, workspace, rows, project, reason))
+        outcome = _judged_again(workspace, rows, project, reason)
     if as_json:
         print_json(outcome)
     else:
         out.say(_outcome_in_words(outcome))
 
 
-async def _judge_again(
-    settings: Settings, workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
+def _who_judges(workspace: Workspace) -> OpenedJudge:
+    """Who would judge: by the settings, or in the server that has the database."""
+    if workspace.server is None:
+        return who_judges(workspace.settings, workspace.policy)
+    return OpenedJudge(None, workspace.server.call("describe"))
+
+
+def _judged_again(
+    workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
 ) -> dict[str, Any]:
-    """Ask for the rows to be judged again, wait for it, and answer what came of it."""
-    opened = await open_judge(settings, workspace.policy, os.environ)
+    """Have the rows judged again, and answer what came of it."""
+    if workspace.server is None:
+        done = asyncio.run(_judge_again(workspace, rows, project, reason))
+    else:
+        done = workspace.server.call("rejudge", project, reason, len(rows))
+    wanted = {(row["connection"], row["exchange_id"]) for row in rows}
+    left = [row for row in unscored(workspace.store, project, None, _ALL) if (row["connection"], row["exchange_id"]) in wanted]
+    return {
+        "requested": done.asked,
+        "judge": done.judge,
+        "still_unscored": dict(Counter(why for row in left for why in row["reasons"])),
+        "calls": dict(done.calls),
+        "cost_usd": done.spent_usd,
+        "unknown_price": _unpriced(rows, workspace.policy),
+    }
+
+
+async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None) -> Judged:
+    """Ask for the rows to be judged again, and wait for it."""
+    opened = await open_judge(workspace.settings, workspace.policy, os.environ)
     engine = Engine(
         workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
     )
@@ -89,16 +114,7 @@ async def _judge_again(
         state = engine.state()
     finally:
         await engine.stop()
-    wanted = {(row["connection"], row["exchange_id"]) for row in rows}
-    left = [row for row in unscored(workspace.store, project, None, _ALL) if (row["connection"], row["exchange_id"]) in wanted]
-    return {
-        "requested": requested,
-        "judge": opened.name,
-        "still_unscored": dict(Counter(why for row in left for why in row["reasons"])),
-        "calls": dict(state.judge_calls),
-        "cost_usd": state.spent_usd,
-        "unknown_price": _unpriced(rows, workspace.policy),
-    }
+    return Judged(opened.name, requested, state.judge_calls, state.spent_usd)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ from streams.upkeep.retention import cutoff, purge
 
 retention_app = typer.Typer(no_args_is_help=True, help="For how long records are kept.")
 MEGABYTE = 1_000_000
+ERASE_THERE = (
+    "A server has the database: have it erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
+)
+"""What to do where a server has the database: the file is compacted after an erasure."""
 
 
 @retention_app.command("run")
@@ -42,7 +46,10 @@ def retention_run(
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
         now = workspace.now()
-        purged = purge(workspace.store, workspace.policy, now, days)
+        if workspace.server is None:
+            purged = purge(workspace.store, workspace.policy, now, days)
+        else:
+            purged = workspace.server.call("purge", now, days)
         kept = cutoff(now, days if days is not None else workspace.policy.for_project("").settings.retention_days)
     since = kept if kept >= EARLIEST else None
     if as_json:
@@ -67,7 +74,7 @@ def erase(
     if not connection or session == "":
         raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Say whose records are to go.")
     settings = settings_of(database, policy)
-    with open_workspace(settings, writes=True) as workspace:
+    with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
         if not yes:
             typer.confirm(f"Erase everything of {plain(whose)}? It cannot be had back.", abort=True, err=True)

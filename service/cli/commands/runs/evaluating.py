@@ -56,6 +56,10 @@ class Output(StrEnum):
     JSON = "json"
 
 
+ASK_IT = "A server has the database: evaluate with --server and its address, or stop it."
+"""What to do where a server has the database: it makes the evaluations, by its own judge."""
+
+
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Whether to go on after what is known of the cost."""
@@ -174,7 +178,7 @@ def _wanted(
 
 def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Sequence[Evaluated] | None:
     """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
-    with open_workspace(settings, writes=True) as workspace:
+    with open_workspace(settings, writes=True, alone=ASK_IT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
         judge = who_judges(settings, workspace.policy)

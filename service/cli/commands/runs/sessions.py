@@ -1,15 +1,12 @@
-"""Commands over finished runs: list them, show one, export them, gate a build on them, finish a session by hand."""
+"""Commands over finished runs: show one, export them, gate a build on them, finish a session by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.options import (
@@ -23,14 +20,16 @@ from service.cli.commands.options import (
     settings_of,
     show_rows,
 )
-from service.cli.terminal import counted, err, out, plain, warn
-from service.cli.views import diagnosis_view, runs_table, scores_table, wrap_table
-from service.documents.runs import export_runs, run_documents, runs_of, wrap_rows
+from service.cli.commands.runs.listing import of_project, opened_to_show
+from service.cli.terminal import counted, out, plain, warn
+from service.cli.views import diagnosis_view, wrap_table
+from service.documents.run_rows import runs_of
+from service.documents.runs import export_runs, run_documents, wrap_rows
 from service.evaluations.gate import READINESS, Gate, failures
 from service.imports.session_files import FaultReport, diagnose_files
 from service.known_projects import require_known
 from service.sessions import finalize_session
-from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+from service.workspace import CATCH_UP, open_workspace, stages_behind
 
 
 def finalize(
@@ -45,18 +44,6 @@ def finalize(
         finalize_session(workspace, session, connection)
         for run, document in run_documents(workspace.store, session):
             out.print(diagnosis_view(document, run))
-
-
-def runs(
-    project: Project = None,
-    database: Database = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the runs: readiness level, trust score, primary failure, tool calls."""
-    with opened_to_show(database, project) as workspace:
-        rows = runs_of(workspace.store, project)
-    none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
-    show_rows(rows, runs_table, as_json=as_json, none=none)
 
 
 def run(
@@ -140,21 +127,6 @@ def check(
     raise typer.Exit(1 if failed or report.count else 0)
 
 
-def scores(
-    project: Project = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
-    anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
-    database: Database = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
-    with opened_to_show(database, project) as workspace:
-        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
-        rows = query_rows(workspace.store.cursor(), "scores", values)
-    show_rows(rows, scores_table, as_json=as_json, none="no score fits")
-
-
 def wrap_quality(
     project: Project = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many sessions, newest first.")] = 50,
@@ -167,18 +139,3 @@ def wrap_quality(
         require_known(workspace, project)
         rows = wrap_rows(workspace, project, limit)
     show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")
-
-
-@contextmanager
-def opened_to_show(database: Path | None, project: str | None = None) -> Iterator[Workspace]:
-    """The workspace of a database; says so when what it shows is not yet all there is. InputError for a project that it does not know."""
-    with open_workspace(settings_of(database)) as workspace:
-        require_known(workspace, project)
-        if lag := stages_behind(workspace.store):
-            err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
-        yield workspace
-
-
-def of_project(project: str | None) -> str:
-    """` of project NAME`, for a message, or nothing."""
-    return "" if project is None else f" of project {project}"

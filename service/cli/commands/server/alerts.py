@@ -10,14 +10,13 @@ import typer
 from rich.table import Table
 
 from analytics.store.outbox import STATUSES, Outbox
-from analytics.store.store import Store
 from schemas.errors import InputError, SettingsError
 from service.alerts.channels import Channel, Letter, channels_of
 from service.alerts.notices import trial_notice
 from service.alerts.retrying import Outcome
 from service.cli.commands.options import AsJson, Database, Row, print_json, settings_of, show_rows
 from service.cli.terminal import MISSING, out, table
-from service.workspace import require_database, utc_now
+from service.workspace import open_workspace, utc_now
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Try the alert channels, and list alerts.")
 Status = Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"Only those: {', '.join(STATUSES)}.")]
@@ -48,10 +47,8 @@ def list_alerts(
     """List alerts and how far they have come, newest first."""
     if status is not None and status not in STATUSES:
         raise InputError("--status: there is no such status", hint=f"There are: {', '.join(STATUSES)}.")
-    path = settings_of(database).database
-    require_database(path)
-    with Store(path) as store:
-        rows = Outbox(store).listed(status, limit)
+    with open_workspace(settings_of(database)) as workspace:
+        rows = Outbox(workspace.store).listed(status, limit)
     show_rows(rows, _table, as_json=as_json, none="no alert")
 
 

@@ -24,7 +24,8 @@ from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
 from service.settings import Settings
-from service.workspace import CATCH_UP, policy_of, stages_behind, utc_now
+from service.wiring import policy_of
+from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
 from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
@@ -100,17 +101,18 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         return
     try:
         # Opening it as a store also brings it to the present schemas, and finds out whether another process has it.
-        with Store(path) as store:
+        with opened_store(path) as (store, server):
             letters = query_rows(store.cursor(), "dead_letters")
             counts = [f"{store.count(table)} {table}" for table in COUNTED]
             lag = stages_behind(store)
+            waiting = _waiting(store) if server is None else 0
     except DriftlineError as error:
         yield _unopened(settings, error)
         return
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
-    if log_folder(path).exists():
-        waiting = f"{log_folder(path)} holds exchanges that are not in the tables yet"
-        yield Finding("write-ahead log", "note", waiting, "they land with the next command that reads or with the next start")
+    if waiting:
+        words = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
+        yield Finding("write-ahead log", "note", words, "they land with the next command that reads or with the next start")
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     if letters:
@@ -121,6 +123,15 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
             for_database("driftline dead-letters list", path),
         )
+
+
+def _waiting(store: Store) -> int:
+    """How many records a server that was killed has left in its write-ahead log. StoreError where the database is an older copy."""
+    if store.path is None or not log_folder(store.path).exists():
+        return 0
+    from streams.log.landing import waiting_in  # noqa: PLC0415 - RocksDB takes a while to load
+
+    return waiting_in(store)
 
 
 def _unopened(settings: Settings, error: DriftlineError) -> Finding:

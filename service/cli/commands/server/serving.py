@@ -13,7 +13,7 @@ from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import out
 from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.supervisor.logs import configure_logs
-from service.workspace import policy_of, redactor_of
+from service.wiring import policy_of, redactor_of
 
 JUDGES = {
     NONE: "no judge: everything but Tier 1 stays unscored (no_judge); `driftline rejudge` takes it up later",

@@ -15,7 +15,7 @@ from service.cli.terminal import out
 from service.judge_setup import unpriced_note, who_judges
 from service.kafka import connection_of
 from service.supervisor.logs import configure_logs
-from service.workspace import policy_of, redactor_of
+from service.wiring import policy_of, redactor_of
 from streams.topology import TOPOLOGY, Stage
 
 STAGES = tuple(stage.name for stage in TOPOLOGY)

@@ -1,0 +1,60 @@
+"""`driftline runs` and `driftline scores`: what is in the tables, listed without loading a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.queries import query_rows
+from service.cli.commands.options import AsJson, Database, Project, settings_of, show_rows
+from service.cli.terminal import err
+from service.cli.views import runs_table, scores_table
+from service.documents.run_rows import runs_of
+from service.known_projects import require_known
+from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+
+
+def runs(
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs: readiness level, trust score, primary failure, tool calls."""
+    with opened_to_show(database, project) as workspace:
+        rows = runs_of(workspace.store, project)
+    none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
+    show_rows(rows, runs_table, as_json=as_json, none=none)
+
+
+def scores(
+    project: Project = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
+    with opened_to_show(database, project) as workspace:
+        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
+        rows = query_rows(workspace.store.cursor(), "scores", values)
+    show_rows(rows, scores_table, as_json=as_json, none="no score fits")
+
+
+@contextmanager
+def opened_to_show(database: Path | None, project: str | None = None) -> Iterator[Workspace]:
+    """The workspace of a database; says so when what it shows is not yet all there is. InputError for a project that it does not know."""
+    with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
+        if lag := stages_behind(workspace.store):
+            err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
+        yield workspace
+
+
+def of_project(project: str | None) -> str:
+    """` of project NAME`, for a message, or nothing."""
+    return "" if project is None else f" of project {project}"

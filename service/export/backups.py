@@ -1,0 +1,77 @@
+"""Backups: a copy of the database in which everything has landed that was accepted before, and of its tokens.
+
+The write-ahead log is not copied: what is in it lands first, so the copy needs none. A copy gets its name once it is whole and on the
+disk, and a file that has the name already stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analytics.sandbox.attached import attached, reading
+from analytics.sandbox.snapshots import copy_database
+from analytics.store.copying import sync
+from schemas.errors import InputError
+from schemas.registry import current_schemas
+from service.access.access import access_file
+from service.access.shared_file import copy_shared
+from service.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Backup:
+    """The files of a backup, and the rows of its tables that travel on topics, where there are any."""
+
+    files: Sequence[Path]
+    rows: Mapping[str, int]
+
+
+def back_up(workspace: Workspace, folder: Path) -> Backup:
+    """Copy a workspace's database, and its tokens where there are any, to a folder.
+
+    InputError where the folder has such files already or cannot be written to.
+    """
+    database = workspace.settings.database
+    tokens = access_file(database)
+    wanted = [database, tokens] if tokens.exists() else [database]
+    targets = [folder / path.name for path in wanted]
+    if there := next(filter(os.path.lexists, targets), None):
+        raise InputError(f"{there}: is there already", hint="Name a folder for each backup, such as one with the date.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+            copies = [Path(unfinished) / path.name for path in wanted]
+            _copy(workspace, copies[0])
+            if len(copies) > 1:
+                copy_shared(tokens, copies[1])
+            rows = _rows(copies[0])
+            for copy, target in zip(copies, targets, strict=True):
+                sync(copy)
+                copy.replace(target)
+        sync(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or error}", hint="Name a folder that can be written to.") from error
+    return Backup(targets, rows)
+
+
+def _copy(workspace: Workspace, target: Path) -> None:
+    if workspace.server is None:
+        copy_database(workspace.store, target)
+    else:
+        shutil.move(workspace.server.call("copy"), target)
+
+
+def _rows(copy: Path) -> dict[str, int]:
+    """The rows of each table, as its copy has them: that it can be read is part of being whole."""
+    with attached({"copy": copy}) as connection:
+        counts = {
+            schema.table: connection.execute(f"SELECT count(*) {reading('copy', schema.table)}").fetchall()[0][0]
+            for schema in current_schemas().values()
+            if schema.topics
+        }
+    return {table: count for table, count in counts.items() if count}

@@ -1,0 +1,119 @@
+"""The socket on which a server takes commands: it lies in a folder beside the database that only its owner may enter.
+
+1. `driftline.duckdb.commands` has mode 0700 before the socket is made in it: at no moment can another user connect.
+2. Both ends ask the system who is at the other end. Another user's process is neither asked nor answered: what travels are Python
+   objects, which only processes of one user may give each other.
+3. Whoever has the database (`analytics.store.file_lock`) has the folder: what a killed server left in it is removed by the next one.
+4. A path that is longer than an address may be is reached through the open folder, where the system can (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from schemas.errors import StoreError
+
+SUFFIX = ".commands"
+NAME = "socket"
+LONGEST = 103
+"""Bytes of an address that every system takes."""
+WAITING = 16
+"""Commands that may wait to be let in."""
+_PEER = struct.Struct("3i")
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def folder_of(database: Path) -> Path:
+    """The folder of the socket, whichever of its names the database is called by."""
+    resolved = database.resolve()
+    return resolved.with_name(resolved.name + SUFFIX)
+
+
+@contextlib.contextmanager
+def listening(database: Path) -> Iterator[socket.socket]:
+    """A socket that takes commands while the context is open. StoreError where it cannot be made for its owner alone."""
+    folder = folder_of(database)
+    with contextlib.ExitStack() as stack:
+        try:
+            _make(folder)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            with _address(folder) as address:
+                listener.bind(address)
+            (folder / NAME).chmod(0o600)
+            listener.listen(WAITING)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror or error}", hint="See that its owner may write to it.") from error
+        yield listener
+
+
+def connected(database: Path) -> socket.socket | None:
+    """A connection to the server that has a database; None where none takes commands. StoreError where it is another user's."""
+    folder = folder_of(database)
+    if not folder.is_dir():
+        return None
+    _require_own(folder)
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        with _address(folder) as address:
+            opened.connect(address)
+        require_same_user(opened, folder)
+    except OSError:
+        opened.close()
+        return None
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def require_same_user(connection: socket.socket, folder: Path) -> None:
+    """StoreError when another user's process is at the other end, where the system tells."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user != os.geteuid():
+            raise _of_another(folder, user)
+
+
+def _make(folder: Path) -> None:
+    """Make the folder anew, for its owner alone; StoreError where another user's stands in its place."""
+    with contextlib.suppress(FileNotFoundError):
+        _require_own(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+
+
+def _require_own(folder: Path) -> None:
+    """StoreError where the folder is another user's, or none."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"{folder}: is no folder", hint="Remove it: a server makes one there for its socket.")
+    if found.st_uid != os.geteuid():
+        raise _of_another(folder, found.st_uid)
+
+
+def _of_another(folder: Path, user: int) -> StoreError:
+    return StoreError(
+        f"{folder}: belongs to the user with the id {user}", hint="Run commands as the user that runs the server."
+    )
+
+
+@contextlib.contextmanager
+def _address(folder: Path) -> Iterator[str]:
+    """An address of the socket that is short enough. OSError where there is none."""
+    path = str(folder / NAME)
+    if len(os.fsencode(path)) <= LONGEST:
+        yield path
+        return
+    opened = os.open(folder, _ENTER)
+    try:
+        yield f"/proc/self/fd/{opened}/{NAME}"
+    finally:
+        os.close(opened)

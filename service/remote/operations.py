@@ -1,0 +1,258 @@
+"""What a server does for commands: a table of operations, each run for one caller at a time.
+
+1. Statements read and nothing else: each runs in a transaction that cannot write, on a cursor of the caller's own.
+2. Records are published through the record intake, a few hundred at once, so that deliveries over HTTP take turns with an import.
+3. What was accepted before a caller asks is in the tables when it is answered.
+4. Checks and people's decisions go through the server's own watch, so that they take turns with those of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from analytics.deletion.retention import Purged
+from analytics.identity.repetitions import unknown
+from analytics.sandbox.snapshots import copy_database
+from analytics.store.connection import fetch
+from analytics.sums.daily import refresh_daily
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import decode
+from schemas.errors import BusyError, DriftlineError, SettingsError, StoreError
+from schemas.records import ImportProgress, Incident
+from schemas.registry import schema_of
+from service.remote.command_socket import folder_of
+from service.remote.server_link import Differing, Judged, Taken
+from streams.engine.record_intake import RecordIntake
+from streams.judging.judged_stages import SCORING
+from streams.stage_progress import stage_progress
+from streams.topology import TOPOLOGY
+from streams.upkeep.anchors import run_round
+from streams.upkeep.retention import purge
+from streams.watch.checking import Checked
+from streams.watch.watching import Watch
+
+LOOK = 0.02
+"""Seconds between two looks at how far stages have read, or whether the intake has room."""
+Decided = tuple[str, str, str, str, str | None]
+"""Project, id of the incident, decision, who decides, and why."""
+ROOM = 1.1
+"""Times the size of the file that have to be free for a copy of it."""
+
+
+class Caller:
+    """The operations of one connection; see the module. `loop` is that of the intake."""
+
+    def __init__(self, intake: RecordIntake, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+        self._intake = intake
+        self._watch = watch
+        self._loop = loop
+        self._cursor = intake.store.cursor()
+        self.is_reading = False
+        """Whether it reads everything of one moment."""
+        self._copies: list[Path] = []
+
+    def interrupt(self) -> None:
+        """End the statement that runs."""
+        self._cursor.interrupt()
+
+    def close(self) -> None:
+        """Let go of what was opened for the caller."""
+        self._cursor.close()
+        for folder in self._copies:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def execute(self, statement: str, parameters: Any) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+        """The columns of a statement that reads, with their types, and its rows."""
+        with self._reading():
+            done = self._cursor.execute(statement, parameters)
+            return [(one[0], str(one[1])) for one in done.description or ()], done.fetchall()
+
+    def frame(self, statement: str, parameters: Mapping[str, Any] | None) -> pl.DataFrame:
+        """The rows of a statement that reads, as a frame."""
+        with self._reading():
+            return fetch(self._cursor, statement, parameters)
+
+    def begin(self) -> None:
+        """Read everything of one moment from now on."""
+        self._land_taken()
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        self.is_reading = True
+
+    def commit(self) -> None:
+        """End what `begin` began."""
+        self.is_reading = False
+        self._cursor.commit()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self.is_reading:
+            yield
+            return
+        self.begin()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(duckdb.Error):  # a statement that failed has ended the transaction
+                self.commit()
+            self.is_reading = False
+
+    def _land_taken(self) -> None:
+        # As over HTTP: what cannot land now does not keep anybody from reading what has.
+        with contextlib.suppress(DriftlineError, duckdb.Error):
+            asyncio.run_coroutine_threadsafe(self._intake.land_taken(), self._loop).result()
+
+    def copy(self) -> Path:
+        """A copy of the database, everything that was accepted before included; it is removed when the caller goes."""
+        self._land_taken()
+        path = self._intake.store.path
+        if path is None:
+            raise StoreError("a database in memory has no copy", hint="Open a file.")
+        needed, room = int(path.stat().st_size * ROOM), shutil.disk_usage(path.parent).free
+        if room < needed:
+            hint = "Make room, or stop the server: without one no copy is made."
+            raise StoreError(f"{path}: a copy needs {needed} bytes, and {room} are left on the disk", hint=hint)
+        folder = Path(tempfile.mkdtemp(prefix="copy-", dir=folder_of(path)))
+        self._copies.append(folder)
+        copy_database(self._intake.store, folder / path.name)
+        return folder / path.name
+
+    async def publish(self, topic: str, messages: Sequence[bytes]) -> Taken:
+        """Take records of one type in, durable on return; waits while there is more to do than can be taken."""
+        records = await asyncio.to_thread(lambda: [decode(message) for message in messages])
+        while True:
+            try:
+                done = await self._intake.publish(topic, records)
+            except BusyError:
+                await asyncio.sleep(LOOK)
+            else:
+                break
+        differing = await asyncio.to_thread(self._differing, topic, messages, done.conflicts) if done.conflicts else {}
+        return Taken(done.written, done.known, differing)
+
+    def _differing(self, topic: str, messages: Sequence[bytes], places: Sequence[int]) -> Differing:
+        """The fields in which records differ from what is known under their identities, by place."""
+        found: dict[int, tuple[str, ...]] = {}
+        with contextlib.closing(self._intake.store.cursor()) as cursor:
+            for name, frame in decode_batch([messages[place] for place in places]).frames.items():
+                found |= unknown(cursor, schema_of(name), frame, topic, met=self._intake.store.met)[1]
+        return {place: found.get(number, ()) for number, place in enumerate(places)}
+
+    async def settled(self) -> None:
+        """Return when stages have read what is there now; those that ask a judge are waited for where there is none to be asked."""
+        store = self._intake.store
+        await self._intake.land_taken()
+        waiting = {
+            stage.name: store.end_of(stage.source) for stage in TOPOLOGY if stage.judged is None or not self._intake.has_judge
+        }
+        while waiting:
+            if self._intake.broken.is_set():
+                raise self._intake.failure()
+            await self._intake.land_taken()
+            stages = [stage for stage in TOPOLOGY if stage.name in waiting]
+            found = await asyncio.to_thread(lambda: [stage_progress(store, one).position for one in stages])  # noqa: B023 - awaited here
+            for stage, position in zip(stages, found, strict=True):
+                if position >= waiting[stage.name]:
+                    del waiting[stage.name]
+            if waiting:
+                await asyncio.sleep(LOOK)
+        await self._intake.land_taken()
+
+    def note_progress(self, progress: Sequence[ImportProgress]) -> None:
+        """Note how far files were imported."""
+        with self._intake.store.transaction() as transaction:
+            transaction.set_progress(progress)
+
+    def add_up_days(self) -> None:
+        """Add up the days that scores came to."""
+        self._land_taken()
+        refresh_daily(self._intake.store)
+
+    def purge(self, now: datetime, days: int | None) -> Purged:
+        """Delete what is too old."""
+        self._land_taken()
+        return purge(self._intake.store, self._intake.policy, now, days)
+
+    async def check(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
+        """Check projects for drift as of a moment."""
+        await self._intake.land_taken()
+        return await self._watch.check(projects, as_of)
+
+    async def decide(self, decided: Decided, now: datetime) -> Incident | None:
+        """Decide on an incident, as `Watch.decide`."""
+        await self._intake.land_taken()
+        return await self._watch.decide(*decided, now=now)
+
+    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
+        """Have exchanges judged again that stayed unscored."""
+        return await self._judged(lambda: self._intake.rejudge(project, reason, limit))
+
+    async def judge_anchors(self, project: str) -> int:
+        """Have the anchors of a project judged again; answers how many."""
+
+        async def begun() -> int:
+            return (await run_round(self._intake, project)).exchanges
+
+        return (await self._judged(begun)).asked
+
+    async def _judged(self, ask: Callable[[], Awaitable[int]]) -> Judged:
+        """Ask, and return once the judge has nothing left to do. SettingsError without a judge."""
+        if not self._intake.has_judge:
+            raise SettingsError(
+                "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
+            )
+        before = self._intake.state()
+        asked = await ask()
+        await self.settled()
+        while self._intake.state().queues.get(SCORING.queue):
+            if self._intake.broken.is_set():
+                raise self._intake.failure()
+            await asyncio.sleep(LOOK)
+        await self._intake.land_taken()
+        now = self._intake.state()
+        calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
+        return Judged(self._intake.judge_name, asked, calls, now.spent_usd - before.spent_usd)
+
+    async def describe(self) -> str:
+        """Who judges in the server."""
+        return self._intake.judge_name
+
+
+Operation = Callable[..., Any]
+BLOCKING: Mapping[str, Operation] = {
+    one.__name__: one
+    for one in (
+        Caller.execute,
+        Caller.frame,
+        Caller.begin,
+        Caller.commit,
+        Caller.copy,
+        Caller.note_progress,
+        Caller.add_up_days,
+        Caller.purge,
+    )
+}
+"""Operations that wait for the database: they run in threads, so many at once."""
+WAITING: Mapping[str, Operation] = {
+    one.__name__: one
+    for one in (
+        Caller.publish,
+        Caller.settled,
+        Caller.check,
+        Caller.decide,
+        Caller.rejudge,
+        Caller.judge_anchors,
+        Caller.describe,
+    )
+}
+"""Operations of the intake and the watch: coroutines of their event loop."""

@@ -1,0 +1,93 @@
+"""Records of commands on their way into a running server: what an `EmbeddedRunner` and a `StoreLog` do without one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from analytics.store.store import Appended, Store
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import decode, encode, writer_schema
+from schemas.records import ImportProgress, Record
+from schemas.registry import schema_of
+from service.remote.server_link import ServerLink, Taken
+from streams.engine.engine_state import Published
+from streams.log.admission import Accepted, Admission
+
+AT_ONCE = 500
+"""Records that are published together: deliveries over HTTP wait no longer than for these."""
+
+
+class RemoteRunner:
+    """Publishes to a server and waits for its stages. `now` stamps dead letters and nothing else."""
+
+    def __init__(self, link: ServerLink, redactor: Redactor, now: Callable[[], datetime]) -> None:
+        self._link = link
+        self._redactor = redactor
+        self._now = now
+
+    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
+        """Publish accepted records, durable on return, and note the import's progress once they are. Answers by topic.
+
+        Known records are left out; one that conflicts with what is known is set aside as a dead letter, as without a server.
+        """
+        done: dict[str, Appended] = {}
+        letters = Accepted()
+        for topic, messages in accepted.messages.items():
+            done[topic] = self._published(topic, messages, letters)
+        for topic, messages in letters.messages.items():
+            added, before = self._published(topic, messages, Accepted()), done.setdefault(topic, Appended())
+            before.known += added.known
+            before.written = dict(Counter(before.written) + Counter(added.written))
+        if progress:
+            self._link.call("note_progress", list(progress))
+        return done
+
+    def run(self) -> object:
+        """Return when the server's stages have read what is there."""
+        return self._link.call("settled")
+
+    def _published(self, topic: str, messages: Sequence[bytes], letters: Accepted) -> Appended:
+        done, start = Appended(), 0
+        written: Counter[str] = Counter()
+        for name, part in _parts(messages):
+            taken: Taken = self._link.call("publish", topic, part)
+            written[schema_of(name).table] += taken.written
+            done.known += taken.known
+            for place, fields in taken.differing.items():
+                done.conflicts.append(start + place)
+                Admission(self._redactor, self._now()).set_aside_conflict(letters, topic, decode(part[place]), fields)
+            start += len(part)
+        done.written = dict(written)
+        return done
+
+
+class RemoteLog:
+    """A `Log` of which a server has the other end."""
+
+    def __init__(self, link: ServerLink, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
+        self.store = store
+        self.policy = policy
+        self._link = link
+        self._now = now
+
+    def now(self) -> datetime:
+        """The present, UTC."""
+        return self._now()
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+        """Publish records, durable on return; known ones are left out."""
+        taken = await asyncio.to_thread(self._link.call, "publish", topic, [encode(record) for record in records])
+        return Published(taken.written, taken.known, sorted(taken.differing))
+
+
+def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, list[bytes]]]:
+    """Messages in parts, in order: each of one record type, and no more than are published together."""
+    for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
+        together = list(run)
+        for start in range(0, len(together), AT_ONCE):
+            yield name, together[start : start + AT_ONCE]

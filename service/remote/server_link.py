@@ -1,0 +1,104 @@
+"""The end of a command: it calls operations of the server that has the database (`service.remote.operations`) and waits for answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+from schemas.errors import StoreError
+from service.remote.command_socket import connected
+from service.version import version
+
+MAX_GREETING = 100
+"""Bytes of a server's version."""
+_ENDED = "Start it again, or repeat the command: it opens a database itself that no server has. What was taken in before stays."
+
+STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
+"""What to do where a command needs the database for itself."""
+Differing = Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of published records: how many were written and known, and by place the fields that conflict with what is known."""
+
+    written: int
+    known: int
+    differing: Differing
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was asked of a judge, and what came of it: its calls by outcome, and what they cost as far as prices are known."""
+
+    judge: str
+    asked: int
+    calls: Mapping[str, int]
+    spent_usd: float
+
+
+class ServerLink:
+    """A connection to the server that has a database; one call at a time. Closing it cancels what the server does for it."""
+
+    def __init__(self, database: Path, connection: Connection) -> None:
+        self._database = database
+        self._connection = connection
+
+    @classmethod
+    def to(cls, database: Path) -> Self | None:
+        """A connection to the server that has a database; None where none takes commands.
+
+        StoreError where the server runs as another user, or is of another version.
+        """
+        opened = connected(database)
+        if opened is None:
+            return None
+        link = cls(database, Connection(opened.detach()))
+        try:
+            link._require_same_version()
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def again(self) -> ServerLink:
+        """Another connection to the same server. StoreError when it has ended."""
+        link = ServerLink.to(self._database)
+        if link is None:
+            raise self._ended()
+        return link
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        """What an operation answers; what it raises is raised here. StoreError when the server ends meanwhile."""
+        try:
+            self._connection.send((operation, arguments))
+            is_answer, found = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if not is_answer:
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+    def _require_same_version(self) -> None:
+        """StoreError where the server's version differs: read as plain bytes, before any object is taken from it."""
+        try:
+            said = self._connection.recv_bytes(MAX_GREETING).decode("utf-8", "replace")
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if said != version():
+            raise StoreError(
+                f"{self._database}: its server is of version {said}, and this command of version {version()}",
+                hint="Start the server again, so that both are of one version.",
+            )
+
+    def _ended(self) -> StoreError:
+        return StoreError(f"{self._database}: the server that has it ended before it answered", hint=_ENDED)

@@ -1,0 +1,59 @@
+"""How far the stages of a database have read: known by name and topic, without loading what they do."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from analytics.store.inserting import PARTITION
+from analytics.store.positions import watermarks_of
+from analytics.store.store import Store
+
+SOURCES = {
+    "intake": "exchanges",
+    "scoring": "scoring-tasks",
+    "diagnosis": "agent-events",
+    "evaluation": "evaluation-requests",
+}
+"""The topic that each stage reads, in the order of the topology."""
+
+
+class Reading(Protocol):
+    """A stage, as far as its progress is concerned."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The topic that it reads."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """How far a stage has come: the position it reads next and the end of its topic."""
+
+    stage: str
+    position: int
+    end: int
+
+
+def stage_progress(store: Store, stage: Reading) -> StageProgress:
+    """How far a stage has come."""
+    return _progress(store, stage.name, stage.source)
+
+
+def lagging(store: Store) -> list[StageProgress]:
+    """The stages that have not read their topic to its end."""
+    found = [_progress(store, name, source) for name, source in SOURCES.items()]
+    return [one for one in found if one.position < one.end]
+
+
+def _progress(store: Store, name: str, source: str) -> StageProgress:
+    with contextlib.closing(store.cursor()) as cursor:
+        position = watermarks_of(cursor, name).get((source, PARTITION), 0)
+    return StageProgress(name, position, store.end_of(source))

@@ -1,0 +1,74 @@
+"""What a command loads: whoever lists rows waits for no rule, and a server without a judge holds no client of its API."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from service.cli.command_summaries import summary_of
+from service.cli.main import application, run
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "kafka", "httpx2", "yaml")
+RULES = ("audit.detectors", "audit.policy", "audit.evaluation", "streams.topology", "streams.engine")
+PACKAGES = 3
+"""Dots in the name of a package of commands: its modules have one more."""
+LOADED = "import sys; {0}; print('\\n'.join(sys.modules))"
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules of a new process after a statement."""
+    command = [sys.executable, "-P", "-c", LOADED.format(statement)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["runs", "scores"])
+def test_a_command_that_lists_loads_no_rule(command: str) -> None:
+    """Loading the rules takes longer than opening the database and reading it."""
+    found = loaded_by(f"from service.cli.main import application; application(['{command}'])")
+
+    assert [] == sorted(name for name in found if name.startswith((*HEAVY, *RULES)))
+
+
+def test_listing_the_commands_loads_none() -> None:
+    """`driftline --help` is what everybody types first."""
+    found = loaded_by("from service.cli.main import _listing; _listing()")
+
+    assert [] == sorted(name for name in found if name.startswith((*HEAVY, *RULES, "duckdb", "polars")))
+    assert [] == sorted(name for name in found if name.startswith("service.cli.commands.") and name.count(".") > PACKAGES)
+
+
+def test_a_server_loads_no_client_of_a_judge_before_it_has_one() -> None:
+    """Its 2 900 modules take 45 MB and a second."""
+    found = loaded_by("import service.supervisor.server_lifecycle")
+
+    assert not {"anthropic", "aiokafka", "faust"} & found
+
+
+def test_the_list_says_of_each_command_what_it_says_of_itself() -> None:
+    """What is read from the source must be what is shown once it is loaded."""
+    whole = typer.main.get_command(application())
+    said = {name: command.help for name, command in whole.commands.items()}  # type: ignore[attr-defined]
+    shown = CliRunner().invoke(application(), ["--help"], prog_name="driftline").output
+
+    assert summary_of("service.cli.commands.runs.listing", "runs") == said["runs"]
+    assert summary_of("service.cli.commands.records.imports", "app") == said["import"]
+    assert "" == summary_of("service.cli.commands.runs.listing", "no such command")
+    assert all(said.values())
+    assert " ".join(shown.split()) == " ".join(_printed().split())
+
+
+def _printed() -> str:
+    command = [sys.executable, "-P", "-m", "service.cli.main", "--help"]
+    return subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_command_that_is_not_there_is_an_error() -> None:
+    """The list that loads none runs none either."""
+    assert 2 == run(["no-such-command"])
