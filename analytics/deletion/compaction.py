@@ -1,11 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Compaction: DuckDB files never shrink, so the rows are written into a new file, which takes the old one's place.
+"""Compaction: DuckDB files never shrink, so the rows are written into a new file, which takes the old one's place (see `README.md`).
 
-1. The file has to be closed; while it is copied and replaced no other process can open it.
-2. The new file is whole and on the disk before it takes the old one's name, in one step. Killed at any moment, one of them is there
-   under that name and complete; what a kill leaves of the other is removed by the next run.
-3. Tables, views, comments and macros come along, and rows keep their order; every table is counted before the new file counts.
-4. Memory is bounded, whatever the size of the file. There has to be room for the new file beside the old one.
+The file has to be closed. Tables, views, comments and macros come along. Memory is bounded, whatever the size of the file.
 """
 
 from __future__ import annotations

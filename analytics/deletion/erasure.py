@@ -1,9 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Erasing sessions and connections from a log: every row of theirs, and what other rows tell of them.
-
-Rows are found without a lock and deleted some at a time. What tells of an exchange goes before it, so that another run finds the rest
-of one that was cut short. What is deleted is still in the file's free space until the file is compacted.
-"""
+"""Erasing sessions and connections from a log, by rules 9 to 13 of `README.md`: every row of theirs, and what other rows tell of them."""
 
 from __future__ import annotations
 

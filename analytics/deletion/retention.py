@@ -1,10 +1,6 @@
 """Retention: finds the rows of the log that are too old by event time, and the rows that belong to them.
 
-1. An exchange takes with it everything that was made of it or said about it. What is left over of one that has gone goes by its own time.
-2. What a stage has not read yet stays until it has, and so does an exchange that is still to be scored.
-3. Rows are found by a reader, at one moment and without a lock, and deleted by their places: a writer waits for moments only.
-4. What belongs to an exchange is deleted before it: cut short anywhere, another run finds the rest.
-5. Baselines, incidents and the decisions on them, anchors and daily sums stay. So do hourly sums, until `analytics.sums.daily.forget_hours`.
+The rules are in `README.md`. Hourly sums stay until `analytics.sums.daily.forget_hours`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Importing: what files hold is published in batches, and the stages run over it.
-
-A batch is durable before the next is taken, and nothing depends on where an import stopped: importing again leaves out what the
-log has. A file that was taken completely and has not changed since is not read again.
-"""
+"""Importing: what files hold is published in batches, and the stages run over it (see `README.md`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File of one part of a replay: scores, questions, session states and the position, committed together."""
+"""File of one part of a replay: scores, questions, session states and the position, committed together (rule 6 of `README.md`)."""
 
 from __future__ import annotations
 

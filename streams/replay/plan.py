@@ -1,4 +1,4 @@
-"""Plan of a replay, fixed before it begins: the same plan is carried to its end after every interruption."""
+"""Plan of a replay, fixed before it begins (rule 1 of `README.md`), and the files that it is made in."""
 
 from __future__ import annotations
 

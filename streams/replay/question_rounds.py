@@ -1,9 +1,4 @@
-"""Asking in batches: passes over a part's history, each of which asks everything that can be asked by now in one go.
-
-A batch is answered within a day, so nothing waits for one exchange. The first pass asks Tiers 2 and 2.5 of all tasks, the next one Tier 3
-of those that need it; when a pass finds nothing to ask, all answers are recorded, and scoring goes by what was recorded. A pass
-keeps nothing but judgements, so a kill costs the pass, not the answers.
-"""
+"""Asking in batches, by rule 9 of `README.md`: the first pass asks Tiers 2 and 2.5 of all tasks, the next one Tier 3 where needed."""
 
 from __future__ import annotations
 

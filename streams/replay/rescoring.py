@@ -1,9 +1,4 @@
-"""Scoring a part's history again: the intake step over each window, and the cascade over the tasks it makes.
-
-1. Sampling sees every record of a session; scored is what lies in the scope. What lies outside is charged to its session, as it was
-   paid for then, and asks for nothing.
-2. A window's scores, the states of its sessions and the position after it are kept together, so a kill leaves no half of a window.
-"""
+"""Scoring a part's history again, by rules 3 to 7 of `README.md`: the intake step over each window, and the cascade over its tasks."""
 
 from __future__ import annotations
 

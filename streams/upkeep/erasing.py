@@ -1,8 +1,4 @@
-"""Erasure on request: a record says whose everything is to go, and what it names is deleted and never taken again.
-
-The record is durable and travels as any other, so a database that is made again from its topics erases again. What this database has
-done of it is a state of its own; a process that starts does all of it once more, for what came another way meanwhile.
-"""
+"""Erasure on request: a record says whose everything is to go (see `analytics/deletion/README.md`); a state says what was done of it."""
 
 from __future__ import annotations
 

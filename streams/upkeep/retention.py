@@ -1,10 +1,7 @@
 """Retention: what is older than the policy keeps it is deleted, once a day and on demand.
 
-Sums by the hour go when nobody who watches looks so far back; those by day stay.
-
-A cutoff is the beginning of a UTC day, so that a day is there or it is not: a record is kept for at least as many days as the policy
-says, and for less than one more. A session that goes on loses its old exchanges and nothing else: it counts its turns and its money
-on, and only exchanges that are gone are taken out of what it waits with.
+The rules are in `analytics/deletion/README.md`. A record is kept for at least as many days as the policy says, and for less than one
+more.
 """
 
 from __future__ import annotations

@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import duckdb
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
 from schemas.registry import topics
+from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partition_reader import OutOfRangeError, PartitionReader, Read
@@ -35,6 +37,9 @@ from streams.kafka.values.decoding import Reframe, values_of
 
 LOOK_SECONDS = 0.5
 """Seconds to wait for records, and so for partitions that were added."""
+PAUSES = wait_exponential(multiplier=0.5, max=8.0)
+"""Seconds between one try and the next: half a second, then twice as long, up to eight."""
+Given = TypeVar("Given")
 log = logging.getLogger(__name__)
 
 
@@ -148,11 +153,13 @@ class Sink:
                 await self._take_on()
                 read = await self._look()
             except OutOfRangeError as error:
-                await self._insist(lambda out=error.partitions: self._resume(out))  # type: ignore[misc]
+                await self._insist(self._resume, error.partitions)
             except BrokerError as error:
-                await self._pause(error, 1.0)
+                self._note_trouble(error)
+                with contextlib.suppress(StoppedError):
+                    await self._wait(1.0)
             else:
-                if not read.chunks or await self._insist(lambda read=read: self._land(read)):  # type: ignore[misc]
+                if not read.chunks or await self._insist(self._land, read):
                     await self._moved(read)
 
     async def _look(self) -> Read:
@@ -215,32 +222,43 @@ class Sink:
                 self._silence = ""
                 self.progress.saw({one: found.end for one, found in ranges.items()})
 
-    async def _insist(self, work: Callable[[], Awaitable[None]]) -> bool:
+    async def _insist(self, work: Callable[[Given], Awaitable[None]], given: Given) -> bool:
         """Do it, again and again until it is done; False when it is to stop first."""
-        for pause in itertools.chain((0.5, 1.0, 2.0, 4.0), itertools.repeat(8.0)):
-            try:
-                await work()
-            except duckdb.FatalException as error:
-                hint = "Make room where the file is, then start again: what is on the topics is taken up."
-                raise StoreError(f"{self._store.path}: {first_line(error)}", hint=hint) from error
-            except (DriftlineError, duckdb.OperationalError) as error:
-                await self._pause(error, pause)
-                if self._stopping.is_set():
-                    return False
-            else:
-                break
+        again = AsyncRetrying(
+            retry=retry_if_exception_type((DriftlineError, duckdb.OperationalError)),
+            wait=PAUSES,
+            sleep=self._wait,
+            before_sleep=self._note_retry,
+        )
+        try:
+            await again(work, given)
+        except StoppedError:
+            return False
+        except duckdb.FatalException as error:
+            hint = "Make room where the file is, then start again: what is on the topics is taken up."
+            raise StoreError(f"{self._store.path}: {first_line(error)}", hint=hint) from error
         self._stuck = ""
         return True
 
-    async def _pause(self, error: Exception, seconds: float) -> None:
-        """Say what is wrong when that is news, and wait, but not for a stop."""
+    def _note_retry(self, tried: RetryCallState) -> None:
+        if tried.outcome is not None and (error := tried.outcome.exception()) is not None:
+            self._note_trouble(error)
+
+    def _note_trouble(self, error: BaseException) -> None:
+        """Say what is wrong when that is news."""
         words = first_line(error)
         if words != self._stuck:
             log.warning("what is on the topics does not land, trying again: %s", words)
         self._stuck = words
-        with contextlib.suppress(TimeoutError):
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait; StoppedError as soon as it is to stop."""
+        try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+        except TimeoutError:
+            return
+        raise StoppedError
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a task but a stop; where something does, another process has to take it up."""

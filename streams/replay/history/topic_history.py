@@ -1,9 +1,8 @@
 """History on Kafka: one partition of the topic exchanges, read with aiokafka; what else a part needs is brought over once.
 
-1. The range of offsets is fixed by the plan, so it ends while others go on producing.
-2. The same record again is left out, as the workers leave it out: each session remembers its newest records (`streams.kafka.state.deduplication`).
-   What has the identity of another record and other content is left out, too: the first one counts.
-3. The judgements of a session are on the same partition number as its exchanges. They are copied to a file, and looked up there.
+Repetitions are left out as the workers leave them out (`streams.kafka.state.deduplication`); of two records with one identity and
+other content the first one counts. The judgements of a session are on the same partition number as its exchanges. They are copied to
+a file, and looked up there.
 """
 
 from __future__ import annotations

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
-from replayed import Command, merged_scores_in, replay, result, scores_in
+from replayed import Command, merged_scores_in, past, replay, result, scored_live, scores_in
 from servers import Child, Home, Nursery, nursery, until
 from soak import SOAK
 
+from service.replays import replays
 from service.simulator import running
+from streams.replay.history import merging
+from streams.replay.plan import ReplayFiles
 
 POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
 LOADED_ONCE = """
@@ -104,3 +110,56 @@ def test_a_label_stands_for_one_replay(
     assert 2 == code
     assert f"mine is a replay with another {named}" in err
     assert database.exists()
+
+
+class EndedError(Exception):
+    """The end of a process."""
+
+
+def ended(*_: object, **__: object) -> NoReturn:
+    """End the process."""
+    raise EndedError
+
+
+def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that is taken up after a week scores what was asked for, and not what was said meanwhile."""
+    before = scores_in(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(replays, "in_processes", ended)
+        with pytest.raises(EndedError):
+            driftline("replay", "--label", "old", "--workers", "2")
+    scored_live(database, records=past(seed=2, sessions=3))
+    assert len(before) < len(scores_in(database))
+    replay(driftline, "--label", "old", "--workers", "2")
+    assert before == merged_scores_in(result(database, "old"))
+
+
+def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a result would look like another policy; killed behind it, the parts would be there for ever."""
+    arguments = ("--label", "merged", "--workers", "1")
+    parts = ReplayFiles(database, "merged").parts
+    with monkeypatch.context() as patch:
+        patch.setattr(merging, "digests_in", ended)
+        with pytest.raises(EndedError):
+            driftline("replay", *arguments)
+    assert (False, True) == (result(database, "merged").exists(), parts.exists())
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", ended)
+        with pytest.raises(EndedError):
+            driftline("replay", *arguments)
+    assert (True, True) == (result(database, "merged").exists(), parts.exists())
+    assert replay(driftline, *arguments)["equal"]
+    assert scores_in(database) == merged_scores_in(result(database, "merged"))
+    assert not parts.exists()
+
+
+def test_one_process_works_on_a_label(driftline: Command, database: Path) -> None:
+    """Two would ask, and pay, for the same answers."""
+    files = ReplayFiles(database, "busy")
+    files.parts.mkdir(parents=True)
+    with files.lock.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = driftline("replay", "--label", "busy", "--workers", "1")
+    assert 2 == code
+    assert "another process is making the replay busy" in err
+    assert replay(driftline, "--label", "busy", "--workers", "1")["equal"]
