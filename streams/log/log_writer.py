@@ -21,7 +21,7 @@ from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError, first_line
 from schemas.records import Exchange, Score, ScoringTask
 from schemas.registry import topics
-from streams.engine.embedded import EmbeddedRunner, stage_progress
+from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
@@ -30,6 +30,7 @@ from streams.log.direct_intake import Decided, DirectIntake, decisions_of
 from streams.log.landing import INTAKE, decide, keep, land, recover
 from streams.log.write_ahead import Entry, WriteAheadLog
 from streams.stage_batches import session_key
+from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named
 
 DIAGNOSIS = stage_named("diagnosis")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from audit.evaluation import questions
-from audit.exchanges import cascade, judgements, outcomes, sampling
+from audit.exchanges import cascade, judgements, outcomes, sampling, states
 from audit.exchanges.anomalies import LOW_ALIGNMENT, LOW_DIMENSION
 from audit.exchanges.outcomes import TierState
 from reference.markdown import code, page, table, words
@@ -20,12 +20,12 @@ _TIERS = {
     "3": "Behaviour: the judge scores each dimension that applies from 1 to 5. Asked where a gate opens it.",
 }
 _STATES = {
-    outcomes.SCORED: "The tier has a score.",
-    outcomes.NOT_APPLICABLE: "There is nothing that the tier could judge.",
-    outcomes.SKIPPED_GATE: "No gate opened Tier 3.",
-    outcomes.SKIPPED_COST_CAP: "The cap of the session left no room for the call.",
-    outcomes.SKIPPED_SAMPLING: "The exchange was not sampled.",
-    outcomes.UNSCORED: "The judge did not answer, or not so that it can be used; the reason says why. `driftline rejudge` asks again.",
+    states.SCORED: "The tier has a score.",
+    states.NOT_APPLICABLE: "There is nothing that the tier could judge.",
+    states.SKIPPED_GATE: "No gate opened Tier 3.",
+    states.SKIPPED_COST_CAP: "The cap of the session left no room for the call.",
+    states.SKIPPED_SAMPLING: "The exchange was not sampled.",
+    states.UNSCORED: "The judge did not answer, or not so that it can be used; the reason says why. `driftline rejudge` asks again.",
 }
 _SAMPLING = {
     sampling.SAMPLING_DISABLED: "`sampling.enabled` is false: every exchange is judged.",
@@ -63,12 +63,12 @@ _REASONS = {
     cascade.INVALID: "The answer does not fit, twice.",
     questions.NOT_RECORDED: "Only recorded answers count, and none is there.",
     questions.NOT_BATCHED: "The judge works in batches, and none has answered.",
-    TierState(outcomes.UNSCORED, "refused"): "The judge refused to answer.",
-    TierState(outcomes.UNSCORED, "cut_off"): "The answer was cut off at its length.",
-    TierState(outcomes.UNSCORED, "provider_error"): "The judge answered with errors until no try was left.",
-    TierState(outcomes.UNSCORED, "timeout"): "No answer within `DRIFTLINE_JUDGE_DEADLINE`.",
+    TierState(states.UNSCORED, "refused"): "The judge refused to answer.",
+    TierState(states.UNSCORED, "cut_off"): "The answer was cut off at its length.",
+    TierState(states.UNSCORED, "provider_error"): "The judge answered with errors until no try was left.",
+    TierState(states.UNSCORED, "timeout"): "No answer within `DRIFTLINE_JUDGE_DEADLINE`.",
     TierState(
-        outcomes.UNSCORED, "interrupted"
+        states.UNSCORED, "interrupted"
     ): "The process ended before the answer was recorded; the call is charged in full.",
 }
 
