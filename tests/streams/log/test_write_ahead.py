@@ -12,7 +12,7 @@ from typing import Any
 import builders as build
 import duckdb
 import pytest
-from engines import NOW, Clock, MoodyJudge, engine_over, policy_of
+from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, policy_of
 from hypothesis import given
 from hypothesis import strategies as st
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
@@ -191,6 +191,45 @@ def test_the_log_changes_nothing_of_what_is_decided(
 
     path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
     assert outcome(None) == outcome(path)
+
+
+def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -> None:
+    """A session's tasks are scored in their order: one that overtook others would have them taken for done."""
+
+    async def with_a_judge() -> None:
+        judge = HangingJudge()
+        engine = Engine(store, Policy(), Redactor(Policy().redaction), Clock(), judge=judge)
+        await engine.start()
+        await engine.take_exchanges(turns("s", 3))
+        await judge.asked.wait()
+        await engine.stop(0)
+
+    async def without() -> None:
+        async with engine_over(store) as engine:
+            await engine.take_exchanges([*turns("s", 5)[3:], build.exchange("t", 1)])
+            await engine.drained()
+
+    run(with_a_judge())
+    assert 0 == store.count("scores")
+    run(without())
+    scored = rows(store, "SELECT session_id, list(exchange_id ORDER BY _offset) FROM log.scores GROUP BY ALL ORDER BY ALL")
+    assert [("s", [f"s:{number}" for number in range(1, 6)]), ("t", ["t:1"])] == scored
+
+
+def test_without_a_judge_a_score_is_durable_with_its_exchange(store: Store, copied: Path) -> None:
+    """Scoring needs no table: after a kill the scores land with the exchanges, and nothing waits to be scored."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.take_exchanges(turns("s"))
+            assert 0 == engine.state().queues["tasks"]
+            copy_of(store, copied)
+
+    run(work())
+    with Store(copied) as later:
+        recover_closed(later, runner_of(later))
+        assert TURNS == later.count("scores")
 
 
 def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
