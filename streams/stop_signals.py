@@ -1,10 +1,13 @@
-"""Handlers of the signals that ask a process to stop, in force while a context is open."""
+"""How processes are asked to stop: handlers of signals, in force while a context is open, and the end of the parent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -42,3 +45,15 @@ def handled(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Itera
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+def end_with_parent() -> None:
+    """Have a worker process end when its parent is killed: what it does would be for nothing, and it may wait for ever."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
-from audit.detectors.thresholds import EVENTS, Profile, Thresholds, default_profile, source_of
+from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
 from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
 from audit.diagnosis.events import normalise_session, unique_ids
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
@@ -63,10 +63,6 @@ def rule_version(thresholds: Thresholds) -> str:
     placed = ".".join(str(one.version) for one in DETECTORS if one.place is not None)
     named = (one for one in (*DETECTORS, *FINDERS) if one.place is None and one.runs_with(thresholds))
     return f"diagnosis-1:{placed}" + "".join(f"+{one.failure_type}-{one.version}" for one in named)
-
-
-RULE_VERSION = rule_version(EVENTS)
-"""Version of the rules by default."""
 
 
 def lowest_trust(failures: Iterable[FailureType]) -> int:

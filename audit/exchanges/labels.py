@@ -17,8 +17,6 @@ from schemas.records import Label
 
 FIELD = "labels"
 """The name of the field in bodies, files and records."""
-KNOWN = ("agent_version", "prompt_version", "tool_version", "tenant")
-"""Names that Driftline knows the meaning of; every other name is as good."""
 
 
 def read_labels(given: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:

@@ -117,11 +117,6 @@ class Methodology:
     tier3: tuple[BehaviouralDimension, ...]
     judge_context: str
 
-    @property
-    def check_ids(self) -> tuple[str, ...]:
-        """Ids of all Tier 1 checks, in the order flags are reported."""
-        return (*STRUCTURAL_CHECKS, *(check.id for check in self.tier1))
-
 
 def load_methodology(path: Path) -> Methodology:
     """Load a methodology file; PolicyError lists each problem as `FILE:LINE: field: reason`."""

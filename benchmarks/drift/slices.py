@@ -12,7 +12,8 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 
 from audit.drift.change_detector import Unit, find_change
-from audit.drift.slices import VALUE, Key, Scored, explain, moments_of
+from audit.drift.slices import VALUE, Key, explain
+from benchmarks.drift.moments import Scored, moments_of
 
 BAR = 0.9
 START = date(2026, 1, 1)

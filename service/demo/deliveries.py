@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
+from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, Holder, access_file
@@ -156,19 +157,18 @@ class _Server:
 
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
         """Make a call; what was taken twice counts once, so it is made again when its fate is not known."""
-        heads = {"Authorization": f"Bearer {token}"}
-        why = ""
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(0.2 * 2**attempt)
-            try:
-                answer = await self._client.request(method, path, headers=heads, json=body)
-            except httpx2.TransportError as error:
-                why = type(error).__name__
-                continue
-            if answer.is_success:
-                return answer
-            why = f"{answer.status_code} {answer.text[:300]}"
-            if answer.status_code not in _LATER:
-                break
-        raise DeliveryError(f"{method} {path}: {why}")
+        again = AsyncRetrying(
+            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
+            wait=wait_exponential(multiplier=0.4),
+            stop=stop_after_attempt(_ATTEMPTS),
+            retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
+        )
+        try:
+            answer: httpx2.Response = await again(
+                self._client.request, method, path, headers={"Authorization": f"Bearer {token}"}, json=body
+            )
+        except httpx2.TransportError as error:
+            raise DeliveryError(f"{method} {path}: {type(error).__name__}") from error
+        if not answer.is_success:
+            raise DeliveryError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+        return answer

@@ -10,7 +10,6 @@ import collections
 import functools
 import multiprocessing
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
+from streams.stop_signals import end_with_parent
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""
@@ -151,16 +151,4 @@ def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> 
 
 def _begin() -> None:
     collect_rarely()
-    _end_with_parent()
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when its parent is killed: it holds both ends of the pool's queue and would wait for ever."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with_parent()

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json
 from schemas.errors import InputError
 from service.cli.terminal import err, plain
+from streams.sources.folders import visible_files
 from streams.sources.transcript_sources import TranscriptSource
 
 STANDARD_INPUT = "-"
@@ -86,8 +87,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow
 
 def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """The files of these names below a folder, by name; InputError where there is none."""
-    found = {file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()}
-    files = sorted(file for file in found if not _is_left_out(file, folder))
+    files = visible_files(folder, patterns)
     if not files:
         raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Name a file, or a folder that holds some.")
     return files
@@ -124,10 +124,6 @@ def _refuse(name: str, head: bytes, reads: Reads) -> None:
 
 def _is_empty(file: Path) -> bool:
     return file.is_file() and not file.stat().st_size
-
-
-def _is_left_out(file: Path, folder: Path) -> bool:
-    return file.name.startswith(".") or any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)
 
 
 def _either(patterns: Sequence[str]) -> str:

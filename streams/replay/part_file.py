@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import polars as pl
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE
@@ -138,11 +138,10 @@ class PartFile:
 
 def opened(path: Path) -> Store:
     """The store in a file, once a process that was killed with it has let go of it."""
-    gives_up = time.monotonic() + TAKEOVER_SECONDS
-    while True:
-        try:
-            return Store(path)
-        except StoreError as error:
-            if error.hint != IN_USE or time.monotonic() > gives_up:
-                raise
-            time.sleep(0.1)
+    again = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TAKEOVER_SECONDS),
+        reraise=True,
+    )
+    return again(Store, path)

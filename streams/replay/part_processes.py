@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from schemas.errors import DriftlineError
 from streams.garbage_collection import collect_rarely
 from streams.judging.call_budget import StoppedError
+from streams.stop_signals import end_with_parent
 
 log = logging.getLogger(__name__)
 _SPAWN = multiprocessing.get_context("spawn")
@@ -124,7 +124,7 @@ def _child(work: Work, number: int, sender: Connection) -> None:
     """Run a part in its process: end with the parent, leave Ctrl-C to it, and report the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     collect_rarely()
-    _end_with_parent()
+    end_with_parent()
     sender.send(_outcome(work, number, sender))
     sender.close()
     # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
@@ -141,15 +141,3 @@ def _outcome(work: Work, number: int, sender: Connection) -> Heard | _Failed:
     except BaseException as error:
         log.exception("part %d of the replay failed", number)
         return _Failed(f"part {number}: {type(error).__name__}: {error}", "", "")
-
-
-def _end_with_parent() -> None:
-    """End when the parent is killed: no process would put the parts together."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -13,6 +13,7 @@ import zstandard
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from streams.sources.dialects import Dialect
+from streams.sources.folders import visible_files
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
@@ -25,8 +26,7 @@ def jsonl_below(path: Path, *patterns: str) -> list[Path]:
     """The files of these names below a folder, sorted, without hidden ones and symbolic links; InputError where there is no folder."""
     if not path.is_dir():
         raise InputError(f"{path}: there is no such file or folder", hint="Give a transcript, or a folder that holds some.")
-    found = {file for pattern in patterns for file in path.rglob(pattern)}
-    return sorted(file for file in found if not _is_left_out(file, path) and file.is_file())
+    return visible_files(path, patterns)
 
 
 def read_agent_file(path: Path, context: ReadingContext, dialect: Dialect, *, session_id: str, agent: str) -> Reading:
@@ -80,7 +80,3 @@ class _LineReader:
 
 
 _CHUNK = 256 * 1024
-
-
-def _is_left_out(file: Path, folder: Path) -> bool:
-    return file.name.startswith(".") or any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)

@@ -20,7 +20,6 @@ from streams.sources.openclaw.text import MIRROR_MODEL, text_of
 MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
 
-Json = dict[str, Any]
 Chain = tuple[Any, str]
 """Texts linked from the last to the first: (those before or None, the last one)."""
 

@@ -23,6 +23,7 @@ from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent, Exchange, Redaction
 from streams.sources.dialects import OPENCLAW, Dialect
+from streams.sources.folders import is_linked
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_text
 from streams.sources.openclaw.companion_files import (
@@ -73,7 +74,7 @@ def find_transcripts(path: Path) -> list[Path]:
         )
     found = []
     for file in path.rglob("*.jsonl*"):
-        if not _may_be_transcript(file.name) or _has_link(file, path) or not file.is_file():
+        if not _may_be_transcript(file.name) or is_linked(file, path) or not file.is_file():
             continue
         if _is_in_sessions(file) or _begins_with_session(file):
             found.append(file)
@@ -270,11 +271,6 @@ def _is_in_sessions(file: Path) -> bool:
     """Tell whether the file lies at `agents/<agent>/sessions/`."""
     parents = file.resolve().parents
     return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
-
-
-def _has_link(file: Path, root: Path) -> bool:
-    """Tell whether any step from the root to the file is a symbolic link."""
-    return any(step.is_symlink() for step in (file, *file.parents) if step != root and root in step.parents)
 
 
 def _begins_with_session(file: Path) -> bool:

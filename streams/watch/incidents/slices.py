@@ -22,7 +22,6 @@ MOST_DEPLOYMENTS = 10
 """Deployments that an incident names, the newest of the days on which it may have begun."""
 NO_LABELS, TOO_FEW, EVERYWHERE, FOUND = "no_labels", "too_few_sessions", "everywhere", "found"
 """States: nothing cuts the exchanges; too few sessions; no slice stands out; one does."""
-Row = Mapping[str, Any]
 
 
 def parameters_of(

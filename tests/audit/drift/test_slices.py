@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift.slices import NOT_GIVEN, VALUE, Explanation, Key, Scored, explain, moments_of
+from audit.drift.slices import NOT_GIVEN, VALUE, Explanation, Key, explain
+from benchmarks.drift.moments import Scored, moments_of
 
 NAMES = ("version", "tenant")
 SCORED = st.builds(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.policy.methodology import SHIPPED, STRUCTURAL_CHECKS, load_methodology, shipped_methodologies
+from audit.policy.methodology import SHIPPED, load_methodology, shipped_methodologies
 from schemas.errors import PolicyError
 
 DEFAULT_TIER2 = {"scope_compliance", "information_completeness"}
@@ -55,7 +55,7 @@ def test_shipped_methodologies_add_exactly_their_dimensions(name: str) -> None:
     tier2, tier3 = ADDED[name]
     assert DEFAULT_TIER2 | tier2 == {dimension.id for dimension in methodology.tier2}
     assert DEFAULT_TIER3 | tier3 == {dimension.id: str(dimension.when) for dimension in methodology.tier3}
-    assert methodology.check_ids == STRUCTURAL_CHECKS
+    assert () == methodology.tier1
     assert name == methodology.name
     assert methodology.version
 
@@ -70,7 +70,7 @@ def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:
     """A house rule must not switch the common ones off."""
     methodology = load_methodology(write(tmp_path, GOOD))
     assert (methodology.name, methodology.version, methodology.judge_context) == ("house", "2.1", "Be strict.")
-    assert (*STRUCTURAL_CHECKS, "destructive_command") == methodology.check_ids
+    assert ["destructive_command"] == [check.id for check in methodology.tier1]
     assert DEFAULT_TIER2 | {"politeness"} == {dimension.id for dimension in methodology.tier2}
     assert {d.id: str(d.when) for d in methodology.tier3} == DEFAULT_TIER3 | {"restraint": "code_change"}
 

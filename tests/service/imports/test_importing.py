@@ -102,9 +102,10 @@ def test_a_file_that_grows_while_it_is_read_is_read_again(
     whole = importing.read_transcripts
 
     def growing(reader: Any, source: str, parts: Iterable[Any]) -> Iterator[Any]:
-        yield from list(whole(reader, source, parts))
+        records = list(whole(reader, source, parts))
         with transcript.open("a", encoding="utf-8") as stream:
             stream.write(NEXT)
+        yield from records
 
     with monkeypatch.context() as patch:
         patch.setattr(importing, "read_transcripts", growing)

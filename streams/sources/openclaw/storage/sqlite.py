@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
+from streams.sources.folders import is_linked
 from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.storage.rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
 from streams.sources.openclaw.storage.windows import Window, read_windows
@@ -35,8 +36,7 @@ def find_databases(path: Path) -> list[Path]:
         return [path] if _has_transcripts(path) else []
     pattern = f"agents/*/agent/{DATABASE}"
     found = {*path.glob(pattern), *path.glob(f"**/{pattern}")}
-    links = {file for file in found if any(step.is_symlink() for step in (file, *file.parents) if path in step.parents)}
-    return [file for file in sorted(found - links) if file.is_file() and _may_have_transcripts(file)]
+    return [file for file in sorted(found) if not is_linked(file, path) and file.is_file() and _may_have_transcripts(file)]
 
 
 def describe_database(path: Path) -> tuple[str | None, bool] | None:
