@@ -67,9 +67,7 @@ _REASONS = {
     TierState(states.UNSCORED, "cut_off"): "The answer was cut off at its length.",
     TierState(states.UNSCORED, "provider_error"): "The judge answered with errors until no try was left.",
     TierState(states.UNSCORED, "timeout"): "No answer within `DRIFTLINE_JUDGE_DEADLINE`.",
-    TierState(
-        states.UNSCORED, "interrupted"
-    ): "The process ended before the answer was recorded; the call is charged in full.",
+    TierState(states.UNSCORED, "interrupted"): "The process ended before the answer was recorded; the call is charged in full.",
 }
 
 
