@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from audit.first_looks import FirstLook
+from audit.first_looks import FEW, FirstLook
 from audit.patterns import compile_pattern, encode, straighten
 from audit.policy.policy import Sampling
 
@@ -125,6 +125,8 @@ def is_disagreement(response: str) -> bool:
 
 def may_disagree(responses: Sequence[str]) -> frozenset[int]:
     """The places of the responses of agents that may push back; a first look, which misses none."""
+    if len(responses) <= FEW:
+        return frozenset(range(len(responses)))
     return frozenset(_LOOK.rows([encode(straighten(response)) for response in responses]))
 
 

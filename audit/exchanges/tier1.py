@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from audit.first_looks import FirstLook
+from audit.first_looks import FEW, FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
 from audit.policy.methodology import Methodology
 
@@ -79,6 +79,8 @@ def check_structure(user_message: str, agent_response: str, methodology: Methodo
 def check_structures(exchanges: Iterable[tuple[str, str]], methodology: Methodology) -> list[Tier1Result]:
     """`check_structure` of many exchanges, each a user message and a response: a first look tells which of them it has to see."""
     pairs = [(encode(straighten(user_message)), encode(straighten(response))) for user_message, response in exchanges]
+    if len(pairs) <= FEW:
+        return [_check(*pair, methodology) for pair in pairs]
     own = tuple(pattern for check in methodology.tier1 for pattern in check.patterns)
     answered = [response for _, response in pairs]
     suspects = {row for row, response in enumerate(answered) if not response or response[:1] not in _VISIBLE}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from audit.exchanges import tier1
 from audit.exchanges.tier1 import NEEDED_IN_RESPONSE, check_structure, check_structures
+from audit.first_looks import FEW
 from audit.policy.methodology import STRUCTURAL_CHECKS, Methodology, load_methodology, shipped_methodologies
 
 DEFAULT = shipped_methodologies()["default"]
@@ -151,7 +152,7 @@ _TEXTS = st.lists(st.sampled_from(FRAGMENTS)).map("".join) | st.text()
 
 
 @settings(deadline=None)
-@given(exchanges=st.lists(st.tuples(_TEXTS, _TEXTS), max_size=12))
+@given(exchanges=st.lists(st.tuples(_TEXTS, _TEXTS), max_size=2 * FEW))
 def test_many_exchanges_are_checked_as_each_of_them(house: Methodology, exchanges: list[tuple[str, str]]) -> None:
     """A batch begins with a first look over all of its texts, which may leave out nothing that a check would find."""
     for methodology in (house, DEFAULT):
