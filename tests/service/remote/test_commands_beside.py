@@ -116,7 +116,7 @@ def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: 
     beside = said(nursed, served, *arguments, folder=tmp_path)
 
     assert without == beside
-    assert ["socket"] == [path.name for path in folder_of(served.database).iterdir()]
+    until(lambda: ["socket"] == [path.name for path in folder_of(served.database).iterdir()], "the copy to go with its reader")
 
 
 @pytest.mark.parametrize("command", ALONE)
