@@ -195,13 +195,14 @@ def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, sh
     """It is looked at for the first time on the day when nothing else is left."""
     if shutil.which("sqlite3") is None:
         without("the guide copies the tokens with sqlite3: install it")
-    held, tokens, restored, tried = blocks_in(guide("back-up"))
+    command, held, tokens, restored, tried = blocks_in(guide("back-up"))
     copied.run("driftline serve")
     (server,) = copied.beside
     copied.run(blocks_in(guide("http"))[2].replace("$TOKEN", shop.token).replace("s-1", "s-2"))
     until(lambda: len(asked(copied.url, shop.operator)["scores"]["scores"]) == 2, "the exchange to have its score")
     before = asked(copied.url, shop.operator)
 
+    copied.run(command)
     copied.run(held, {"PID": str(server.pid)})
     taken = asked(copied.url, shop.operator)
     copied.run(tokens)
@@ -213,6 +214,14 @@ def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, sh
     copied.run("driftline serve")
 
     assert before == taken == asked(copied.url, shop.operator)
+    copied.stop()
+    (made,) = copied.folder.glob("backups/*")
+    for path in copied.folder.glob("driftline.*"):
+        path.unlink()
+    copied.run(f"cp {made}/driftline.* .")
+    copied.run("driftline serve")
+
+    assert before == asked(copied.url, shop.operator)
     copied.stop()
 
 

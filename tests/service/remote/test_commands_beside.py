@@ -16,6 +16,7 @@ from clients import bearer, exchange_body
 from servers import LONG, ROOT, Child, Home, Nursery, nursery, until
 
 from service.remote.command_socket import folder_of
+from service.simulator import running
 
 EVENTS = ROOT / "examples" / "session.json"
 MADE_BEFORE = ROOT / "tests" / "corpus" / "database"
@@ -115,7 +116,7 @@ def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: 
     beside = said(nursed, served, *arguments, folder=tmp_path)
 
     assert without == beside
-    assert ["socket"] == [path.name for path in folder_of(served.database).iterdir()]
+    until(lambda: ["socket"] == [path.name for path in folder_of(served.database).iterdir()], "the copy to go with its reader")
 
 
 @pytest.mark.parametrize("command", ALONE)
@@ -282,3 +283,25 @@ def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path:
     assert 0 == said(nursed, home, "doctor")[0]
     server.send(signal.SIGTERM)
     assert 0 == server.wait()
+
+
+def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tmp_path: Path) -> None:
+    """The command's own environment names no judge: the server's is asked, waits for its turn, and says what it cost."""
+    home = Home(tmp_path)
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s", 3)
+    assert 0 == said(nursed, home, "finalize", "s")[0]
+    assert 2 == said(nursed, home, "rejudge", "--yes")[0]
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    with running() as judge:
+        again = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
+        again.serving()
+        code, printed, _ = said(nursed, home, "rejudge", "--yes", "--json")
+        done = json.loads(printed)
+        again.send(signal.SIGTERM)
+        assert 0 == again.wait()
+
+    assert (0, 3, "simulated judge", {}) == (code, done["requested"], done["judge"], done["still_unscored"])
+    assert 3 <= sum(done["calls"].values())
+    assert 0 < done["cost_usd"]
