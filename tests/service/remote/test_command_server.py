@@ -17,8 +17,12 @@ from typing import Any
 import duckdb
 import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from typer.testing import CliRunner
 
 from schemas.errors import SettingsError, StoreError
+from service.cli.commands.records import imports
+from service.cli.main import application
+from service.imports.importing import ImportSummary
 from service.judge_setup import paid_note
 from service.remote import command_server, command_socket
 from service.remote.command_server import AT_ONCE, taking_commands
@@ -248,3 +252,19 @@ def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) 
 
     assert is_paid == bool(paid_note(Answering()))
     assert "" == paid_note(None)
+
+
+def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a year's transcripts costs money: a script that did not expect a server must not spend it."""
+    transcript = tmp_path / "s.jsonl"
+    transcript.write_text('{"type": "session", "id": "s"}\n')
+    arguments = ["import", "openclaw", str(transcript), "--db", str(tmp_path / "fleet.duckdb")]
+    monkeypatch.setattr(imports, "paid_note", lambda _: "the server has a live judge")
+    read: list[object] = []
+    monkeypatch.setattr(imports.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
+    command_line = application(["import"])
+    asked = CliRunner().invoke(command_line, arguments)
+    assert (1, []) == (asked.exit_code, read)
+    assert "Import, and have it judged?" in asked.output
+    assert 0 == CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code
+    assert [1] == read

@@ -47,6 +47,7 @@ Into = Annotated[
 Via = Annotated[
     str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask where a server's judge is paid for what is imported.")]
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent, instead of what the files say.")]
 
 
@@ -66,6 +67,7 @@ def _add_command(source: TranscriptSource) -> None:
         database: Database = None,
         policy: PolicyFile = None,
         as_of: AsOf = None,
+        yes: Yes = False,
         as_json: AsJson = False,
     ) -> None:
         settings = settings_of(database, policy, project=project, connection=connection)
@@ -75,8 +77,7 @@ def _add_command(source: TranscriptSource) -> None:
         found = checked(files, paths, transcripts_of(source), allow_empty=follow)
         found.report()
         with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-            if note := paid_note(workspace.server):
-                err.say(f"note: {note}", style="yellow")
+            _confirm_paid(workspace, yes=yes)
             with file_progress(found.files) as report:
                 summary = Importer(workspace, agent=agent).transcripts(source, found.files, report)
             show(summary, workspace.settings.database, as_json=as_json)
@@ -113,6 +114,14 @@ def import_events(
             summary = Importer(workspace, agent=agent).events(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
     raise typer.Exit(1 if summary.faults or found.refused else 0)
+
+
+def _confirm_paid(workspace: Workspace, *, yes: bool) -> None:
+    """Ask before the server that has the database pays its judge for what is imported. Without a server, no judge is asked."""
+    if note := paid_note(workspace.server):
+        err.say(f"note: {note}", style="yellow")
+        if not yes:
+            typer.confirm("Import, and have it judged?", abort=True, err=True)
 
 
 @contextmanager
