@@ -58,9 +58,13 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def app(engine: Engine, access: AccessStore, settings: ApiSettings) -> FastAPI:
+def app(engine: Engine, access: AccessStore, settings: ApiSettings, loop: asyncio.Runner) -> Iterator[FastAPI]:
     """The application."""
-    return app_over(engine, access, settings)
+    made = app_over(engine, access, settings)
+    yield made
+    # Pages begin a snapshot and do not wait for it. A loop that ends cancels the parts of starting a process one by one, and then
+    # waits for that process for ever (asyncio's transport does not hear that it has ended).
+    loop.run(made.state.query_pool.close())
 
 
 @pytest.fixture

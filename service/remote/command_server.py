@@ -132,8 +132,9 @@ class _CommandServer:
         while not wait([running], LOOK).done:
             if connection.poll():  # nothing is to be said before the answer: the caller has gone
                 running.cancel()
-                caller.interrupt()
-                wait([running])
+                # Again and again: a statement that has not quite begun does not hear it.
+                while not wait([running], LOOK).done:
+                    caller.interrupt()
                 raise EOFError
         try:
             return True, running.result()
