@@ -23,7 +23,6 @@ from analytics.store.file_lock import FileLock, lock_file
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from streams.replay import part_file
 from streams.replay.history.table_history import Tables, origin_of_tables
 from streams.replay.part_file import opened
 
@@ -155,7 +154,7 @@ def test_a_part_of_a_replay_waits_for_who_was_killed_with_it(tmp_path: Path, mon
     """The system takes a moment to end a process; giving up at once would fail a replay that goes on."""
     path = tmp_path / "part-1.duckdb"
     before = Store(path)
-    monkeypatch.setattr(part_file.time, "sleep", lambda _: before.close())
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: before.close())
 
     opened(path).close()
 

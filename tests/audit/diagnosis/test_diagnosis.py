@@ -23,13 +23,13 @@ from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import (
     LOWEST_TRUST,
     NO_FAILURE,
-    RULE_VERSION,
     SAFE_TRUST,
     SessionDiagnosis,
     _divided,
     diagnose,
     diagnose_events,
     diagnosis_document,
+    rule_version,
 )
 from audit.diagnosis.diagnosis_record import (
     ALL_REFERENCES,
@@ -254,7 +254,7 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
         (one.event, one.count) for one in record.event_counts
     ]
     assert (254, "memory_degradation", "high") == (record.event_count, record.primary_failure_type, record.primary_severity)
-    assert (RULE_VERSION, "0" * 16) == (record.rule_version, record.policy_digest)
+    assert (rule_version(AS_EVENTS), "0" * 16) == (record.rule_version, record.policy_digest)
 
 
 def test_a_reference_limit_from_a_hundred_up_gives_the_same_record() -> None:
@@ -286,7 +286,7 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version that scores carry."""
-    placed, *named = RULE_VERSION.removeprefix("diagnosis-1:").split("+")
+    placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
     assert [str(one.version) for one in DETECTORS if one.place is not None] == placed.split(".")
     assert [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None] == named
     assert "2.1.2.1.2.1" == placed
