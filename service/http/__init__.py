@@ -1,1 +1,1 @@
-"""The HTTP API: what may come in, from whom, and what is answered."""
+"""The HTTP API: requests in, from known callers, and their answers."""

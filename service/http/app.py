@@ -1,4 +1,4 @@
-"""The application: endpoints, and around them what every request goes through, from the outside in.
+"""The application: endpoints, and around them the layers that each request passes, from the outside in.
 
 record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints. A request without a
 right token costs no more than a look at its head.
@@ -71,7 +71,7 @@ from streams.engine.record_intake import RecordIntake
 RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
-"""Seconds after which a sender may try again when Kafka took nothing."""
+"""Seconds after which a sender may try again when Kafka took no records."""
 ROUTERS = (
     ingest,
     ingest_batch,
@@ -122,7 +122,7 @@ log = logging.getLogger(__name__)
 
 
 def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
-    """The application over an engine that was started, and the tokens that open it."""
+    """Build the application over a started engine and the tokens that open it."""
     app = FastAPI(
         title="Driftline",
         version=version(),
@@ -160,11 +160,11 @@ async def _busy(_: Request, error: Exception) -> JSONResponse:
 
 async def _without_broker(_: Request, error: Exception) -> JSONResponse:
     # What the error says of brokers and addresses is for whoever runs the server.
-    log.warning("a record was not taken: %s", error)
-    words = "the log takes no records at the moment"
+    log.warning("a record was refused: %s", error)
+    words = "the log cannot take records at the moment"
     return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
 
 
 def _operation_id(route: APIRoute) -> str:
-    """What an endpoint is called in clients that are made from the description: its subject and its function."""
+    """Name an endpoint for generated clients: its subject and its function."""
     return "_".join([*map(str, route.tags[:1]), route.name])

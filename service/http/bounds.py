@@ -8,7 +8,7 @@ from service.queries.query_protocol import QueryLimits
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 API = "/api/audit"
-"""What the path of every call begins with."""
+"""The beginning of every call's path."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
 EXCHANGES = f"{API}/exchanges"
@@ -26,7 +26,7 @@ MAX_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """What a deployment can set."""
+    """Settings of a deployment."""
 
     allowed_hosts: frozenset[str] = LOOPBACK_NAMES
     """Names by which the server may be called (the Host header without its port)."""
@@ -35,10 +35,10 @@ class ApiSettings:
     max_in_flight: int = 64
     """Calls that are worked on at once; one more is answered 503."""
     read_timeout: float = 10.0
-    """Seconds within which a body has to come whole, and a connection's head."""
+    """Seconds within which a whole body has to arrive, and the head of a connection's request."""
     max_failures: int = 10
-    """Wrong tokens a minute from one address that are answered 401; one more is answered 429."""
+    """Wrong tokens per minute and address that are answered 401; one more is answered 429."""
     max_readers: int = 4
     """Queries that run at once; others wait."""
     queries: QueryLimits = field(default_factory=QueryLimits)
-    """What bounds the statements of analysts."""
+    """The bounds of analysts' statements."""

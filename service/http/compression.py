@@ -1,4 +1,4 @@
-"""Answers that are compressed: pages, and the files they load.
+"""Compressed answers: pages, and the files they load.
 
 What is compressed has a length that tells what repeats in it. An attacker who reads lengths on the line and gets texts of their own
 onto a page could so guess a secret on it. The only secret of a page is its mark, which is another one as soon as anything else on the page is
@@ -15,7 +15,7 @@ from starlette.types import Scope
 from service.http.request_limits import header_values
 
 LEVEL = 5
-"""Beyond it, a page gets hardly smaller and takes twice as long."""
+"""A higher level makes a page hardly smaller and takes twice as long."""
 SMALLEST = 1024
 """Bytes; less fits one packet as it is."""
 VARIES = "Accept-Encoding"
@@ -23,7 +23,7 @@ _PAGE = "text/html"
 
 
 def takes_gzip(scope: Scope) -> bool:
-    """Whether the caller takes answers that are compressed with gzip."""
+    """Tell whether the caller accepts answers compressed with gzip."""
     given = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
     parts = (part.partition(";") for part in given.split(","))
     return any(
@@ -33,12 +33,12 @@ def takes_gzip(scope: Scope) -> bool:
 
 
 def packed(body: bytes) -> bytes:
-    """A body compressed, the same bytes each time."""
+    """Return a body compressed, the same bytes each time."""
     return gzip.compress(body, LEVEL, mtime=0)
 
 
 def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
-    """Whether a body is to be sent compressed: it is a page, and its caller `takes` that. Headers of a page say what it varies with.
+    """Tell whether to send a body compressed: it is a page, and its caller `takes` that.
 
     The ETag is of what the page says, so it becomes a weak one: the bytes are others.
     """

@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ApiContext:
-    """Engine, tokens, metrics, and what bounds their use."""
+    """Engine, tokens, metrics, and the limits of their use."""
 
     engine: RecordIntake
     access: AccessStore
     settings: ApiSettings
     metrics: Metrics
     watch: Watch = field(init=False)
-    """Checks the projects, and takes what people decide on incidents."""
+    """Checks the projects, and takes decisions on incidents."""
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     """Its holder may ask for evaluations."""
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
-    """When the exchanges were that people have scored."""
+    """The times of the exchanges that people have scored."""
     _readers: anyio.CapacityLimiter = field(init=False)
     _sessions: tuple[asyncio.Lock, ...] = field(
         init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))
@@ -53,7 +53,7 @@ class ApiContext:
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
-        """What a function reads with a cursor of its own, in a thread; not more than so many at once."""
+        """Run a function that reads with its own cursor, in a thread; the number at once is bounded."""
         # Whoever got a 201 sees the exchange; what cannot land now does not keep anybody from reading what has.
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self.engine.land_taken()
@@ -65,27 +65,27 @@ class ApiContext:
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
 
     async def require_project(self, project: str) -> None:
-        """ApiError (404) that names the nearest project when nothing is known of the one asked for."""
+        """ApiError (404) for an unknown project, with the nearest known name."""
         named = named_projects(self.engine.policy, self.access)
         if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
             return
         known = await self.ask(lambda cursor: known_projects(cursor, named))
-        said = nearest(project, known) or "nothing is stored yet"
+        said = nearest(project, known) or "there are no projects yet"
         raise ApiError(404, "not_found", f"there is no project {project}; {said}")
 
     def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
-        """The lock under which a session's batches take turns; sessions may share one."""
+        """Return the lock under which a session's batches take turns; sessions may share one."""
         return self._sessions[hash((connection, session_id)) % _STRIPES]
 
 
 @contextlib.contextmanager
 def durable_or_refused() -> Iterator[None]:
-    """What keeps a record from being made durable, such as a full disk, as a 503: the sender may send it again later."""
+    """Answer 503 if something such as a full disk keeps a record from being durable: the sender may send it again later."""
     try:
         yield
     except (StoreError, duckdb.Error):
-        log.exception("the log did not take a record")
-        raise ApiError(503, "log_unavailable", "the log takes no records at the moment", {"Retry-After": "30"}) from None
+        log.exception("the log could not take a record")
+        raise ApiError(503, "log_unavailable", "the log cannot take records at the moment", {"Retry-After": "30"}) from None
 
 
 def _services(request: Request) -> ApiContext:

@@ -25,8 +25,8 @@ DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that are named in answers, records and figures; others could be anything."""
-_NO_FIELD = "is no field of this call; its fields are in the description at /docs"
+"""Methods that are named in answers, records and figures; others could be any text."""
+_NO_FIELD = "is not a field of this call; /docs lists its fields"
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
 
@@ -39,7 +39,7 @@ class ApiError(HTTPException):
 
 
 def error_response(error: HTTPException) -> JSONResponse:
-    """The answer that tells an error."""
+    """Build the answer for an error."""
     default = _CODES.get(error.status_code, HTTPStatus(error.status_code).name.lower())
     code = error.code if isinstance(error, ApiError) else default
     return JSONResponse({"error": error.detail, "code": code}, error.status_code, error.headers)
@@ -71,16 +71,16 @@ async def _drain(receive: Receive) -> None:
 
 
 def _answered(error: HTTPException, method: str) -> HTTPException:
-    """The error, with words of ours where the framework has its own."""
+    """Return the error, with our words if the framework has its own."""
     if isinstance(error, ApiError) or error.status_code not in _CODES:
         return error
     shown = method if method in METHODS else "this method"
-    words = {404: "there is nothing at this path", 405: f"{shown} is not taken here"}[error.status_code]
+    words = {404: "this path does not exist", 405: f"{shown} is not allowed here"}[error.status_code]
     return ApiError(error.status_code, _CODES[error.status_code], words, error.headers)
 
 
 def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The problems of a body or query, each with the field it is about; no value is repeated."""
+    """Describe the problems of a body or query, each with its field; no value is repeated."""
     told = [f"{_field(error['loc'])}: {_words_of(error)}" for error in errors[:MAX_PROBLEMS]]
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
 
@@ -115,7 +115,7 @@ def add_error_answers(app: FastAPI) -> None:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of an endpoint, for its documentation: those that every endpoint has, and its own."""
+    """Return the error answers of an endpoint for its documentation: the common ones, and its own."""
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
         for status in sorted({400, 401, 403, 429, 500, 503, *statuses})

@@ -1,4 +1,4 @@
-"""Polling without reading again what is the same: an ETag on what is read, 304 where the caller has it already.
+"""Polling without sending the same answer again: an ETag on each, and 304 if the caller has it already.
 
 The ETag is the digest of the answer, so it changes exactly when the answer does: nothing has to be declared by an endpoint, and
 no clock or counter can be wrong. It saves sending and reading the answer, and not the question to the database.
@@ -21,9 +21,9 @@ MAX_HELD = 8 * 1024 * 1024
 """Bytes of an answer that is held back until its digest is known; a larger one is sent as it comes, without an ETag."""
 _TAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _OWN = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
-"""Paths that see to it themselves, or that nobody polls."""
+"""Paths that handle it themselves, or that no client polls."""
 REVALIDATED = "private, no-cache"
-"""May be kept by the caller's own cache, and asked for each time whether it is still so."""
+"""The caller's own cache may keep the answer, and asks each time whether it is still current."""
 
 
 class Etags:
@@ -42,7 +42,7 @@ class Etags:
 
 
 class _Held:
-    """Holds an answer with status 200 back until it is whole, and compresses it if it is a page; passes on what is anything else."""
+    """Holds an answer with status 200 back until it is whole, and compresses it if it is a page; passes other answers on."""
 
     def __init__(self, send: Send, known: list[bytes], *, takes_gzip: bool) -> None:
         self._send = send
@@ -91,5 +91,5 @@ class _Held:
 
 
 def _tags(value: bytes) -> list[bytes]:
-    """The tags of an If-None-Match header, those marked as weak too: to read something, they are as good."""
+    """Return the tags of an If-None-Match header, weak ones as well: for reading they are as good."""
     return [b"*"] if value.strip() == b"*" else _TAG.findall(value)

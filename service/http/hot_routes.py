@@ -48,7 +48,7 @@ class HotRoute(JsonRoute):
     """A route whose endpoint may have a quick function. It takes the token of a connection, and no parameters."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call quickly where that can be, else by the framework."""
+        """Answer a call quickly if possible, else by the framework."""
         answered, call = None, _QUICK.get(self.endpoint)
         caller: Holder | None = scope.get("state", {}).get("caller")
         if call is not None and caller is not None and _is_plain(scope, caller):
@@ -65,12 +65,12 @@ class HotRoute(JsonRoute):
 
 
 def answered_with(status: int, answer: Answer) -> Answered:
-    """The bytes that the framework would make of an answer of which only what is set is said."""
+    """Return the bytes that the framework would make of an answer, with the set fields only."""
     return Answered(status, rounded_json(answer.model_dump(mode="json", exclude_unset=True)))
 
 
 def sound(read: Callable[[], Any]) -> Any:
-    """What reading a body gives; None where it is not as it should be, which the framework then says."""
+    """Return the parsed body; None if it has a fault, which the framework then reports."""
     try:
         return read()
     except (ApiError, ValidationError):
@@ -78,6 +78,6 @@ def sound(read: Callable[[], Any]) -> Any:
 
 
 def _is_plain(scope: Scope, caller: Holder) -> bool:
-    """Whether a call is one of a sender: a POST of plain JSON, with the token of a connection and nothing behind the path."""
+    """Tell whether a call is a sender's: a POST of plain JSON, with a connection's token and nothing behind the path."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
     return scope["method"] == "POST" and caller.kind == "connection" and not scope["query_string"] and kinds == [JSON]

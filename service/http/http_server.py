@@ -21,7 +21,7 @@ KEEP_ALIVE = 15
 
 
 def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
-    """A server for the application that logs nothing of its own about requests and says nothing about itself."""
+    """Build a server for the application that logs no requests of its own and does not identify itself."""
     context: ApiContext = app.state.context
     config = uvicorn.Config(
         app,
@@ -43,7 +43,7 @@ def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
 
 
 def _protocol(settings: ApiSettings) -> type[asyncio.Protocol]:
-    """HTTP/1.1 that gives a connection `read_timeout` to send the head of a request."""
+    """Return HTTP/1.1 that gives a connection `read_timeout` to send the head of a request."""
 
     class TimedProtocol(H11Protocol):
         """uvicorn waits for ever for the head of a request that has begun, or for a first request."""

@@ -1,4 +1,4 @@
-"""Pages of lists, newest first: each says where the next one begins, however the list grows meanwhile.
+"""Pages of lists, newest first: each names the beginning of the next, however the list grows meanwhile.
 
 A cursor is the place of the last entry of a page: its time, and what orders entries of one time. It is no secret and grants
 nothing, so it is not signed: who writes one of their own begins at a place of their own, in lists that they may see anyway.
@@ -28,24 +28,24 @@ _BASE64 = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CURSOR}}}")
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """Where an entry stands in a list that is ordered by all of these, the largest first."""
+    """The place of an entry in a list that is ordered by all of these, the largest first."""
 
     at: datetime
     """UTC."""
     id: str
-    """What tells the entries of one time apart."""
+    """Distinguishes the entries of one time."""
     number: int = -1
-    """What goes before the id, in lists that are ordered by it, too."""
+    """Comes before the id, in lists that are ordered by it, too."""
 
 
 def encode_place(place: Place) -> str:
-    """The place as a cursor: text that is safe in an address."""
+    """Return the place as a cursor: text that is safe in an address."""
     body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.number, place.id))
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 
 def decode_place(text: Any) -> Place:
-    """The place that a cursor is; ValueError for what is none, without repeating it."""
+    """Return the place of a cursor; ValueError for text that is not one, without repeating it."""
     try:
         if not _BASE64.fullmatch(text):
             raise ValueError(NO_CURSOR)
@@ -60,25 +60,25 @@ def decode_place(text: Any) -> Place:
 
 
 def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
-    """The first `limit` of entries, and the cursor of the next page where there are more: so one more is to be read than is shown."""
+    """Return the first `limit` entries, and the cursor of the next page if there are more: read one more than is shown."""
     shown = list(entries[:limit])
     return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
 
 
 def after(cursor: Place | None) -> tuple[datetime, str] | None:
-    """The time and the id after which a list goes on, as queries take them; None for its beginning."""
+    """Return the time and the id after which a list continues, as queries take them; None for its beginning."""
     return None if cursor is None else (cursor.at, cursor.id)
 
 
 Cursor = Annotated[
     Place | None,
-    Query(description="Where to go on: the nextCursor of an earlier answer."),
+    Query(description="Where to continue: the nextCursor of an earlier answer."),
     PlainValidator(lambda text: None if text is None else decode_place(text)),
     WithJsonSchema({"type": "string", "maxLength": MAX_CURSOR, "pattern": "^[A-Za-z0-9_-]+$"}),
 ]
-"""The parameter `cursor` of a list: the place after which to go on, or None for its beginning."""
+"""The parameter `cursor` of a list: the place after which to continue, or None for its beginning."""
 MAX_PAGE = 1000
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number.")]
 """The parameter `limit` of a list."""
 NextCursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last one.")]
 """The field `nextCursor` of a list."""

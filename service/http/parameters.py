@@ -1,4 +1,4 @@
-"""Addresses of calls: what a call does not take is refused.
+"""Parameters of calls: unknown ones are refused.
 
 1. A parameter that is misspelt: without that filter the call would answer everything.
 2. Bytes that are not UTF-8: frameworks replace them, and the id of one session would then name another.
@@ -18,7 +18,7 @@ from service.http.errors import ApiError
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Dependency of every endpoint: ApiError (400) that names what the call does not take, and what it does.
+    """Dependency of every endpoint: ApiError (400) that names the unknown parameter, and the known ones.
 
     Pages take whatever stands in their address: people share links, and chats add parameters to them.
     """
@@ -31,8 +31,8 @@ async def refuse_unknown(request: Request) -> None:
     known = sorted(set(_names(route.dependant)))
     unknown = next((name for name in request.query_params if name not in known), None)
     if unknown is not None:
-        takes = f"this call takes {', '.join(known)}" if known else "this call takes none"
-        raise ApiError(400, "invalid", f"{unknown[:100]}: is no parameter here; {takes}")
+        takes = f"this call takes {', '.join(known)}" if known else "this call takes no parameters"
+        raise ApiError(400, "invalid", f"{unknown[:100]}: unknown parameter; {takes}")
 
 
 def _refuse_other_bytes(request: Request) -> None:
@@ -44,7 +44,7 @@ def _refuse_other_bytes(request: Request) -> None:
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """The parameters that an endpoint and what it depends on read from the address."""
+    """Return the parameters that an endpoint and its dependencies read from the address."""
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _names(inner)

@@ -1,4 +1,4 @@
-"""Request limits, applied before anything reads the request, as plain ASGI middleware.
+"""Request limits, applied as plain ASGI middleware before anything reads the request.
 
 1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
 2. No more than so many are worked on at once.
@@ -16,8 +16,8 @@ from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, LINES, ApiSetti
 from service.http.errors import ApiError, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths that say nothing but how the server is doing: probes call by address, and want an answer when it is busy."""
-NOT_OUR_NAME = "Host: the server does not go by this name; `driftline serve --name HOST` gives it one"
+"""Paths that only report the server's health: probes call by address, and need an answer under load."""
+NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
 JSON, NDJSON = b"application/json", b"application/x-ndjson"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -44,7 +44,7 @@ class HostCheck:
 
 
 class InFlight:
-    """Bounds how many requests are worked on at once."""
+    """Bounds the number of requests that are worked on at once."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -57,7 +57,7 @@ class InFlight:
             await self._app(scope, receive, send)
             return
         if self._now >= self._limit:
-            error = ApiError(503, "busy", f"{self._limit} calls are being worked on; try again", {"Retry-After": "1"})
+            error = ApiError(503, "busy", f"{self._limit} calls are in progress; try again", {"Retry-After": "1"})
             await refuse(error, scope, receive, send)
             return
         self._now += 1
@@ -68,7 +68,7 @@ class InFlight:
 
 
 class BodyLimits:
-    """Reads the body of what writes, within limits; what reads has none."""
+    """Reads the bodies of writing requests, within limits; reading ones have none."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class BodyLimits:
         await self._app(scope, replayed(body, receive), send)
 
     async def _read(self, receive: Receive, limit: int) -> bytes:
-        """The whole body; ApiError when it is too large or too slow."""
+        """Return the whole body; ApiError if it is too large or too slow."""
         body = bytearray()
         try:
             async with asyncio.timeout(self._timeout):
@@ -103,16 +103,16 @@ class BodyLimits:
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            raise ApiError(408, "too_slow", f"the body did not come within {self._timeout:g} seconds") from None
+            raise ApiError(408, "too_slow", f"the body did not arrive within {self._timeout:g} seconds") from None
 
 
 def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
-    """The values of a header, one for each time it is given."""
+    """Return the values of a header, one for each occurrence."""
     return (value for given, value in scope["headers"] if given == name)
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Whether the browser that sent this says nothing of another origin: browsers send at least one of the two headers with writes."""
+    """Tell whether the browser names no other origin: browsers send at least one of the two headers with writes."""
     sites = set(header_values(scope, b"sec-fetch-site"))
     origins = set(header_values(scope, b"origin"))
     own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
@@ -120,7 +120,7 @@ def is_same_origin(scope: Scope) -> bool:
 
 
 def host_name(value: bytes) -> str:
-    """The name in a Host header, without port and brackets; empty for what is none."""
+    """Return the name in a Host header, without port and brackets; empty if there is none."""
     text = value.decode("latin-1").strip().lower()
     if text.startswith("["):
         name, _, port = text[1:].partition("]")
@@ -134,19 +134,19 @@ def _check_head(scope: Scope, limit: int) -> None:
     """ApiError for a body that is not plain JSON or says that it is too large."""
     for value in header_values(scope, b"content-encoding"):
         if value.strip().lower() not in (b"", b"identity"):
-            raise ApiError(415, "content_encoding", "Content-Encoding: only identity is taken; send the body uncompressed")
+            raise ApiError(415, "content_encoding", "Content-Encoding: only identity is accepted; send the body uncompressed")
     kinds = list(header_values(scope, b"content-type"))
     taken = (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
     if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_one_of(kinds[0], taken)):
         words = " or ".join(kind.decode() for kind in taken)
-        raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is taken")
+        raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)
 
 
 def _has_body(scope: Scope) -> bool:
-    """Whether the head announces a body: it says how long it is, or that it comes in chunks."""
+    """Tell whether the head announces a body: it gives its length, or says that it comes in chunks."""
     lengths = header_values(scope, b"content-length")
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
@@ -161,7 +161,7 @@ def _too_large(limit: int) -> ApiError:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """Deliver the body that was read, and after it what comes."""
+    """Deliver the body that was read, then whatever follows."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

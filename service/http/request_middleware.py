@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_ROUTE = "-"
 CLIENT_GONE = 499
 SAMPLED = frozenset({INGEST, EXCHANGES, EVENTS})
-"""Routes that senders call all the time: a line for each call would cost a seventh of the event loop."""
+"""Routes that senders call all the time: a line per call would cost a seventh of the event loop."""
 SAMPLED_SECONDS = 1.0
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -33,7 +33,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-"""What every answer has unless it says otherwise itself."""
+"""The headers of every answer, unless it has its own."""
 
 
 class RequestRecord:
@@ -44,7 +44,7 @@ class RequestRecord:
         self._metrics = metrics
         self._clock = clock
         self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
-        """When a line was written last, and how many calls came since, by route, status and caller."""
+        """The time of the last line, and the number of calls since, by route, status and caller."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and note that it was."""
@@ -59,10 +59,10 @@ class RequestRecord:
         except ClientGone:
             answer.status = CLIENT_GONE
         except Exception:
-            log.exception("a call failed", extra={"request_id": request_id, "route": _route(scope)})
+            log.exception("a request failed", extra={"request_id": request_id, "route": _route(scope)})
             if answer.status:
                 raise  # half an answer cannot be mended: the server ends the connection
-            error = ApiError(500, "internal", f"internal error; the log has it under {request_id}")
+            error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
             await error_response(error)(scope, receive, answer)
         finally:
             self._note(scope, answer.status, request_id, self._clock() - started)
@@ -105,5 +105,5 @@ class _Answer:
 
 
 def _route(scope: Scope) -> str:
-    """The route's template, without what stands for its parameters; what is no route has none."""
+    """Return the route's template, without the placeholders of its parameters; none for an unknown route."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))

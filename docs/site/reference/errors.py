@@ -78,7 +78,7 @@ def _error(error: type[DriftlineError]) -> list[str]:
 def api_codes() -> dict[str, tuple[str, str]]:
     """Every code that an endpoint answers, with its statuses, and what is said with it somewhere."""
     statuses: dict[str, set[int]] = {"internal": {500}, "not_found": {404}, "method_not_allowed": {405}}
-    said: dict[str, str] = {"internal": "internal error", "not_found": "there is nothing at this path"}
+    said: dict[str, str] = {"internal": "internal error", "not_found": "this path does not exist"}
     for path in sorted(Path(inspect.getfile(service.http)).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":

@@ -35,7 +35,7 @@ class LineAnswer(Answer):
     subject: str | None = Field(description="Subject of the change: an id or a name.")
     request_id: str | None = Field(description="As in X-Request-Id and in the server's log.")
     status: int | None = Field(description="Status of the HTTP answer.", examples=[202])
-    outcome: Literal["done", "refused", "failed"] | None = Field(description="null: not ended yet, or cut short.")
+    outcome: Literal["done", "refused", "failed"] | None = Field(description="null: not finished, or interrupted.")
 
 
 class AuditLogAnswer(Answer):
@@ -52,7 +52,7 @@ def audit_log(
     _: FleetAdmin,
     services: Services,
     response: Response,
-    name: Annotated[ConnectionName | None, Query(description="Only what this operator or account changed.")] = None,
+    name: Annotated[ConnectionName | None, Query(description="Only changes by this operator or account.")] = None,
     project: Annotated[ConnectionName | None, Query(description="Only changes in this project.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,

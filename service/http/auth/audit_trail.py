@@ -1,4 +1,4 @@
-"""Audit trail: a line before a change over HTTP is made, completed before it is answered."""
+"""Audit trail: each change over HTTP has a line, begun before the change and completed before the answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def keep_write(request: Request) -> None:
 
 
 def name_subject(request: Request, subject: str) -> None:
-    """Say what a change is about where the address does not."""
+    """Name the subject of a change if the address does not."""
     request.state.subject = subject[:MAX_SUBJECT]
 
 
@@ -80,7 +80,7 @@ class AuditTrail:
             await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome(status), status, state.get("subject"))
         except StoreError:
             # What was done is done: the answer says so, and the line stays as one that was cut short.
-            log.exception("the audit log did not take how a change ended")
+            log.exception("the audit log could not record how a change ended")
 
 
 def _outcome(status: int) -> Outcome:

@@ -36,12 +36,12 @@ METRICS = "/metrics"
 PAGE_MARK = "X-Driftline-Page"
 """Header in which a page repeats its mark with everything it writes."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-NEEDED = "a Bearer token is needed: Authorization: Bearer dl_…"
+NEEDED = "a Bearer token is required: Authorization: Bearer dl_…"
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
 
 
 class Failures:
-    """How often each address has failed within the last minute; the clock is monotonic, in seconds."""
+    """The number of failures of each address within the last minute; the clock is monotonic, in seconds."""
 
     def __init__(self, limit: int, clock: Any = time.monotonic) -> None:
         self._limit = limit
@@ -49,7 +49,7 @@ class Failures:
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def count(self, address: str) -> int:
-        """Count one failure; answers how many seconds the address has to wait, 0 while it has not failed too often."""
+        """Count one failure; return the seconds that the address has to wait, 0 if it has not failed too often."""
         now = self._clock()
         start, failed = self._counts.pop(address, (now, 0))
         if now - start >= WINDOW:
@@ -61,7 +61,7 @@ class Failures:
 
 
 class Authentication:
-    """Finds whose token a request brings, and refuses the others."""
+    """Finds the owner of a request's token, and refuses requests without one."""
 
     def __init__(self, app: ASGIApp, access: AccessStore, settings: ApiSettings) -> None:
         self._app = app
@@ -81,7 +81,7 @@ class Authentication:
         await self._app(scope, receive, send)
 
     def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
-        """Note who calls by the Authorization headers; the refusal where one is needed and none opens."""
+        """Note the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
         if not (_is_api(scope) or (scope["path"] == METRICS and given)):
             return None
         token = _token(given)
@@ -92,7 +92,7 @@ class Authentication:
         return None
 
     def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
-        """Note who calls by the cookie; the refusal where it opens nothing, or where no page of ours can have made the call."""
+        """Note the caller by the cookie; return the refusal if it is not valid or no page of ours made the call."""
         found = self._access.signed_in(cookie)
         if found is None:
             return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
@@ -110,7 +110,7 @@ class Authentication:
 
 
 def client_address(scope: Scope) -> str:
-    """Where a request comes from: the address, of IPv6 the network of one client (64 bits)."""
+    """Return the address of a client; of IPv6, the network of one client (64 bits)."""
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ipaddress.ip_address(host)
@@ -120,7 +120,7 @@ def client_address(scope: Scope) -> str:
 
 
 def _token(values: list[bytes]) -> bytes:
-    """The token of the one Authorization header; nothing where there is none, or several."""
+    """Return the token of the one Authorization header; nothing if there is none, or several."""
     scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
@@ -130,23 +130,23 @@ def _is_api(scope: Scope) -> bool:
 
 
 def _is_from_page(scope: Scope, cookie: bytes) -> bool:
-    """Whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    """Tell whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
     marks = list(header_values(scope, PAGE_MARK.lower().encode()))
     return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
 
 
 def _why(values: list[bytes]) -> str:
-    """Why these Authorization headers open nothing, in words."""
+    """Explain why these Authorization headers are refused."""
     if not values:
         return NEEDED
     if len(values) > 1:
-        return "Authorization: is there more than once"
+        return "Authorization: must be given once"
     scheme = values[0].partition(b" ")[0].lower()
-    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is taken"
+    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is accepted"
 
 
 def caller_of(request: Request) -> Holder:
-    """The caller; 401 without a token or sign-in."""
+    """Return the caller; 401 without a token or sign-in."""
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)
@@ -160,13 +160,13 @@ _OPERATOR = HTTPBearer(scheme_name="operatorToken", description="Token of an ope
 def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "connection":
-        raise ApiError(403, "connection_token_required", "this takes the token of a connection")
+        raise ApiError(403, "connection_token_required", "this needs the token of a connection")
     return caller
 
 
 def _holds(caller: Holder, scope: str) -> Holder:
     if caller.kind != "operator":
-        raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+        raise ApiError(403, "operator_token_required", "this needs the token of an operator")
     if scope not in caller.scopes:
         raise ApiError(403, "scope_required", f"the token lacks the scope {scope}")
     return caller
@@ -182,7 +182,7 @@ def _either(
 def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "operator":
-        raise ApiError(403, "operator_token_required", "this takes the token of an operator")
+        raise ApiError(403, "operator_token_required", "this needs the token of an operator")
     return caller
 
 
@@ -201,7 +201,7 @@ def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
 Connection = Annotated[Holder, Depends(_connection)]
 """The connection that calls; 403 for an operator."""
 Caller = Annotated[Holder, Depends(_either)]
-"""Whoever calls: a connection, or an operator with the scope admin."""
+"""The caller: a connection, or an operator with the scope admin."""
 Operator = Annotated[Holder, Depends(_operator)]
 """The operator that calls, whatever its scopes; 403 for a connection."""
 Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
@@ -209,15 +209,15 @@ Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
 Reviewer = Annotated[Holder, Security(_scoped, scopes=["review"])]
 """An operator who may score and decide as a person."""
 Admin = Annotated[Holder, Security(_scoped, scopes=["admin"])]
-"""An operator who may change, purge and judge again, in the projects the token is for."""
+"""An operator who may change, purge and judge again, in the projects of the token."""
 FleetAdmin = Annotated[Holder, Security(_everywhere, scopes=["admin"])]
-"""An operator who may do so in every project, and give access."""
+"""An operator who may do the same in every project, and give access."""
 Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
-"""An operator of every project who may ask SQL of their own: it sees all there is."""
+"""An operator of every project who may run SQL: statements see all projects."""
 
 
 def require_project(caller: Holder, project: str | None) -> None:
-    """403 when the caller may not see the project; `None` stands for all of them. Whether it exists is not told."""
+    """Refuse with 403 if the caller may not see the project; `None` stands for all. Its existence is not disclosed."""
     if caller.project is not None and caller.project != project:
         raise ApiError(403, "other_project", "the token is for another project")
 
@@ -233,7 +233,7 @@ async def _visible_project(
 
 
 VisibleProject = Annotated[str, Depends(_visible_project)]
-"""The project in the address, which the operator may see; 404 for one that is not known.
+"""The project in the address, which the operator may see; 404 for an unknown one.
 
 What may be done there another dependency says: Reader, Reviewer, Admin.
 """

@@ -1,4 +1,4 @@
-"""The cookie of a sign-in: what it is called, and whether it may travel unencrypted.
+"""The sign-in cookie: its name, and whether it may travel unencrypted.
 
 1. Browsers keep the cookies of a host together, whatever the port: the name has the port, so that two servers on one machine do not
    sign out each other's people.
@@ -16,23 +16,23 @@ from service.http.request_limits import header_values
 
 
 def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:
-    """Whether a call came encrypted: to the server itself, or under a host (with its port, if it has one) whose proxy sees to that."""
+    """Tell whether a call was encrypted: up to the server itself, or up to the proxy of its host."""
     hosts = [value.decode("latin-1").lower() for value in header_values(scope, b"host")]
     return scope["scheme"] == "https" or (len(hosts) == 1 and hosts[0] in encrypted_hosts)
 
 
 def cookie_name(port: int | None, *, encrypted: bool) -> str:
-    """What the cookie of the server at this port is called."""
+    """Return the name of the cookie of the server at this port."""
     return f"{'__Host-' if encrypted else ''}driftline-{port or 0}"
 
 
 def name_in(scope: Scope, encrypted_hosts: Collection[str]) -> str:
-    """What the cookie is called in a call and its answer."""
+    """Return the name of the cookie in a call and its answer."""
     return cookie_name((scope.get("server") or ("", 0))[1], encrypted=is_encrypted(scope, encrypted_hosts))
 
 
 def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
-    """The cookie of a sign-in; nothing where there is none, or several."""
+    """Return the cookie of a sign-in; nothing if there is none, or several."""
     wanted = name_in(scope, encrypted_hosts).encode()
     pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
     found = [value for name, _, value in pairs if name == wanted]

@@ -37,7 +37,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
 
 @router.post(f"{API}/sign-out", status_code=204, responses=documented(408, 413, 415))
 async def sign_out(request: Request, _: Reader, services: Services) -> Response:
-    """Sign out: the cookie opens nothing any more."""
+    """Sign out: the cookie is not valid any more."""
     cookie: bytes = getattr(request.state, "cookie", b"")
     with durable_or_refused():
         await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)

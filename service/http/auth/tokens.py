@@ -30,7 +30,7 @@ router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)
 PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
 Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
-InProject = Annotated[ConnectionName | None, Query(description="Only those of this project.")]
+InProject = Annotated[ConnectionName | None, Query(description="Only connections of this project.")]
 
 
 class TokenAnswer(Answer):
@@ -39,7 +39,7 @@ class TokenAnswer(Answer):
     token: str = Field(description="Its public prefix.", examples=["dl_0f3a77c1b2d4"])
     state: Literal["live", "expired", "revoked"]
     created_at: Moment
-    expires_at: Moment | None = Field(description="When it ends by itself.")
+    expires_at: Moment | None = Field(description="When the token expires.")
 
 
 class ConnectionAnswer(Answer):
@@ -47,7 +47,7 @@ class ConnectionAnswer(Answer):
 
     name: str
     project: str | None
-    agent: str | None = Field(description="Agent that all its records are of.")
+    agent: str | None = Field(description="Agent of all its records.")
     tokens: list[TokenAnswer]
 
 
@@ -55,7 +55,7 @@ class OperatorAnswer(Answer):
     """An operator."""
 
     name: str
-    project: str | None = Field(description="The one project the token is for; null: every project.")
+    project: str | None = Field(description="Project of the token; null: every project.")
     scopes: list[Scope]
     tokens: list[TokenAnswer]
 
@@ -82,7 +82,7 @@ class IssuedAnswer(Answer):
 
 
 class RevokedAnswer(Answer):
-    """How many tokens were live and are no more."""
+    """The number of tokens that were revoked."""
 
     name: str
     revoked: int
@@ -92,8 +92,8 @@ class NewConnection(OperatorBody):
     """A connection to add."""
 
     name: ConnectionName = Field(examples=["north"])
-    project: ConnectionName = Field(description="Project that its records are filed under.", examples=["ops"])
-    agent: Id | None = Field(None, description="Agent that all its records are of.", examples=["cleo"])
+    project: ConnectionName = Field(description="Project of its records.", examples=["ops"])
+    agent: Id | None = Field(None, description="Agent of all its records.", examples=["cleo"])
 
 
 class NewOperator(OperatorBody):
@@ -107,21 +107,21 @@ class NewOperator(OperatorBody):
 
 
 class RotateBody(OperatorBody):
-    """How long the old token stays."""
+    """The time that the old token stays valid."""
 
     grace_hours: Annotated[float, Field(ge=0, le=8760)] | None = Field(
         None,
         alias="graceHours",
-        description="The old token ends after so many hours; without it, when it is revoked.",
+        description="Hours after which the old token expires; by default it is valid until it is revoked.",
         examples=[24],
     )
 
 
 class RevokeBody(OperatorBody):
-    """Which token is meant."""
+    """The token to revoke."""
 
     token: Annotated[str, StringConstraints(pattern=PREFIX)] | None = Field(
-        None, description="Prefix of the one token; without it all of them.", examples=["dl_0f3a77c1b2d4"]
+        None, description="Prefix of one token; all tokens by default.", examples=["dl_0f3a77c1b2d4"]
     )
 
 
@@ -151,30 +151,30 @@ def operators(_: FleetAdmin, services: Services, response: Response, project: In
 
 @router.post(f"{API}/connections", status_code=201, responses=documented(*WRITES, 409))
 def add_connection(_: FleetAdmin, services: Services, request: Request, body: NewConnection) -> IssuedAnswer:
-    """Add a connection; answers its token, once."""
+    """Add a connection; the answer shows its token once."""
     return _added(services.access, request, Holder("connection", body.name, body.project, body.agent))
 
 
 @router.post(f"{API}/operators", status_code=201, responses=documented(*WRITES, 409))
 def add_operator(caller: FleetAdmin, services: Services, request: Request, body: NewOperator) -> IssuedAnswer:
-    """Add an operator, with scopes that the caller has; answers its token, once."""
+    """Add an operator with scopes that you have; the answer shows the token once."""
     scopes = frozenset(body.scopes)
     _require_scopes(caller, scopes)
     if body.project is not None and "query" in scopes:
-        raise ApiError(400, "invalid", "scopes: query is for operators of every project; leave out query, or the project")
+        raise ApiError(400, "invalid", "scopes: query is only for operators of every project; leave out query, or the project")
     return _added(services.access, request, Holder("operator", body.name, body.project, scopes=scopes))
 
 
 @router.post(f"{API}/connections/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_connection(_: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
-    """Make a further token of a connection; answers it, once. 409 when two are live: revoke one first."""
+    """Issue another token of a connection; the answer shows it once. 409 if two are live: revoke one first."""
     _require(services.access, "connection", name)
     return _rotated(services.access, "connection", name, body)
 
 
 @router.post(f"{API}/operators/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_operator(caller: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
-    """Make a further token of an operator who has no more scopes than the caller; answers it, once. 409 when two are live."""
+    """Issue another token of an operator with no more scopes than yours; the answer shows it once. 409 if two are live."""
     _require_scopes(caller, _require(services.access, "operator", name).scopes)
     return _rotated(services.access, "operator", name, body)
 
@@ -187,14 +187,14 @@ def revoke_connection(_: FleetAdmin, services: Services, name: Name, body: Revok
 
 @router.post(f"{API}/operators/{{name}}/revoke", responses=documented(*WRITES, 404))
 def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedAnswer:
-    """Revoke one token of an operator, or all of them, at once: one's own too."""
+    """Revoke one token of an operator, or all of them, at once, your own as well."""
     return _revoked(services.access, "operator", name, body)
 
 
 def _added(access: AccessStore, request: Request, holder: Holder) -> IssuedAnswer:
     name_subject(request, holder.name)
     if access.holder(holder.kind, holder.name):
-        raise ApiError(409, "conflict", "name: is taken; a name is not given twice")
+        raise ApiError(409, "conflict", "name: is taken; names are not reused")
     return IssuedAnswer(name=holder.name, token=_told(lambda: access.add(holder), 400))
 
 
@@ -209,12 +209,12 @@ def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None
     which = body.token if body and body.token else name
     own = {token.prefix for one, tokens in access.holders(kind) if one.name == name for token in tokens}
     if which != name and which.removeprefix(f"{MARK}_") not in own:
-        raise ApiError(404, "not_found", "token: there is none of this prefix under this name")
+        raise ApiError(404, "not_found", "token: this name has no token with this prefix")
     return RevokedAnswer(name=name, revoked=access.revoke(kind, which))
 
 
 def _told(made: Callable[[], str], status: int) -> str:
-    """What is made; what the file refuses as an answer of this status."""
+    """Return what is made; a refusal of the file becomes an answer with this status."""
     try:
         return made()
     except InputError as error:
@@ -224,13 +224,13 @@ def _told(made: Callable[[], str], status: int) -> str:
 def _require(access: AccessStore, kind: Kind, name: str) -> Holder:
     holder = access.holder(kind, name)
     if holder is None:
-        raise ApiError(404, "not_found", f"name: there is no {kind} of this name")
+        raise ApiError(404, "not_found", f"name: there is no {kind} with this name")
     return holder
 
 
 def _require_scopes(caller: Holder, scopes: frozenset[str]) -> None:
     if not scopes <= caller.scopes:
-        raise ApiError(403, "scope_required", "scopes: a token cannot grant more than it has")
+        raise ApiError(403, "scope_required", "scopes: a token cannot grant scopes that it does not have")
 
 
 def _listed(scopes: frozenset[str]) -> list[Scope]:

@@ -1,4 +1,4 @@
-"""Bodies as JSON values: written rounded, and read strictly, because what JSON readers disagree about is where attacks live.
+"""Bodies as JSON values: written rounded, and read strictly, because attacks live where JSON readers disagree.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
 2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
@@ -45,7 +45,7 @@ class StrictJsonRequest(Request):
     max_depth: int | None = MAX_DEPTH
 
     async def json(self) -> Any:
-        """The value of the body; ApiError (400) when it is none."""
+        """Return the value of the body; ApiError (400) if it is not JSON."""
         return decode_body(await self.body(), self.max_depth)
 
 
@@ -72,7 +72,7 @@ class JsonRoute(APIRoute):
 
 
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
-    """The JSON value of a body; ApiError (400) that says what is wrong, without repeating it."""
+    """Return the JSON value of a body; ApiError (400) says what is wrong, without repeating it."""
     try:
         value = decode_json(body)
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The description of the API in OpenAPI, completed with what endpoints do not say themselves.
+"""The description of the API in OpenAPI, completed with details that endpoints do not state themselves.
 
 1. What middleware does to every endpoint: polling by ETag.
 2. An example of every body and answer.
@@ -22,7 +22,7 @@ _IF_NONE_MATCH = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "maxLength": 1024},
-    "description": "The ETag of an earlier answer: where nothing has changed, 304 is answered and no body.",
+    "description": "The ETag of an earlier answer: if nothing has changed, the answer is 304 without a body.",
 }
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Digest of this answer; changes exactly when the answer does."}}
 _NOT_MODIFIED = {"description": "The answer is still the one of this ETag", "headers": _ETAG}
@@ -30,7 +30,7 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: FastAPI) -> None:
-    """Complete the application's description; it is made once, on request."""
+    """Complete the application's description; this happens once, on request."""
     described = app.openapi
 
     @functools.cache
@@ -52,7 +52,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _contents(operation: Json) -> Iterator[Json]:
-    """The JSON of an endpoint: of its body and of its answers."""
+    """Return the JSON of an endpoint: of its body and of its answers."""
     for part in (operation.get("requestBody", {}), *operation["responses"].values()):
         content = part.get("content", {}).get(JSON)
         if content and content.get("schema"):
@@ -74,7 +74,7 @@ MAX_NESTED = 8
 
 
 def example_of(schema: Schema, components: Mapping[str, Schema], depth: int = 0) -> Any:
-    """A value that a schema allows: its own example where it has one, else made of those of its parts."""
+    """Return a value that a schema allows: its own example if it has one, else one made of its parts' examples."""
     if "$ref" in schema:
         return example_of(components[schema["$ref"].removeprefix(_REFERENCE)], components, depth)
     for name in ("examples", "enum"):

@@ -41,19 +41,19 @@ _PAGE = """<!DOCTYPE html>
 
 @router.get("/docs")
 async def page() -> HTMLResponse:
-    """The page."""
+    """Return the page."""
     return HTMLResponse(_PAGE, headers={"Content-Security-Policy": POLICY})
 
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """What starts the page."""
+    """Return the script that starts the page."""
     return Response(_START, media_type="text/javascript")
 
 
 @router.get("/docs/{name}")
 def asset(name: str) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     if name not in _ASSETS:
-        raise ApiError(404, "not_found", "there is no such file")
+        raise ApiError(404, "not_found", "this file does not exist")
     return Response((_FILES / name).read_bytes(), media_type=_ASSETS[name], headers={"Cache-Control": "max-age=3600"})

@@ -12,22 +12,22 @@ from service.http.paging import NextCursor
 
 
 class EstimateAnswer(Answer):
-    """What evaluations take, found out without asking anybody."""
+    """The estimate of evaluations, made without asking a judge."""
 
-    evaluations: int = Field(description="Evaluations that are made.")
-    reused: int = Field(description="Evaluations that were there.")
-    taken_up: int = Field(description="Of those that are made: how many were asked for before, and wait for the judge.")
-    left_over: int = Field(description="Evaluations beside these that were asked for before, and wait for the judge, too.")
-    calls: int = Field(description="Questions that the judge is asked.")
-    answered: int = Field(description="Questions that it has answered before, for this evaluation or another.")
+    evaluations: int = Field(description="Evaluations to make.")
+    reused: int = Field(description="Evaluations that exist already.")
+    taken_up: int = Field(description="Those of them that were requested before, and wait for the judge.")
+    left_over: int = Field(description="Other evaluations that were requested before, and wait for the judge.")
+    calls: int = Field(description="Questions to ask the judge.")
+    answered: int = Field(description="Questions that it has answered already, for this evaluation or another.")
     not_asked: int = Field(description="Questions that are not asked: no answer is recorded, no price known, or no room left.")
-    unpriced: int = Field(description="Calls without a known price; they count in no sum.")
-    expected_usd: float | None = Field(description="null where nothing is known.")
-    at_most_usd: float | None = Field(description="With every answer as long as it may be.")
+    unpriced: int = Field(description="Calls without a known price; the sums leave them out.")
+    expected_usd: float | None = Field(description="null if nothing is known.")
+    at_most_usd: float | None = Field(description="If every answer had its maximum length.")
 
 
 class AskedAnswer(Answer):
-    """An evaluation that was asked for."""
+    """An evaluation that was requested."""
 
     id: str = Field(description="Its id: the same for the same run, case, judge and prompt.")
     attempt: int = Field(description="The revision that its result will have; if it fails, an earlier finished one stays.")
@@ -41,7 +41,7 @@ class AskedAnswer(Answer):
 
 
 class EvaluateAnswer(Answer):
-    """What was asked for, and what it takes."""
+    """The requested evaluations, and what they take."""
 
     sessions: int
     estimate: EstimateAnswer
@@ -49,18 +49,18 @@ class EvaluateAnswer(Answer):
 
 
 class EvaluatedDimension(Answer):
-    """How one dimension got its score; scores are 0 to 10, null where there is none."""
+    """One dimension and how it got its score; scores are 0 to 10, null if there is none."""
 
     policy: str = Field(examples=["judge_only"])
     source: str = Field(description="judge, deterministic, weighted or missing.", examples=["judge"])
     deterministic: float | None
     judge: float | None
     final: float | None
-    spread: float | None = Field(description="Largest less smallest score over the repetitions.")
+    spread: float | None = Field(description="Largest minus smallest score over the repetitions.")
 
 
 class EvaluationAnswer(Answer):
-    """What a run is worth against a case."""
+    """The score of a run against a case."""
 
     id: str
     revision: int
@@ -74,10 +74,10 @@ class EvaluationAnswer(Answer):
     tags: list[str] = Field(description="Of the case.")
     judge_run_id: str
     judge_model: str
-    yardstick: str = Field(description="Digest of what scores are measured by; those of another are not compared.")
+    yardstick: str = Field(description="Digest of the scale; scores with different digests are not compared.")
     repetition: int
     status: Literal["completed", "failed"]
-    final_score: float | None = Field(description="0 to 10; null where every answer of the judge failed.")
+    final_score: float | None = Field(description="0 to 10; null if every answer of the judge failed.")
     overall_spread: float | None
     dimensions: dict[str, EvaluatedDimension]
     configured_repetitions: int
@@ -96,7 +96,7 @@ class EvaluationAnswer(Answer):
 
 
 class WholeEvaluationAnswer(EvaluationAnswer):
-    """An evaluation with everything that the judge said."""
+    """An evaluation with every answer of the judge."""
 
     request_id: str
     fingerprint: str
@@ -107,7 +107,7 @@ class WholeEvaluationAnswer(EvaluationAnswer):
 
 
 class EvaluationsAnswer(Answer):
-    """Evaluations, the one that was judged last first."""
+    """Evaluations, the one judged last first."""
 
     evaluations: list[EvaluationAnswer]
     count: int
@@ -118,11 +118,11 @@ class OneEvaluationAnswer(Answer):
     """An evaluation as it is now, and whether it is under way."""
 
     id: str
-    pending: bool = Field(description="Whether the judge is to be asked, or asked again, and there is no result of that yet.")
-    attempt: int = Field(description="How often it was asked for before the last time.")
-    set_aside: str | None = Field(description="Why it could not be judged at all; null where it could.")
+    pending: bool = Field(description="Whether the judge is still to be asked, or asked again.")
+    attempt: int = Field(description="Number of requests before the last one.")
+    set_aside: str | None = Field(description="Why it could not be judged; null if it could.")
     failed_attempt: int | None = Field(
-        description="A later attempt that failed, so that the evaluation shown is an earlier one; null where there is none."
+        description="A later attempt that failed, so that an earlier evaluation is shown; null if there is none."
     )
     evaluation: WholeEvaluationAnswer | None = Field(description="null while there is no result.")
     system_prompt: str | None = Field(description="Messages to the judge; null while it is under way.")

@@ -1,4 +1,4 @@
-"""Bodies of evaluation requests: cases and a profile as their files hold them, and the runs meant."""
+"""Bodies of evaluation requests: cases and a profile as their files hold them, and the runs to evaluate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TAGS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
 
 class EvaluateBody(OperatorBody):
-    """Which finished sessions are to be held against which cases, and who judges."""
+    """The finished sessions, the cases to evaluate them against, and the judges."""
 
     cases: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_CASES)] = Field(
         description="Test cases, each as its file holds it: docs/schemas/case.schema.json.", examples=[[_EXAMPLE_CASE]]
@@ -61,15 +61,15 @@ class EvaluateBody(OperatorBody):
     )
     tags: list[Id] = Field(default=[], max_length=100, description="Only sessions with one of these tags.")
     project: Annotated[str, StringConstraints(pattern=f"^{NAME}$")] | None = Field(
-        None, description="Only sessions of this project; without it every one that the token is for."
+        None, description="Only sessions of this project; every project of the token by default."
     )
-    since: Moment | None = Field(None, description="Only sessions that ended then or later.")
-    limit: Annotated[int, Field(ge=1, le=MAX_SESSIONS)] = Field(100, description="At most so many sessions, the newest first.")
-    retry_failed: bool = Field(False, alias="retryFailed", description="Ask again where an answer of the judge failed, too.")
+    since: Moment | None = Field(None, description="Only sessions that ended at this time or later.")
+    limit: Annotated[int, Field(ge=1, le=MAX_SESSIONS)] = Field(100, description="Maximum number of sessions, newest first.")
+    retry_failed: bool = Field(False, alias="retryFailed", description="Also ask again if an answer of the judge failed.")
     dry_run: bool = Field(False, alias="dryRun", description="Only estimate; no judge is asked.")
 
     def wanted(self, caller: Holder) -> Wanted:
-        """The sessions that are meant, of those that the caller may see; 403 for another project."""
+        """Return the requested sessions that the caller may see; 403 for another project."""
         if self.project is not None:
             require_project(caller, self.project)
         return Wanted(
@@ -84,7 +84,7 @@ class EvaluateBody(OperatorBody):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What sessions are held against, and by whom."""
+    """The cases and judges of an evaluation."""
 
     cases: Sequence[Case]
     plans: Sequence[Plan]
@@ -92,11 +92,11 @@ class Terms:
 
 
 def terms_of(body: EvaluateBody) -> Terms:
-    """Cases, plans and prompt of a body; ApiError (400) naming the field of every problem."""
+    """Return cases, plans and prompt of a body; ApiError (400) naming the field of every problem."""
     cases = [_read(Case, value, "cases", index) for index, value in enumerate(body.cases)]
     profile = _read(Profile, body.profile, "profile")
     if profile.judge_system_prompt_path is not None:
-        raise _refusal("profile.judge_system_prompt_path", "the server reads no files of yours; send the text as systemPrompt")
+        raise _refusal("profile.judge_system_prompt_path", "the server does not read your files; send the text as systemPrompt")
     return Terms(cases, _chosen(profile, body.judge_runs), _system_prompt(body.system_prompt))
 
 
@@ -104,11 +104,11 @@ def _chosen(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
     every = {plan.judge_run_id: plan for plan in plans(profile)}
     for index, name in enumerate(judge_runs or ()):
         if name not in every:
-            raise _refusal(f"judgeRuns[{index}]", f"the profile has no such judge run; it has {', '.join(every)}")
+            raise _refusal(f"judgeRuns[{index}]", f"the profile has no such judge run; its judge runs are {', '.join(every)}")
     found = [every[name] for name in dict.fromkeys(judge_runs or every)]
     for index, judge in enumerate(profile.judges):
         if judge.type == "batch" and any(plan.judge.judge_id == judge.judge_id for plan in found):
-            words = "the server asks no batches, which take hours; say live, or evaluate with the command over the database"
+            words = "the server does not ask in batches, which take hours; choose live, or evaluate with the command over the database"
             raise _refusal(f"profile.judges[{index}].type", words)
     return found
 
@@ -124,7 +124,7 @@ def _system_prompt(text: str | None) -> str:
 
 
 def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Model:
-    """The model that is given as JSON. Read from its text, because strict models take lists for tuples there alone."""
+    """Return the model given as JSON. It is read from text, because strict models take lists for tuples only there."""
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
@@ -133,7 +133,7 @@ def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Mo
 
 
 def _own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
-    """Where the sender has it. Pydantic adds elements of its own: the kind that it chose from several."""
+    """Return the place of a problem as the sender knows it. Pydantic adds elements: the kind that it chose from several."""
     *around, last = problem["loc"] or ("",)
     own: list[str | int] = []
     for element in around:

@@ -52,7 +52,7 @@ def _moment(value: Any) -> datetime:
 
 
 def _moment_of_query(text: Any) -> datetime:
-    """The time in a query, where numbers are texts, and a plus that was not escaped is a space."""
+    """Return the time in a query. Numbers are texts there, and a plus that was not escaped is a space."""
     said = str(text).strip()
     if _NUMBER.fullmatch(said):
         return _moment(float(said) if "." in said else int(said))
@@ -60,13 +60,13 @@ def _moment_of_query(text: Any) -> datetime:
 
 
 NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
-"""What is said of a time that cannot be read; the value itself may be a secret, and is not repeated."""
+"""The problem of a time that cannot be read; the value itself may be a secret, and is not repeated."""
 _NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
 """A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
 _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus has become a space."""
 Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
-"""What people and models wrote: half a surrogate pair becomes U+FFFD, and everything else stays."""
+"""Text of people and models: half a surrogate pair becomes U+FFFD, and everything else stays."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -83,7 +83,7 @@ LabelsBody = Annotated[
     Any,
     WithJsonSchema(
         {
-            "description": "By what you tell your exchanges apart, such as agent_version, prompt_version, tool_version or tenant: "
+            "description": "Labels of the exchange, such as agent_version, prompt_version, tool_version or tenant: "
             f"at most {MAX_LABELS} names of a-z, 0-9, _ and ., each with a text of at most {MAX_LABEL} characters.",
             "anyOf": [
                 {
@@ -100,46 +100,46 @@ LabelsBody = Annotated[
 Ignored = Annotated[
     Any,
     Field(
-        description="Ignored: the token decides. The answer says so where it names another project.",
+        description="Ignored: the token decides. The answer says so if this names another project.",
         json_schema_extra={"deprecated": True},
     ),
 ]
 
 
 class Body(BaseModel):
-    """What every body has in common."""
+    """The fields and rules that every body shares."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class OperatorBody(Body):
-    """What an operator asks for. A field that is not known is refused: left out, it could widen what is deleted or revoked."""
+    """A request of an operator. Unknown fields are refused: ignoring one could delete or revoke more than meant."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class UserMessage(Body):
-    """What the user said."""
+    """The message of the user."""
 
     content: Text
 
 
 class Usage(Body):
-    """Tokens of the answer; what is missing stays missing, 0 stays 0."""
+    """Tokens of the answer; a missing count stays missing, 0 stays 0."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
 
 
 class AgentResponse(Body):
-    """What the agent answered; the content may be empty."""
+    """The answer of the agent; the content may be empty."""
 
     content: Text
     thinking: Text | None = None
     model: Id | None = None
     usage: Usage | None = None
     stop_reason: Id | None = Field(
-        None, description="Why the model stopped; of an answer without text, `error` and `aborted` say what became of it."
+        None, description="Why the model stopped; `error` and `aborted` explain an answer without text."
     )
 
 
@@ -149,7 +149,7 @@ class ExchangeBody(Body):
     id: Id = Field(description="Unique within the connection.")
     timestamp: Moment
     turn_number: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
-        None, description="Turn within the session; else counted."
+        None, description="Turn within the session; counted by default."
     )
     user_message: UserMessage
     agent_response: AgentResponse
@@ -163,7 +163,7 @@ class IngestBody(Body):
     exchange: ExchangeBody
     connection_id: Ignored = None
     project: Ignored = None
-    agent: Id | None = Field(None, description="Name of the agent; a connection that has one of its own wins.")
+    agent: Id | None = Field(None, description="Name of the agent; the agent of the connection overrides it.")
     multi_user: bool = Field(False, description="Whether several users take part.")
 
     model_config = ConfigDict(
@@ -201,7 +201,7 @@ ExchangesBody = Annotated[
             ),
         ]
     ],
-    FromBody(min_length=1, max_length=MAX_EXCHANGES, description="Exchanges of any sessions; each is judged by itself."),
+    FromBody(min_length=1, max_length=MAX_EXCHANGES, description="Exchanges of any sessions; each is handled separately."),
 ]
 """A batch of exchanges."""
 
@@ -211,11 +211,13 @@ class EventsBody(Body):
 
     session_id: Id
     project: Ignored = None
-    agent: Id | None = Field(None, description="Name of the agent; a connection that has one of its own wins.")
+    agent: Id | None = Field(None, description="Name of the agent; the agent of the connection overrides it.")
     first_seq: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(
-        None, description="Position of the first event in its session. Without it every event needs an event_id of its own."
+        None, description="Position of the first event in its session. Without it every event needs its own event_id."
     )
-    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is judged by itself.")]
+    events: Annotated[
+        list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is handled separately.")
+    ]
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -233,14 +235,14 @@ class EventsBody(Body):
 
 
 class SessionBody(Body):
-    """Names a session. An operator says whose it is; a connection's own are meant otherwise."""
+    """Names a session. An operator names its connection, too; a connection means its own."""
 
     session_id: Id
     connection: ConnectionName | None = None
 
 
 class FinalizeBody(Body):
-    """Whose session it is: needed from an operator, ignored from a connection."""
+    """The connection of the session: required from an operator, ignored from a connection."""
 
     connection: ConnectionName | None = None
 
@@ -256,15 +258,15 @@ UnscoredReason = Literal[
     "unknown_price",
     "cost_cap",
 ]
-"""Why a tier can have stayed without a score."""
+"""Reasons for a tier without a score."""
 
 
 class RejudgeBody(OperatorBody):
-    """Which of the unscored exchanges are to be judged again."""
+    """The unscored exchanges to judge again."""
 
     reason: UnscoredReason | None = Field(
         None,
-        description="Only what is unscored for this reason; cost_cap is what a session's cap left out.",
+        description="Only exchanges unscored for this reason; cost_cap: left out by a session's cap.",
         examples=["timeout"],
     )
-    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="At most so many, oldest first.")
+    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="Maximum number, oldest first.")

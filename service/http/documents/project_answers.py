@@ -23,12 +23,12 @@ Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
 
 
 def _field_name(name: str) -> str:
-    """The name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
+    """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
     return to_camel(name).replace("ier25", "ier2_5")
 
 
 class ProjectAnswer(Answer):
-    """What every answer about a project has in common: the names of its fields."""
+    """The base of every answer about a project: it names the fields."""
 
     model_config = ConfigDict(alias_generator=_field_name)
 
@@ -36,12 +36,12 @@ class ProjectAnswer(Answer):
 class DimensionAnswer(ProjectAnswer):
     """One dimension of Tier 3."""
 
-    score: float | None = Field(description="1 to 5; null where it does not apply.")
+    score: float | None = Field(description="1 to 5; null if it does not apply.")
     reasoning: str | None
 
 
 class ScoreAnswer(ProjectAnswer):
-    """What the tiers say of one exchange."""
+    """The scores of one exchange, tier by tier."""
 
     id: str
     exchange_id: str
@@ -51,11 +51,11 @@ class ScoreAnswer(ProjectAnswer):
     project: str
     schema_version: str = Field(description="Version of the methodology.")
     judge_model: str | None
-    scored_at: Moment = Field(description="Time of the newest record that the score rests on.")
+    scored_at: Moment = Field(description="Time of the newest record behind the score.")
     tier1_structural_score: Share
     tier1_flags: list[str] = Field(description="Checks that fired.")
     tier2_semantic_score: Share | None
-    tier2_reasoning: str | None = Field(description="The judge's words, a dimension on a line.")
+    tier2_reasoning: str | None = Field(description="The judge's comments, one dimension per line.")
     tier2_skipped: bool = Field(description="Whether it is not scored; tier2State says why not.")
     tier2_5_alignment_score: Share | None
     tier2_5_reasoning: str | None
@@ -72,7 +72,7 @@ class ScoreAnswer(ProjectAnswer):
     sampling_reason: str
     disposition: str = Field(examples=["scored", "sampling_skip", "skipped_cost_cap", "unscored"])
     revision: int = Field(description="0 for the first version of the score.")
-    created_at: Moment = Field(description="When it was scored first.")
+    created_at: Moment = Field(description="Time of the first score.")
     connection: str
     agent: str | None
     sampling_probability: Share | None
@@ -80,7 +80,7 @@ class ScoreAnswer(ProjectAnswer):
     tier2_state: str = Field(
         examples=["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]
     )
-    tier2_reason: str | None = Field(description="Why it is in that state.")
+    tier2_reason: str | None = Field(description="Reason of the state.")
     tier2_flagged: bool | None
     tier2_flag_reason: str | None
     tier2_5_state: str
@@ -89,7 +89,9 @@ class ScoreAnswer(ProjectAnswer):
     tier2_5_advocacy_suppression: bool | None
     tier3_state: str
     tier3_reason: str | None
-    dropped_quotes: int = Field(description="Quotes of the judge that are in none of the texts; its words stand without them.")
+    dropped_quotes: int = Field(
+        description="Quotes of the judge that are in none of the texts; its comments are shown without them."
+    )
 
 
 class ScoresAnswer(Answer):
@@ -115,21 +117,21 @@ class OneScoreAnswer(Answer):
 
 
 class ExchangeCounts(ProjectAnswer):
-    """What became of a project's exchanges."""
+    """The outcomes of a project's exchanges."""
 
     total: int
     scored: int
     pending: int = Field(description="Without a score yet.")
     skipped_sampling: int
     skipped_cost_cap: int
-    unscored: int = Field(description="A judge should have scored them and did not.")
+    unscored: int = Field(description="The judge failed to score them.")
     unscored_reasons: dict[str, int] = Field(
-        description="Unscored exchanges by why: each counts once for every reason of its tiers.", examples=[{"no_judge": 3}]
+        description="Unscored exchanges by reason; each counts once per reason of its tiers.", examples=[{"no_judge": 3}]
     )
 
 
 class ScoreFigures(ProjectAnswer):
-    """What a project's scores come to; means are over those that have the tier."""
+    """Figures over a project's scores; means are over those that have the tier."""
 
     total: int
     anomalies: int
@@ -143,7 +145,7 @@ class ScoreFigures(ProjectAnswer):
 
 
 class SummaryAnswer(ProjectAnswer):
-    """Where a project stands."""
+    """The state of a project."""
 
     project: str
     exchanges: ExchangeCounts

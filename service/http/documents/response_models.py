@@ -9,25 +9,25 @@ from pydantic.alias_generators import to_camel
 
 
 class Answer(BaseModel):
-    """What every answer has in common: names in camelCase."""
+    """The base of every answer: names in camelCase."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, alias_generator=to_camel)
 
 
-Duplicate = Annotated[Literal[True] | None, Field(description="Set when the log had the exchange already.")]
-FiledUnder = Annotated[str | None, Field(description="Project that it is filed under; set when the body names another one.")]
-WhyThere = Annotated[str | None, Field(description="Why it is filed there; set with the project.")]
+Duplicate = Annotated[Literal[True] | None, Field(description="Set if the exchange was known already.")]
+FiledUnder = Annotated[str | None, Field(description="Project of the exchange; set if the body names another one.")]
+WhyThere = Annotated[str | None, Field(description="Why it is in this project; set with the project.")]
 
 
 class Tier1(Answer):
-    """What the rules say: 1 - flags / checks, and the checks that fired."""
+    """The result of the rules: 1 - flags / checks, and the checks that fired."""
 
     score: float
     flags: tuple[str, ...]
 
 
 class CostCap(Answer):
-    """What the session has spent and may spend, in USD."""
+    """The session's spending and its cap, in USD."""
 
     current_cost: float
     cap: float | None
@@ -61,7 +61,7 @@ class LeftOutAnswer(Answer):
 
 
 class QueuedAnswer(Answer):
-    """The exchange is durable; what becomes of it is decided elsewhere, and read from the scores."""
+    """The exchange is durable; a worker scores it, and the scores show the result."""
 
     exchange_id: str
     score_id: str
@@ -75,14 +75,14 @@ class QueuedAnswer(Answer):
 
 
 class RefusedExchange(Answer):
-    """The exchange was not taken: the code of the reason, and the reason in words."""
+    """The exchange was refused: the code of the reason, and the reason in words."""
 
     error: str
     code: str = Field(examples=["invalid", "conflict"])
 
 
 class ExchangesAnswer(Answer):
-    """What became of a batch: new exchanges, those that the log had, those that were not taken, and each in its order."""
+    """The outcome of a batch: new exchanges, known ones, refused ones, and the result of each in order."""
 
     accepted: int
     known: int
@@ -91,20 +91,20 @@ class ExchangesAnswer(Answer):
 
 
 class RefusedEvent(Answer):
-    """An event that was not taken: its place in the batch, and why."""
+    """An event that was refused: its place in the batch, and why."""
 
     index: int
     error: str
 
 
 class EventsAnswer(Answer):
-    """What became of a batch: new events, events the log had, events that were set aside."""
+    """The outcome of a batch: new events, known events, events that were set aside."""
 
     accepted: int
     known: int
     refused: list[RefusedEvent]
-    project: str | None = Field(None, description="Project that they are filed under; set when the body names another one.")
-    note: str | None = Field(None, description="Why they are filed there; set with the project.")
+    project: str | None = Field(None, description="Project of the exchanges; set if the body names another one.")
+    note: str | None = Field(None, description="Why they are in this project; set with the project.")
 
 
 class Done(Answer):
@@ -114,6 +114,6 @@ class Done(Answer):
 
 
 class Requested(Answer):
-    """What was asked for; it is done in the background."""
+    """The request; it is carried out in the background."""
 
     requested: int

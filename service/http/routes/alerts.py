@@ -22,7 +22,7 @@ Status = Literal["waiting", "delivered", "given_up"]
 
 
 class AlertAnswer(Answer):
-    """An alert, and how far it has come."""
+    """An alert, and the state of its delivery."""
 
     id: str = Field(description="The same for the same cause and channel.")
     channel: Literal["webhook", "slack"]
@@ -32,10 +32,10 @@ class AlertAnswer(Answer):
     severity: Literal["warning", "critical"]
     status: Status
     created_at: Moment
-    not_before: Moment = Field(description="When it is tried next, or was last: later in quiet hours and after a failure.")
+    not_before: Moment = Field(description="Time of the next attempt, or of the last one. Quiet hours and failures delay it.")
     attempts: int
     settled_at: Moment | None = Field(description="When it was delivered or given up.")
-    last_error: str | None = Field(description="Why the last try failed.", examples=["the answer was 503"])
+    last_error: str | None = Field(description="Why the last attempt failed.", examples=["the answer was 503"])
 
 
 class AlertsAnswer(Answer):

@@ -1,4 +1,4 @@
-"""Anchors over HTTP: which exchanges are judged again and again, and what that says of the judge."""
+"""Anchors over HTTP: exchanges that are judged again and again, and what they show about the judge."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ MOST = 500
 
 
 class AnchorsBody(OperatorBody):
-    """Which exchanges become anchors: those that are named, or so many that spread over the range of what the judge says."""
+    """The exchanges to choose as anchors: named ones, or a number spread over the range of the judge's scores."""
 
     exchange_ids: Annotated[list[Id], Field(min_length=1, max_length=MOST)] | None = Field(None, alias="exchangeIds")
     connection: ConnectionName | None = Field(None, description="Connection of the exchanges, if two connections use one id.")
-    count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(None, description="How many; without it what the policy says.")
+    count: Annotated[int, Field(ge=1, le=MOST)] | None = Field(
+        None, description="Number of anchors; by default that of the policy."
+    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> AnchorsBody:
         if self.exchange_ids is not None and self.count is not None:
-            raise ValueError("exchangeIds and count: give one or the other")
+            raise ValueError("give either exchangeIds or count")
         return self
 
 
@@ -45,12 +47,12 @@ class AnchorAnswer(Answer):
     connection: str
     exchange_id: str
     active: bool = Field(description="Whether it is judged in the next round.")
-    chosen_by: str = Field(description="Name of the person who chose or withdrew it.")
+    chosen_by: str = Field(description="Person who chose or withdrew it.")
     chosen_at: Moment
 
 
 class RoundAnswer(Answer):
-    """One round: how many anchors were judged, how many of them have a score, and what it cost."""
+    """One round: anchors judged, anchors with a score, and the cost."""
 
     at: Moment
     anchors: int
@@ -59,13 +61,13 @@ class RoundAnswer(Answer):
 
 
 class JudgeAnswer(Answer):
-    """What the anchors say of the judge of a tier; sizes are parts of its scale, 0 to 1."""
+    """The anchors' finding about the judge of a tier; sizes are parts of its scale, 0 to 1."""
 
     tier: str
     changed: bool
     direction: Literal["up", "down"] | None
-    since: Moment | None = Field(description="The round that shows the change first, at the likeliest.")
-    evidence: float = Field(description="Value of a fair bet against an unchanged judge; 200 is the proof.")
+    since: Moment | None = Field(description="The most likely first round with the change.")
+    evidence: float = Field(description="Evidence (value of a fair bet) against an unchanged judge; 200 counts as proof.")
     size: float | None
     low: float | None
     high: float | None
@@ -82,7 +84,7 @@ class AnchorsAnswer(Answer):
 
 
 class ChosenAnswer(Answer):
-    """The anchors that were asked for."""
+    """The anchors that were chosen."""
 
     anchors: list[AnchorAnswer]
     count: int
@@ -95,7 +97,7 @@ class OneAnchorAnswer(Answer):
 
 
 class BegunAnswer(Answer):
-    """The round that is on its way; no anchors where it had begun already."""
+    """The round that is under way; no anchors if it had begun already."""
 
     round: Moment
     anchors: int
@@ -128,29 +130,29 @@ async def withdraw_anchor(
     caller: Reviewer,
     services: Services,
 ) -> OneAnchorAnswer:
-    """Judge an anchor no more; what was said of it stays."""
+    """Stop judging an anchor; its results so far are kept."""
     with durable_or_refused():
         found = await withdraw(services.engine, project, anchor_id, caller.name)
     if found is None:
-        raise ApiError(404, "not_found", "the project has no anchor of this id")
+        raise ApiError(404, "not_found", "the project has no anchor with this id")
     return OneAnchorAnswer(anchor=AnchorAnswer.model_validate(anchor_document(found)))
 
 
 @router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
 async def begin_round(project: VisibleProject, _: Admin, services: Services) -> BegunAnswer:
-    """Have the anchors judged again now, at most once a minute. 409 without a judge, or where the project is not audited."""
+    """Judge the anchors again now, at most once per minute. 409 without a judge, or if the project is not audited."""
     engine = services.engine
     if not engine.has_judge:
-        raise ApiError(409, "no_judge", "this server has no judge to ask")
+        raise ApiError(409, "no_judge", "this server has no judge")
     if not engine.policy.for_project(project).settings.enabled:
-        raise ApiError(409, "not_audited", "the audit of this project is switched off")
+        raise ApiError(409, "not_audited", "auditing of this project is switched off")
     with durable_or_refused():
         begun = await run_round(engine, project)
     return BegunAnswer.model_validate({"round": begun.at, "anchors": begun.exchanges})
 
 
 async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
-    """Connection and id of the exchanges that are meant; 400 for one that the project does not have."""
+    """Return connection and id of the chosen exchanges; 400 for one that the project does not have."""
     ids = body.exchange_ids
     if ids is None:
         count = body.count or services.engine.policy.for_project(project).settings.anchors.count

@@ -1,4 +1,4 @@
-"""Baselines over HTTP: what is normal for a project."""
+"""Baselines over HTTP: the normal range of a project's scores."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BASELINE = f"{API}/{{project}}/baseline"
 
 
 class WindowBody(OperatorBody):
-    """How far back a baseline goes."""
+    """The window of a baseline."""
 
     window: Annotated[str, Field(pattern="^[1-9][0-9]{0,2}d$", examples=["14d"])] | None = Field(
-        None, description="Days, such as 14d, 999d at most; without it what the policy says."
+        None, description="Days, such as 14d; 999d at most. The policy's value by default."
     )
 
 
@@ -49,7 +49,7 @@ class AveragesAnswer(ProjectAnswer):
 
 
 class BaselineAnswer(ProjectAnswer):
-    """What is normal for a project."""
+    """The normal range of a project's scores."""
 
     id: str
     project: str
@@ -62,7 +62,7 @@ class BaselineAnswer(ProjectAnswer):
 
 
 class OneBaselineAnswer(Answer):
-    """The latest baseline, or why there is none."""
+    """The latest baseline, or the reason why there is none."""
 
     baseline: BaselineAnswer | None
     message: str | None = Field(None, description="Why there is none.")
@@ -70,13 +70,13 @@ class OneBaselineAnswer(Answer):
 
 @router.get(BASELINE, responses=documented(404), response_model_exclude_unset=True)
 async def baseline(_: Reader, project: VisibleProject, services: Services) -> OneBaselineAnswer:
-    """The latest baseline of a project. One is computed after scores came, and again when it is older than a day."""
+    """Return the latest baseline of a project. It is computed after new scores, and again when it is older than a day."""
     return _answer(services, project, await services.watch.baseline(project))
 
 
 @router.post(f"{BASELINE}/recompute", responses=documented(400, 404, 408, 413, 415), response_model_exclude_unset=True)
 async def recompute(_: Admin, project: VisibleProject, services: Services, body: WindowBody | None = None) -> OneBaselineAnswer:
-    """Compute a baseline over a window that ends now, and measure by it from now on."""
+    """Compute a baseline over a window that ends now, and compare with it from now on."""
     window = None if body is None or body.window is None else int(body.window.removesuffix("d"))
     with durable_or_refused():
         return _answer(services, project, await services.watch.recompute(project, window))

@@ -20,8 +20,8 @@ from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
 from service.http.routes.scores import PROJECT, require_window
 
 router = APIRouter(tags=["reading"])
-From = Annotated[QueryMoment | None, Query(alias="from", description="Only what was judged at or after this time.")]
-To = Annotated[QueryMoment | None, Query(alias="to", description="Only what was judged before this time.")]
+From = Annotated[QueryMoment | None, Query(alias="from", description="Only judgements at or after this time.")]
+To = Annotated[QueryMoment | None, Query(alias="to", description="Only judgements before this time.")]
 ByAll = Annotated[
     Literal["project", "day", "model", "session", "all"],
     Query(description="Grouping of the sums; days are UTC, as on the bill."),
@@ -32,7 +32,7 @@ By = Annotated[
 
 
 class CostAnswer(Answer):
-    """What a group of judgements cost; of project, connection, session, day and model those are null that do not name the group."""
+    """The cost of a group of judgements; the fields that do not name the group are null."""
 
     project: str | None
     connection: str | None
@@ -40,12 +40,12 @@ class CostAnswer(Answer):
     day: date | None
     model: str | None = Field(description="The model that was asked.")
     judgements: int
-    calls: int = Field(description="Attempts of all judgements; none for one that was not asked again.")
+    calls: int = Field(description="Attempts of all judgements; a reused judgement has none.")
     input_tokens: int
     output_tokens: int
     cache_write_tokens: int
     cache_read_tokens: int
-    cost_usd: float | None = Field(description="The known costs; null where none is known.")
+    cost_usd: float | None = Field(description="The known costs; null if none is known.")
     unknown_costs: int = Field(description="Judgements whose cost is not known.")
     simulated: int = Field(description="Judgements of a simulated judge.")
 

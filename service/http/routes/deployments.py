@@ -1,4 +1,4 @@
-"""Deployments over HTTP: what was released when, so that charts and incidents can name it."""
+"""Deployments over HTTP: releases that charts and incidents can name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class DeploymentBody(OperatorBody):
     """A version that was deployed."""
 
     version: Annotated[Id, Field(max_length=MAX_LABEL, examples=["2.0.0"])]
-    label: str = Field(DEFAULT_LABEL, description="Label of the exchanges that has the version as its value.")
-    agent: Id | None = Field(None, description="Agent that it is of; left out, it is of the whole project.")
+    label: str = Field(DEFAULT_LABEL, description="Label of the exchanges whose value is the version.")
+    agent: Id | None = Field(None, description="Agent that was deployed; by default the whole project.")
     at: Moment | None = Field(
-        None, description="When; left out, it is now, unless this version is the newest of label and agent already."
+        None, description="Time; now by default, unless this version is already the newest of label and agent."
     )
-    by: Id | None = Field(None, description="Name of the person who deployed it; by default the name of the token.")
+    by: Id | None = Field(None, description="Person who deployed it; by default the name of the token.")
     comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = None
     url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
 
@@ -79,7 +79,7 @@ class DeploymentsAnswer(Answer):
 async def add_deployment(
     project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
 ) -> OneDeploymentAnswer:
-    """Tell of a deployment. Sent again, it changes nothing; charts mark it, and an incident that began with it names it."""
+    """Record a deployment. Repeats change nothing; charts mark it, and an incident that began with it names it."""
     engine = services.engine
     try:
         made = deployment(

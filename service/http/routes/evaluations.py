@@ -1,4 +1,4 @@
-"""Evaluations over HTTP: runs are held against cases, and what came of it is read."""
+"""Evaluations over HTTP: evaluate runs against cases, and read the results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
 AT_ONCE = 50
 """Requests that are published together; each holds prompts of some hundred kilobytes."""
 READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
-"""Topics that say which sessions have ended and what was judged already: what is not seen there would be paid for again."""
+"""Topics that show which sessions have ended and what was judged already: anything missed there would be paid for again."""
 DIAGNOSED_SECONDS = 5.0
-"""Seconds that a session which has just ended is given to be diagnosed; later ones are evaluated without a diagnosis."""
+"""Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
 _LOOK = 0.1
 EvaluationId = Annotated[Id, Path(description="Id of the evaluation.")]
 Of = Annotated[Id | None, Query()]
@@ -54,7 +54,7 @@ Of = Annotated[Id | None, Query()]
 async def evaluate(
     caller: Admin, services: Services, body: EvaluateBody, request: Request, response: Response
 ) -> EvaluateAnswer:
-    """Have finished sessions held against cases and judged, in the background. 409 if a judge is needed and there is none.
+    """Evaluate finished sessions against cases, in the background. 409 if a judge is needed and there is none.
 
     What was evaluated before is reused. With dryRun (200) nothing is done but to say what it would take. Batch judges are refused:
     a call would wait for hours.
@@ -70,7 +70,7 @@ async def evaluate(
         if body.dry_run:
             response.status_code = 200
         elif prepared.estimate.calls and not services.engine.has_judge:
-            raise ApiError(409, "no_judge", "this server has no judge to ask; what is recorded or reused needs none")
+            raise ApiError(409, "no_judge", "this server has no judge; recorded and reused answers need none")
         else:
             with durable_or_refused():
                 for start in range(0, len(prepared.requests), AT_ONCE):
@@ -96,7 +96,7 @@ async def evaluations(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> EvaluationsAnswer:
-    """List the evaluations of a project, the one that was judged last first; `model` is that of the audited agent."""
+    """List the evaluations of a project, the one judged last first; `model` is that of the audited agent."""
     found = await services.ask(
         lambda reading: evaluation_page(
             reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
@@ -112,17 +112,17 @@ async def evaluations(
 async def evaluation(
     caller: Reader, services: Services, evaluation_id: EvaluationId, response: Response
 ) -> OneEvaluationAnswer:
-    """One evaluation: its result, every answer of the judge, and what the judge was sent."""
+    """Return one evaluation: its result, every answer of the judge, and the messages to it."""
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or (caller.project is not None and caller.project != found.project):
-        raise ApiError(404, "not_found", "there is no evaluation of this id")
+        raise ApiError(404, "not_found", "there is no evaluation with this id")
     # The prompt quotes what agents were told and did.
     response.headers["Cache-Control"] = "no-store"
     return OneEvaluationAnswer.model_validate(found.document)
 
 
 async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
-    """What is to be evaluated; 400 for sessions that cannot be, and for too many at once."""
+    """Return the evaluations to make; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
         await services.engine.landed(topic)
     try:
@@ -148,7 +148,7 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
 
 
 def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
-    """400 for a judge of another maker that would never be asked. Where the judge is, only the process that asks it knows."""
+    """Refuse with 400 a judge of another provider that has no address: it would never be asked."""
     try:
         refuse_unconfigured(terms.plans, services.engine.policy, "")
     except SettingsError as error:
@@ -157,7 +157,7 @@ def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
 
 def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
     if not sessions:
-        raise ApiError(400, "invalid", "sessions: no finished session is like that")
+        raise ApiError(400, "invalid", "sessions: no finished session matches")
     number = len(sessions) * len(terms.cases) * len(terms.plans)
     if number > MAX_EVALUATIONS:
         words = (
@@ -167,7 +167,7 @@ def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
 
 
 async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
-    """Wait until the sessions have their diagnoses, for a while: checks and the view rest on them."""
+    """Wait a while until the sessions have their diagnoses: checks and the view rest on them."""
     asked: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
     for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):
         if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", asked)):
@@ -176,7 +176,7 @@ async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) 
 
 
 def _asked(prepared: Prepared) -> list[AskedAnswer]:
-    """Every evaluation of what was prepared, in its order."""
+    """Return every prepared evaluation, in order."""
     reused = [_answer(one.evaluation, one.evaluation.revision, reused=True) for one in prepared.reused]
     asked = [_answer(one, one.attempt, reused=False) for one in prepared.asked]
     return sorted((*reused, *asked), key=lambda one: prepared.order[one.id])

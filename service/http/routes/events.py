@@ -1,4 +1,4 @@
-"""Taking runtime events in: a batch of one session's events as records, each by itself.
+"""Runtime events over HTTP: a batch of one session's events as records, each handled by itself.
 
 Sending a batch twice changes nothing. For that an event is told by its own event_id, or by its place: the batch says at which
 position of the session it begins. An event that cannot be taken is set aside with its bytes, and the others go on.
@@ -40,7 +40,7 @@ from streams.sources.source import ReadingContext
 
 
 class EventsRoute(JsonRoute):
-    """One event that nests too deep stops no other."""
+    """An endpoint for events: one that nests too deep does not stop the others."""
 
     max_depth = None
 
@@ -48,12 +48,12 @@ class EventsRoute(JsonRoute):
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
 _EXPLAINED = 10
-"""Events of a batch in conflict with the log whose differences are reported: for each of them the log is searched."""
+"""Conflicts of a batch whose differences are reported: the log is searched for each."""
 
 
 @dataclass
 class Batch:
-    """What a body came to: records with their places in it, and what was refused with its dead letters."""
+    """The result of reading a body: records with their places in it, and refusals with their dead letters."""
 
     source: str
     first: int
@@ -71,7 +71,7 @@ class Batch:
 
 @router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
 async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
-    """Take a batch of one session's runtime events in. It is durable when this is answered."""
+    """Take a batch of one session's runtime events. They are durable when this is answered."""
     engine = services.engine
     require_audit(engine, caller)
     if body.first_seq is None:
@@ -97,23 +97,23 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
 
 
 def require_own_ids(events: Sequence[Any]) -> None:
-    """ApiError when an event of a batch without positions has no id of its own: sent again it would be another one."""
+    """ApiError if an event of a batch without positions has no id: sent again it would count as another event."""
     seen: set[str] = set()
     for index, event in enumerate(events):
         if not isinstance(event, dict):
             continue  # refused by itself, with or without an id
         given = own_id(event)
         if given is None:
-            words = f"events[{index}].event_id: is missing; give every event an id of its own, or the batch its first_seq"
+            words = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
             raise ApiError(400, "invalid", words)
         if given in seen:
-            words = f"events[{index}].event_id: was given to another event of the batch; make it unique, or send first_seq"
+            words = f"events[{index}].event_id: is used by another event of the batch; make it unique, or send first_seq"
             raise ApiError(400, "invalid", words)
         seen.add(given)
 
 
 def own_id(event: Mapping[str, Any]) -> str | None:
-    """The id that an event was given; None for what is none."""
+    """Return the id that an event was given; None if it is not an id."""
     given = event.get("event_id")
     if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
         return None
@@ -121,7 +121,7 @@ def own_id(event: Mapping[str, Any]) -> str | None:
 
 
 def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
-    """The records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
+    """Return the records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
@@ -141,10 +141,10 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
 
 
 def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
-    """What is wrong with an event whose id the log has with another content: the id it was given, or the place that made it."""
+    """Describe the conflict of an event whose id the log has with other content: its own id, or the place that made it."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
         fields = named_differences(differing)
-        words = f"events[{index}].event_id: the log has an event of this id with another content{fields}"
+        words = f"events[{index}].event_id: the log has an event with this id and other content{fields}"
         return Problem("conflicting_id", words)
     place = body.first_seq + index
     words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
@@ -152,14 +152,14 @@ def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem
 
 
 def _told(problem: Problem, index: int) -> Problem:
-    """The problem without the time that was given, which may be a secret in the wrong place."""
+    """Describe the problem without the given time, which may be a secret in the wrong place."""
     if problem.reason != "bad_timestamp":
         return problem
     return problem._replace(detail=f"events[{index}].timestamp: {NO_MOMENT}")
 
 
 def _unwritable(record: AgentEvent, index: int) -> Problem | None:
-    """Why the record may not be written, where it may not."""
+    """Return the reason why the record may not be written, if there is one."""
     try:
         admissible(record)
     except RecordError as error:
@@ -168,7 +168,7 @@ def _unwritable(record: AgentEvent, index: int) -> Problem | None:
 
 
 async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """The records with the positions that follow on what was taken in of the session; those that were keep what they have there."""
+    """Return the records with positions that follow the session's stored ones; known records keep theirs."""
     # Asked first: what lands between the two is in both.
     under_way = services.engine.events_under_way(caller.name, session_id)
     ids = [record.event_id for record in records]

@@ -1,4 +1,4 @@
-"""One exchange as it was taken in: its texts without secrets, what it scored, and what the judge was asked about it."""
+"""One exchange as it was received: its texts without secrets, its scores, and the questions to the judge."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from service.http.errors import ApiError, documented
 from service.http.routes.scores import PROJECT
 
 router = APIRouter(tags=["reading"])
-ExchangeId = Annotated[
-    Id, Path(description="Id that its sender gave it; slashes need no escaping.", examples=["deploy-0114:7"])
-]
+ExchangeId = Annotated[Id, Path(description="Id from its sender; slashes need no escaping.", examples=["deploy-0114:7"])]
 OfConnection = Annotated[
     ConnectionName | None,
     Query(description="Connection of the exchange: ids are unique within a connection. Required if several have the id."),
@@ -48,9 +46,7 @@ class ExchangeAnswer(Answer):
     output_tokens: int | None
     outcome: str = Field(examples=["answered", "no_response"])
     tags: list[str]
-    labels: dict[str, str] = Field(
-        description="Names and values that its sender gave it.", examples=[{"agent_version": "1.4.0"}]
-    )
+    labels: dict[str, str] = Field(description="Names and values from its sender.", examples=[{"agent_version": "1.4.0"}])
 
 
 class JudgementAnswer(Answer):
@@ -83,7 +79,7 @@ async def exchange(
     exchange_id: ExchangeId,
     connection: OfConnection = None,
 ) -> ExchangeDetailAnswer:
-    """One exchange with its texts, its score and its judgements. 409 where several connections of the project have the id."""
+    """Return one exchange with its texts, score and judgements. 409 if several connections of the project have the id."""
     asked = {"project": project, "exchange": exchange_id, "connection": connection}
     found = await services.ask(lambda cursor: _found(cursor, asked))
     response.headers["Cache-Control"] = "no-store"
@@ -93,10 +89,10 @@ async def exchange(
 def _found(cursor: duckdb.DuckDBPyConnection, asked: Row) -> ExchangeDetailAnswer:
     rows = query_rows(cursor, "exchange_detail", asked)
     if not rows:
-        raise ApiError(404, "not_found", "the project has no exchange of this id")
+        raise ApiError(404, "not_found", "the project has no exchange with this id")
     if len(rows) > 1:
         names = ", ".join(row["connection"] for row in rows[:5])
-        raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange of this id: {names}")
+        raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange with this id: {names}")
     [row] = rows
     score: Document | None = row["score_id"] and score_by_id(cursor, asked["project"], row["score_id"], row["occurred_at"])
     subject = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]

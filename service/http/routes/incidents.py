@@ -1,4 +1,4 @@
-"""Incidents over HTTP: what was found, the evidence for it, and what people decide on it."""
+"""Incidents over HTTP: findings, their evidence, and decisions on them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
 GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
-"""States as callers name them: `accepted` is what versions before called resolved as the new normal."""
+"""States as callers name them; `accepted` is the earlier name of resolved as the new normal."""
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
-NO_INCIDENT = "the project has no incident of this id"
+NO_INCIDENT = "the project has no incident with this id"
 
 
 class DecisionBody(OperatorBody):
-    """What is decided on an incident."""
+    """A decision on an incident."""
 
     status: GivenStatus = Field(
-        description="acknowledged: you have it, and it stays red; resolved: it is over or fixed; dismissed: it was no change that matters; "
-        "open: again. accepted, of older versions: resolved with newNormal."
+        description="acknowledged: you work on it, and it stays red; resolved: it is over or fixed; dismissed: it does not matter; "
+        "open: reopened. accepted is the earlier name of resolved with newNormal."
     )
     new_normal: bool = Field(
         False,
         alias="newNormal",
-        description="With resolved: this is the new normal. The reference begins with the first day of the change.",
+        description="With resolved: the change is the new normal, and comparisons begin with its first day.",
     )
     resolved_by: Id | None = Field(
-        None, alias="resolvedBy", description="Name of the person who decides or owns it; by default the operator."
+        None, alias="resolvedBy", description="Person who decides or owns it; by default the operator."
     )
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
 
@@ -68,12 +68,12 @@ class MovedAnswer(Answer):
     severity: Literal["warning", "critical"]
     rule: str
     confirmed: bool
-    fell_too: bool = Field(description="It raised no alarm of its own.")
+    fell_too: bool = Field(description="It did not raise an alarm by itself.")
     leads: bool
 
 
 class IncidentAnswer(ProjectAnswer):
-    """Something a person should look at."""
+    """A change that needs a person's attention."""
 
     id: str
     project: str
@@ -83,7 +83,7 @@ class IncidentAnswer(ProjectAnswer):
     title: str
     description: str = Field(description="The finding, with its numbers.")
     metadata: dict[str, Any] = Field(
-        description="The evidence: what each rule saw on which days, the baseline, the exchanges that moved it most, the queries."
+        description="The evidence: findings of each rule by day, the baseline, the exchanges with the largest effect, the queries."
     )
     detected_at: Moment
     resolved_at: Moment | None
@@ -92,7 +92,7 @@ class IncidentAnswer(ProjectAnswer):
     direction: str | None = Field(description="up or down.")
     rule: str = Field(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])
     cause: str | None = Field(description="Cause, as far as anchors tell: agent or judge.")
-    confidence: Literal["suspected", "confirmed"] = Field(description="Alerts are for confirmed ones.")
+    confidence: Literal["suspected", "confirmed"] = Field(description="Only confirmed incidents send alerts.")
     confirmed_at: Moment | None
     resolution: str | None = Field(description="Why it is resolved: recovered, vanished, fixed or new_normal.")
     acknowledged_at: Moment | None
@@ -107,7 +107,7 @@ class IncidentAnswer(ProjectAnswer):
 
 
 class DecisionAnswer(Answer):
-    """What was decided on an incident: by whom, when and why."""
+    """A decision on an incident: by whom, when and why."""
 
     status: GivenStatus | Literal["new_normal"]
     by: str
@@ -124,14 +124,14 @@ class IncidentsAnswer(Answer):
 
 
 class OneIncidentAnswer(Answer):
-    """An incident with what was decided on it, oldest first."""
+    """An incident with its decisions, oldest first."""
 
     incident: IncidentAnswer
     decisions: list[DecisionAnswer]
 
 
 class FindingAnswer(Answer):
-    """What a rule sees, whether or not there is an incident of it already."""
+    """A finding of a rule, whether or not there is an incident of it already."""
 
     rule: str
     type: IncidentType
@@ -149,13 +149,11 @@ class FindingAnswer(Answer):
 
 
 class CheckAnswer(Answer):
-    """What a check found, and the incidents that it wrote: new ones (opened) and others that have something new to tell."""
+    """The findings of a check, and the incidents that it wrote: opened ones, and updated ones."""
 
     project: str
     as_of: Moment
-    exchanges: int = Field(
-        description="How many were looked at; 0 where there were none of the last days, so that nothing was checked."
-    )
+    exchanges: int = Field(description="Number checked; 0 if the last days had none.")
     baseline: BaselineAnswer | None
     findings: list[FindingAnswer]
     incidents: list[IncidentAnswer]
@@ -168,13 +166,15 @@ async def incidents(
     project: VisibleProject,
     services: Services,
     *,
-    status: Annotated[list[GivenStatus] | None, Query(description="Only those in this state, or in one of several.")] = None,
-    confirmed: Annotated[bool | None, Query(description="Only confirmed ones, or with false only suspected ones.")] = None,
-    kind: Annotated[IncidentType | None, Query(alias="type", description="Only those of this type.")] = None,
+    status: Annotated[
+        list[GivenStatus] | None, Query(description="Only incidents in this state, or in one of several.")
+    ] = None,
+    confirmed: Annotated[bool | None, Query(description="true: only confirmed ones; false: only suspected ones.")] = None,
+    kind: Annotated[IncidentType | None, Query(alias="type", description="Only incidents of this type.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> IncidentsAnswer:
-    """List the incidents of a project, newest first; the texts of their queries are left out."""
+    """List the incidents of a project, newest first, without the texts of their queries."""
     found = await services.ask(
         lambda reading: [
             incident_document(one, with_sql=False)
@@ -196,7 +196,7 @@ async def incidents(
 
 @router.get(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(404))
 async def incident(_: Reader, project: VisibleProject, services: Services, incident_id: IncidentId) -> OneIncidentAnswer:
-    """One incident with its evidence, the texts of the queries included."""
+    """Return one incident with its evidence and the texts of its queries."""
     found = await services.watch.incident(project, incident_id)
     if found is None:
         raise ApiError(404, "not_found", NO_INCIDENT)
@@ -207,12 +207,12 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
 async def decide(
     caller: Reviewer, project: VisibleProject, services: Services, incident_id: IncidentId, body: DecisionBody
 ) -> OneIncidentAnswer:
-    """Acknowledge, resolve, dismiss or re-open an incident. 409 where another live incident is about the same change.
+    """Acknowledge, resolve, dismiss or reopen an incident. 409 if another live incident is about the same change.
 
     400 for newNormal with a state other than resolved: only what is resolved can be the new normal.
     """
     if body.new_normal and body.status not in {RESOLVED, ACCEPTED}:
-        raise ApiError(400, "invalid", "newNormal: goes with the status resolved only")
+        raise ApiError(400, "invalid", "newNormal: needs the status resolved")
     decision = decision_of(body.status, new_normal=body.new_normal)
     who = services.engine.redactor.redact(body.resolved_by or caller.name)[0]
     comment = services.engine.redactor.redact(body.comment)[0] if body.comment else None
@@ -227,7 +227,7 @@ async def decide(
 
 @router.post(f"{PROJECT}/check", responses=documented(404, 408, 409, 413, 415))
 async def check(_: Admin, project: VisibleProject, services: Services) -> CheckAnswer:
-    """Look for drift and anomaly spikes now, as the server does by itself after scores came; answers what was found."""
+    """Check for drift and anomaly spikes now, as the server does after new scores; return the findings."""
     with durable_or_refused():
         checked = await services.watch.check([project])
     if not checked:

@@ -1,4 +1,4 @@
-"""Taking exchanges in: from a body to a record, and from what became of the record to an answer."""
+"""Exchanges over HTTP: from a body to a record, and from the record's outcome to an answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags,
 router = APIRouter(route_class=HotRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
-"""Bytes of an exchange's texts; what is left of a record is for its ids and names."""
+"""Bytes of an exchange's texts; the rest of a record is for its ids and names."""
 READ_AT_ONCE = 16 * 1024
 """Characters of an exchange that are read and redacted without a thread: under half a millisecond."""
 _SENT_AS = {
@@ -53,10 +53,10 @@ _SENT_AS = {
     "turn_number": "exchange.turn_number",
     "labels": "exchange.labels",
 }
-"""Where a sender said what a record holds. What it has in no field of its own is not named."""
+"""The place of a record's field in the sender's body. Content without a field of its own is not named."""
 IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
-    200: {"model": IngestAnswer, "description": "The log had the exchange: what was answered the first time"}
+    200: {"model": IngestAnswer, "description": "The exchange is known: the first answer is repeated"}
 }
 
 
@@ -68,20 +68,20 @@ _DUPLICATE: dict[int | str, dict[str, Any]] = {
     responses=_DUPLICATE | documented(400, 408, 409, 413, 415),
 )
 async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
-    """Take an exchange in. It is durable when this is answered; 409 when its id is known with another content."""
+    """Take an exchange. It is durable when this is answered; 409 if its id is known with other content."""
     response.status_code, answer = await _take(body, caller, services)
     return answer
 
 
 @quick(ingest)
 async def ingest_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
-    """Take an exchange in, from bytes to bytes."""
+    """Take an exchange, from bytes to bytes."""
     given = sound(lambda: IngestBody.model_validate(decode_body(body)))
     return None if given is None else answered_with(*await _take(given, caller, services))
 
 
 async def _take(body: IngestBody, caller: Holder, services: ApiContext) -> tuple[int, IngestAnswer]:
-    """Take an exchange in; return status and answer."""
+    """Take an exchange; return status and answer."""
     engine = services.engine
     require_audit(engine, caller)
     exchange = await _read(body, caller, engine)
@@ -104,12 +104,12 @@ async def _read(body: IngestBody, caller: Holder, engine: RecordIntake) -> Excha
 
 
 def outcome_of_ingest(taken: Taken) -> str:
-    """What is counted of an exchange that was sent: known, conflict, or which answer it got."""
+    """Return the outcome to count for a sent exchange: known, conflict, or the answer it got."""
     return taken.fate if taken.fate != "written" else _answered(taken)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:
-    """The project that the caller's records are filed under; 403 when the policy switches its audit off."""
+    """Return the project of the caller's records; 403 if the policy switches its audit off."""
     project = caller.project or ""
     if not engine.policy.for_project(project).settings.enabled:
         raise ApiError(403, "audit_disabled", f"the policy switches the audit of project {project} off")
@@ -117,7 +117,7 @@ def require_audit(engine: RecordIntake, caller: Holder) -> str:
 
 
 def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
-    """The record of an exchange: unwrapped and without secrets, filed as the token says.
+    """Return the record of an exchange: unwrapped and without secrets, filed as the token says.
 
     ApiError for a time to come (400), and where markers of secrets have made it too large for a record (413).
     """
@@ -140,7 +140,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     # The raw text holds the message again: its secrets are not counted twice.
     raw = cut_bytes(redactor.redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
     if sum(len(kept.encode()) for kept in (message, response, thinking or "", raw or "")) > MAX_TEXTS:
-        raise ApiError(413, "too_large", f"exchange: its texts take more than {MAX_TEXTS} bytes once secrets are taken out")
+        raise ApiError(413, "too_large", f"exchange: its texts have more than {MAX_TEXTS} bytes after redaction")
     return Exchange(
         exchange_id=given.id,
         connection=caller.name,
@@ -179,7 +179,7 @@ def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
 def _content_digest(
     body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], labels: tuple[Label, ...], *, multi_user: bool
 ) -> str:
-    """The digest of all that was sent of an exchange, without secrets; `texts` are the message, the answer and the thinking.
+    """Return the digest of everything sent with an exchange, without secrets; `texts` are message, answer and thinking.
 
     Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
     """
@@ -193,22 +193,22 @@ def _content_digest(
 
 
 def conflict_words(differing: Sequence[str]) -> str:
-    """The words for a sender whose exchange has the id of another one; `differing` are fields of the record."""
+    """Explain a conflict to the sender: the exchange has the id of another one; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
     words = f" (it differs in {named})" if named else ""
     return (
-        f"exchange.id: the log has an exchange of this id with another content, or of another session{words}. What it has stays; "
+        f"exchange.id: the log has an exchange with this id and other content, or of another session{words}. That one is kept; "
         "send another exchange under another id"
     )
 
 
 def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:
-    """The agent that a record is of: the connection's own, else the one that the body names, which is a text like others."""
+    """Return the agent of a record: the connection's own, else the one in the body, which is a text like others."""
     return caller.agent or (None if named is None else redactor.redact(named)[0])
 
 
 def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
-    """What an answer says beside the rest where the body names another project than the token: the one that counts, and why.
+    """Return the note for a body that names another project than the token: the project that counts, and why.
 
     The name that was sent is not repeated: it may be a secret in the wrong place.
     """
@@ -219,7 +219,7 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 
 
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
-    """What is answered, the first time and to a duplicate; `more` is said beside it."""
+    """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
     again = {"duplicate": True} if taken.fate == "known" else {}
     said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": Tier1(score=taken.tier1_score, flags=taken.tier1_flags)}
     said |= {**again, **more}
@@ -236,7 +236,7 @@ def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> Ingest
 
 
 def _answered(taken: Taken) -> str:
-    """Which answer it is: queued, sampled_out, cost_cap or scored."""
+    """Return the name of the answer: queued, sampled_out, cost_cap or scored."""
     if taken.reason == QUEUED:
         return "queued"
     if not taken.sampled:

@@ -1,4 +1,4 @@
-"""Exchanges over HTTP, up to a thousand at once: an array, or a line each. What is wrong with one stops no other."""
+"""Batches of up to a thousand exchanges over HTTP: an array, or one per line. A wrong one does not stop the others."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from streams.log.ingest_outcome import Taken
 
 _EXCHANGES: TypeAdapter[list[Any]] = TypeAdapter(ExchangesBody)
 _EXPLAINED = 10
-"""Conflicts of a batch whose differing fields are named: for each of them the log is searched."""
+"""Conflicts of a batch whose differing fields are named: the log is searched for each."""
 
 
 class Lines(StrictJsonRequest):
-    """A request whose body is a JSON value per line; blank lines count as none."""
+    """A request whose body has a JSON value per line; blank lines do not count."""
 
     async def json(self) -> list[Any]:
-        """The values of the lines; ApiError (400) that names the first line that is none."""
+        """Return the values of the lines; ApiError (400) names the first line that is not JSON."""
         values = []
         for number, line in enumerate((await self.body()).split(b"\n"), 1):
             if line.strip():
@@ -61,12 +61,12 @@ class Lines(StrictJsonRequest):
 
 
 class ExchangesRoute(HotRoute):
-    """An endpoint that takes an array or lines; an exchange that nests too deep stops no other."""
+    """An endpoint that takes an array or lines; an exchange that nests too deep does not stop the others."""
 
     max_depth = None
 
     def read(self, request: Request) -> StrictJsonRequest:
-        """The request; lines as the array that they stand for."""
+        """Return the request; lines as the array that they stand for."""
         if not request.headers.get("content-type", "").lower().startswith(NDJSON.decode()):
             return super().read(request)
         headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
@@ -78,7 +78,7 @@ router = APIRouter(route_class=ExchangesRoute, tags=["records"])
 
 @dataclass
 class Batch:
-    """What a body came to: the records with their places in it, and the answers that are settled without the log."""
+    """The result of reading a body: the records with their places in it, and the answers that need no log."""
 
     records: list[Exchange] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Batch:
 
 @router.post(EXCHANGES, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
 async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangesAnswer:
-    """Take up to a thousand exchanges in, of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+    """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
     """
@@ -97,13 +97,13 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
 
 @quick(take_exchanges)
 async def take_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
-    """Take an array of exchanges in, from bytes to bytes."""
+    """Take an array of exchanges, from bytes to bytes."""
     given = sound(lambda: _EXCHANGES.validate_python(decode_body(body, None)))
     return None if given is None else answered_with(201, await _take(given, caller, services))
 
 
 async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> ExchangesAnswer:
-    """Take exchanges in; return the answer."""
+    """Take exchanges; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
     batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
@@ -121,7 +121,7 @@ async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> Ex
 
 
 def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch:
-    """The records of a body, each without secrets."""
+    """Return the records of a body, each without secrets."""
     batch = Batch()
     for place, value in enumerate(body):
         found = _read(value, place, caller, redactor, now)
@@ -138,7 +138,7 @@ def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: dat
 def _read(
     value: Any, place: int, caller: Holder, redactor: Redactor, now: datetime
 ) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
-    """The record of one value of a batch, with what is said beside its answer; or why it is none."""
+    """Return the record of one value of a batch, with a note for its answer; or the reason why it is refused."""
     if is_too_deep(value, MAX_DEPTH):
         return RefusedExchange(error=f"[{place}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
@@ -154,7 +154,7 @@ def _read(
 async def _answers(
     services: ApiContext, batch: Batch, outcomes: Sequence[Taken | RecordError]
 ) -> dict[int, IngestAnswer | RefusedExchange]:
-    """The answer to each record, by its place in the body."""
+    """Return the answer to each record, by its place in the body."""
     found: dict[int, IngestAnswer | RefusedExchange] = {}
     conflicts = 0
     for place, record, notes, outcome in zip(batch.places, batch.records, batch.notes, outcomes, strict=True):

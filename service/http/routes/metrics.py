@@ -28,7 +28,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "driftline_request_seconds",
-            "Time that calls took.",
+            "Duration of calls.",
             ["method", "route"],
             buckets=_BUCKETS,
             registry=self._registry,
@@ -58,7 +58,7 @@ class Metrics:
             self._events.labels(outcome).inc(count)
 
     def text(self, state: EngineState) -> bytes:
-        """Everything, with how the engine is."""
+        """Return all figures, with the state of the engine."""
         now = CollectorRegistry()
         now.register(_Snapshot(_engine(state)))
         return generate_latest(self._registry) + generate_latest(now)
@@ -76,13 +76,11 @@ class _Snapshot(Collector):
 
 def _engine(state: EngineState) -> Iterator[Metric]:
     yield GaugeMetricFamily("driftline_ready", "Whether records are taken.", value=float(state.ready))
-    queues = GaugeMetricFamily("driftline_queue_size", "Records that wait, and sessions with work under way.", labels=["queue"])
+    queues = GaugeMetricFamily("driftline_queue_size", "Waiting records, and sessions with work in progress.", labels=["queue"])
     for name, size in state.queues.items():
         queues.add_metric([name], size)
     calls = CounterMetricFamily("driftline_judge_questions", "Questions to the judge since the start.", labels=["outcome"])
     for outcome, count in state.judge_calls.items():
         calls.add_metric([outcome], count)
     yield from (queues, calls)
-    yield CounterMetricFamily(
-        "driftline_judge_cost_usd", "Cost of the calls, as far as prices are known.", value=state.spent_usd
-    )
+    yield CounterMetricFamily("driftline_judge_cost_usd", "Cost of the calls with known prices.", value=state.spent_usd)

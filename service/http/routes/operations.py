@@ -1,4 +1,4 @@
-"""For those who run the server: is it up, does it take records, how much of what.
+"""Endpoints for operations: health, readiness, metrics.
 
 /healthz and /readyz say nothing else and need no token. /metrics is for operators of every project, and for callers on this very
 machine. What came through a proxy came from elsewhere, whatever the proxy's address.
@@ -24,13 +24,13 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 @router.get("/healthz")
 async def health() -> dict[str, str]:
-    """Whether the process answers."""
+    """Tell whether the process answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses={503: {"description": "It takes no records at the moment"}})
+@router.get("/readyz", responses={503: {"description": "It cannot take records at the moment"}})
 async def readiness(services: Services) -> Response:
-    """Whether records are taken."""
+    """Tell whether the server takes records."""
     state = services.engine.state()
     body: dict[str, Any] = {"ready": state.ready}
     if not state.ready:
@@ -40,7 +40,7 @@ async def readiness(services: Services) -> Response:
 
 @router.get(METRICS, responses=documented(), response_class=Response)
 async def metrics(request: Request, services: Services) -> Response:
-    """Figures in Prometheus' text format."""
+    """Return figures in Prometheus' text format."""
     if not _is_local(request):
         caller: Holder = caller_of(request)
         if caller.kind != "operator":
@@ -50,7 +50,7 @@ async def metrics(request: Request, services: Services) -> Response:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the call comes from this machine, without a proxy between."""
+    """Tell whether the call comes from this machine, without a proxy between."""
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

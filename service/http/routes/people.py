@@ -1,4 +1,4 @@
-"""People beside the judge: their scores, the queue of what is worth a look, and how far all agree."""
+"""Human scores over HTTP: record them, serve the review queue, and measure agreement with the judge."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_
 router = APIRouter(route_class=JsonRoute, tags=["people"])
 PROJECT = f"{API}/{{project}}"
 ScoreId = Annotated[Id, Path(description="Id of the judge's score.")]
-Rater = Annotated[Id | None, Query(description="Name of the rater; by default the operator.")]
-Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED, description="Ids of scores to pass over; may be repeated.")]
-Blind = Annotated[bool, Query(description="Leave the judge's verdict out, so that it cannot bias the score.")]
+Rater = Annotated[Id | None, Query(description="Name of the reviewer; by default the operator.")]
+Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED, description="Ids of scores to skip; may be repeated.")]
+Blind = Annotated[bool, Query(description="Hide the judge's verdict, so that it cannot bias the score.")]
 Since = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
 Until = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
 
 
 class HumanScoreBody(OperatorBody):
-    """What a person says of an exchange."""
+    """A human score of an exchange."""
 
     score: Annotated[int, Field(ge=LOWEST, le=HIGHEST, description="1 (worst) to 5 (best), as in Tier 3.", examples=[4])]
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
-    rater: Id | None = Field(None, description="Name of the rater; by default the operator.")
+    rater: Id | None = Field(None, description="Name of the reviewer; by default the operator.")
 
 
 class HumanScoreAnswer(Answer):
-    """What one person said at one time."""
+    """One person's score at one time."""
 
     rater: str
     score: int
     comment: str | None
     scored_at: Moment
-    counts: bool = Field(description="Whether it is the newest of its rater: that is the one that counts.")
+    counts: bool = Field(description="Whether it is the reviewer's newest score, which is the one that counts.")
 
 
 class HumanScoresAnswer(Answer):
-    """Everything people said of a score, newest first."""
+    """All human scores of an exchange, newest first."""
 
     human_scores: list[HumanScoreAnswer]
     count: int
 
 
 class ReviewItem(Answer):
-    """An exchange that is worth a look: redacted texts, and the judge's verdict unless that was left out."""
+    """An exchange to review: redacted texts, and the judge's verdict unless it is hidden."""
 
     score_id: str
     exchange_id: str
@@ -65,23 +65,23 @@ class ReviewItem(Answer):
     session_id: str
     turn_number: int
     exchange_timestamp: Moment
-    user_message: str | None = Field(description="Null where the exchange has been deleted.")
+    user_message: str | None = Field(description="null if the exchange was deleted.")
     agent_response: str | None
     agent_thinking: str | None
-    pick: Literal["random", "priority"] = Field(description="Drawn from all that was judged, or picked for what it is.")
-    stratum: Literal["anomaly", "unscored", "unsure", "routine"] | None = Field(description="Why it was picked.")
+    pick: Literal["random", "priority"] = Field(description="drawn from all judged exchanges, or picked for a reason.")
+    stratum: Literal["anomaly", "unscored", "unsure", "routine"] | None = Field(description="Reason of the pick.")
     seen_by: int = Field(description="People who have scored it.")
     score: ScoreAnswer | None
 
 
 class ReviewAnswer(Answer):
-    """The next exchange to look at; null when nothing is left for this rater."""
+    """The next exchange to review; null if nothing is left for this reviewer."""
 
     review: ReviewItem | None
 
 
 class EstimateAnswer(Answer):
-    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; numbers only where there are enough labels."""
+    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; null with too few labels."""
 
     state: Literal["enough", "not_enough_labels", "one_category"]
     labels: int
@@ -90,7 +90,7 @@ class EstimateAnswer(Answer):
     kappa: float | None
     low: float | None
     high: float | None
-    bias: float | None = Field(description="Mean of the judge's points less the people's.")
+    bias: float | None = Field(description="Mean of the judge's points minus the people's.")
     bias_low: float | None
     bias_high: float | None
 
@@ -102,13 +102,13 @@ class RaterEstimate(EstimateAnswer):
 
 
 class AgreementAnswer(Answer):
-    """The judge against people, over all and one by one, and people among themselves."""
+    """The judge against people, overall and one by one, and people among themselves."""
 
     project: str
     overall: EstimateAnswer
     raters: list[RaterEstimate]
     between_raters: EstimateAnswer
-    covered: float | None = Field(description="Share of the judged exchanges for which the labels can speak.")
+    covered: float | None = Field(description="Share of the judged exchanges that the labels represent.")
     unjudged: int = Field(description="Labels of exchanges that have no Tier 3 to compare with.")
 
 
@@ -116,7 +116,7 @@ class AgreementAnswer(Answer):
 async def score_by_a_person(
     project: VisibleProject, score_id: ScoreId, body: HumanScoreBody, caller: Reviewer, services: Services
 ) -> OneScoreAnswer:
-    """Score an exchange as a person, beside the judge. Of a rater the newest counts. 409 where the project takes none."""
+    """Record a human score, beside the judge's. The newest of each reviewer counts. 409 if the project takes none."""
     engine = services.engine
     _require_human_scores(services, project)
     known = await _score(services, project, score_id)
@@ -129,7 +129,7 @@ async def score_by_a_person(
 
 @router.get(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404))
 async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScoresAnswer:
-    """List everything people said of a score, newest first."""
+    """List all human scores of an exchange, newest first."""
     await _score(services, project, score_id)
     found = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
     return HumanScoresAnswer(human_scores=[HumanScoreAnswer.model_validate(one) for one in found], count=len(found))
@@ -145,7 +145,7 @@ async def next_review(
     skip: Skip = None,
     blind: Blind = False,
 ) -> ReviewAnswer:
-    """Serve the exchange that is most worth a person's look; one that is skipped comes later. 409 where the project takes no scores."""
+    """Return the exchange most worth reviewing; a skipped one comes later. 409 if the project takes no human scores."""
     _require_human_scores(services, project)
     who = rater or caller.name
     found = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
@@ -156,7 +156,7 @@ async def next_review(
 async def agree(
     project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
 ) -> AgreementAnswer:
-    """Say how far people and the judge agree, and people among themselves."""
+    """Show how far people and the judge agree, and people among themselves."""
     found = await services.ask(lambda cursor: agreement_document(cursor, project, since, until))
     return AgreementAnswer.model_validate(found)
 
@@ -169,9 +169,9 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
 
 
 async def _score(services: ApiContext, project: str, score_id: str) -> Document:
-    """The score; 404 where the project has none of this id."""
+    """Return the score; 404 if the project has none of this id."""
     at = services.score_times.time_of(project, score_id)
     found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
     if found is None:
-        raise ApiError(404, "not_found", "the project has no score of this id")
+        raise ApiError(404, "not_found", "the project has no score with this id")
     return found

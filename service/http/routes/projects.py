@@ -1,4 +1,4 @@
-"""The projects that the caller may see, each with the numbers that tell how it is, in one answer."""
+"""The projects that the caller may see, each with its health figures, in one answer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from service.http.paging import Cursor, NextCursor, Place, page_of
 
 router = APIRouter(tags=["reading"])
 MAX_PROJECTS = 5000
-Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="Maximum number.")]
 Row = dict[str, Any]
 
 
 class RecentAnswer(ProjectAnswer):
-    """The last days up to the newest one with a score. A score of the judge counts one over its chance of being sampled in the means."""
+    """The last days up to the newest one with a score. Means weight a judge's score by one over its sampling chance."""
 
     days: int
-    until: date | None = Field(description="The newest UTC day with a score, which is the last of them; null without one.")
+    until: date | None = Field(description="The last of these days: the newest UTC day with a score; null without one.")
     scores: int
     anomalies: int
     anomaly_rate: Share | None
-    unscored: int = Field(description="Exchanges that a judge should have scored and did not.")
-    unscored_rate: Share | None = Field(description="Of those that a judge should have scored.")
-    unsafe_runs: int = Field(description="Runs unsafe for production, in as many days up to the newest run.")
+    unscored: int = Field(description="Exchanges that the judge failed to score.")
+    unscored_rate: Share | None = Field(description="Their share of those that the judge should have scored.")
+    unsafe_runs: int = Field(description="Runs unsafe for production, in the same number of days up to the newest run.")
     cost_usd: float | None = Field(description="The known costs of judging these exchanges; null without a score.")
     avg_tier1: float | None
     avg_tier2: float | None
@@ -46,40 +46,40 @@ class RecentAnswer(ProjectAnswer):
 
 
 class ProjectCheckAnswer(ProjectAnswer):
-    """The newest check for drift and anomaly spikes. That there is no incident means something only after one."""
+    """The newest check for drift and anomaly spikes. Without one, the absence of incidents means nothing."""
 
     state: CheckState = Field(
-        description="off: the policy does not have the project audited; nothing: it has no scores; never: not checked yet; behind: exchanges "
-        "came since; learning: the history is shorter than a whole baseline's; quiet: nothing found; found: the rules saw something."
+        description="off: the policy switches auditing off; nothing: no scores; never: not checked yet; behind: newer exchanges "
+        "exist; learning: the history is shorter than a full baseline; quiet: nothing found; found: there are findings."
     )
-    checked_at: Moment | None = Field(description="As of when; null before the first one.")
-    days: int | None = Field(description="Over how many days comparable scores reach back, at most baselineDays.")
-    baseline_days: int | None = Field(description="Days that a whole baseline rests on.")
+    checked_at: Moment | None = Field(description="Time of the check; null before the first one.")
+    days: int | None = Field(description="Days of comparable scores, at most baselineDays.")
+    baseline_days: int | None = Field(description="Days of a full baseline.")
 
 
 class ProjectHealthAnswer(ProjectAnswer):
-    """A project and how it is."""
+    """A project and its health."""
 
     project: str
     health: Health = Field(
-        description="critical: by a critical incident; warning: for another of the reasons; unknown: too little came in the last days, or "
-        "nobody has checked it; empty: nothing has come in yet."
+        description="critical: it has a critical incident; warning: another of the reasons; unknown: too few exchanges and runs in "
+        "the last days, or not checked; empty: no exchanges yet."
     )
     reasons: list[Reason] = Field(
-        description="Why it is not healthy: its incidents; in the last days a tenth or more of what a judge should have scored is "
-        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Where there is none of these, too_few: fewer than "
-        f"{ENOUGH} exchanges in the last days and fewer than {ENOUGH} runs; unchecked: nobody has looked for drift since the newest exchange."
+        description="Why it is not healthy: its incidents; in the last days a tenth or more of what the judge should have scored is "
+        "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Without any of these, too_few: fewer than "
+        f"{ENOUGH} exchanges and fewer than {ENOUGH} runs in the last days; unchecked: no check for drift since the newest exchange."
     )
-    enabled: bool = Field(description="Whether the policy has it audited.")
+    enabled: bool = Field(description="Whether the policy has auditing on.")
     exchanges: int
     scores: int
-    scored: int = Field(description="Of the scores, those that every tier asked for has.")
+    scored: int = Field(description="Scores that have every requested tier.")
     anomalies: int
-    simulated: int = Field(description="Of the scores, those that rest on a simulated judge.")
+    simulated: int = Field(description="Scores by a simulated judge.")
     open_incidents: int = Field(description="Confirmed incidents that are open or acknowledged.")
     critical_incidents: int
-    acknowledged_incidents: int = Field(description="Open ones with an owner.")
-    suspected_incidents: int = Field(description="Suspected ones, beside the open ones; they count for nothing.")
+    acknowledged_incidents: int = Field(description="Acknowledged ones, which have an owner.")
+    suspected_incidents: int = Field(description="Suspected ones, in addition; they do not affect the health.")
     runs: int
     last_exchange_at: Moment | None
     last_run_at: Moment | None = Field(description="When the newest run ended.")
@@ -99,11 +99,11 @@ class ProjectsAnswer(Answer):
 async def projects(
     caller: Reader,
     services: Services,
-    health: Annotated[Health | None, Query(description="Only projects that are so.")] = None,
+    health: Annotated[Health | None, Query(description="Only projects in this state.")] = None,
     limit: Limit = 1000,
     cursor: Cursor = None,
 ) -> ProjectsAnswer:
-    """List every project that the caller may see with its health: those with records, and those that have a connection."""
+    """List every project that the caller may see with its health: those with records, and those with a connection."""
     rows = await project_rows(services, caller.project)
     wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
     shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
@@ -111,7 +111,7 @@ async def projects(
 
 
 async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
-    """Every project, or `own`, by name, with its health: rows of the query `projects`, and those that only have a connection yet."""
+    """Return every project, or `own`, by name, with its health: also those that only have a connection."""
     asked = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
     rows = {row["project"]: row for row in await services.ask(lambda asking: query_rows(asking, "projects", asked))}
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
@@ -125,12 +125,12 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
 
 
 async def project_row(services: ApiContext, project: str) -> Row:
-    """One project with its health; that of an empty one where nothing is known of it."""
+    """Return one project with its health; that of an empty one if it is unknown."""
     return row_of(services, project, await project_rows(services, project))
 
 
 def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
-    """The one row that was found of a project, or that of an empty one."""
+    """Return the one row of a project, or that of an empty one."""
     enabled = services.engine.policy.for_project(project).settings.enabled
     return rows[0] if rows else with_health({"project": project, **EMPTY_PROJECT, "enabled": enabled})
 

@@ -1,4 +1,4 @@
-"""SQL of analysts' own, answered from a snapshot by a process of its own; see docs/sql.md for what there is to ask."""
+"""SQL for analysts, answered from a snapshot in a separate process; docs/sql.md describes the views."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ParameterName = Annotated[str, StringConstraints(pattern="^[A-Za-z_][A-Za-z0-9_]
 
 
 class QueryBody(OperatorBody):
-    """A statement that reads, and how its answer is wanted."""
+    """A read-only statement, and the format of its answer."""
 
     sql: Annotated[Text, StringConstraints(min_length=1, max_length=MAX_SQL)] = Field(
-        description="One statement that reads; `$name` stands for a parameter."
+        description="One read-only statement; `$name` stands for a parameter."
     )
     format: Literal["json", "csv", "arrow", "parquet"] = "json"
-    limit: Annotated[int, Field(ge=1, le=MAX_ROWS, description="At most so many rows.")] = DEFAULT_ROWS
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS, description="Maximum number of rows.")] = DEFAULT_ROWS
     parameters: dict[ParameterName, Scalar | list[Scalar]] = Field(
         {}, max_length=MAX_PARAMETERS, description="Values by name; a date is a text that the statement casts."
     )
@@ -64,14 +64,14 @@ class ColumnAnswer(Answer):
     """A column of an answer."""
 
     name: str
-    type: str = Field(description="DuckDB's name of it.", examples=["DOUBLE"])
+    type: str = Field(description="Type, as DuckDB names it.", examples=["DOUBLE"])
 
 
 class QueryAnswer(Answer):
-    """What a statement answered, as JSON."""
+    """The answer to a statement, as JSON."""
 
     columns: list[ColumnAnswer]
-    rows: list[dict[str, Any]] = Field(description="One object a row.")
+    rows: list[dict[str, Any]] = Field(description="One object per row.")
     row_count: int
     truncated: bool = Field(description="Whether there are more rows than the limit.")
     as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = Field(description="Time of the snapshot.")
@@ -85,11 +85,10 @@ _OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryAns
 @router.post(
     f"{API}/query",
     response_model=QueryAnswer,
-    responses=documented(400, 408, 413, 415)
-    | {200: {"description": "The rows, in the format that was asked for", "content": _OTHERS}},
+    responses=documented(400, 408, 413, 415) | {200: {"description": "The rows, in the requested format", "content": _OTHERS}},
 )
 async def query(body: QueryBody, _: Querier, request: Request) -> Response:
-    """Answer one SQL statement that reads, over a snapshot with every record in its latest revision and views to read them by.
+    """Run one read-only SQL statement over a snapshot: every record in its latest revision, with views to read them by.
 
     Besides JSON there are CSV, Arrow and Parquet; what JSON says beside the rows is then in the headers X-Driftline-Rows,
     X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
@@ -102,7 +101,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     except QueryError as error:
         raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
     except StoreError:
-        raise ApiError(503, "no_snapshot", "there is no snapshot to ask at the moment", {"Retry-After": "30"}) from None
+        raise ApiError(503, "no_snapshot", "there is no snapshot at the moment", {"Retry-After": "30"}) from None
     return _response(answer, body.format, time.monotonic() - began)
 
 
@@ -125,7 +124,7 @@ def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Re
 
 
 async def _while_wanted(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
-    """What the work comes to, as long as the client is there; ClientGone, and the work cancelled, when it goes away."""
+    """Return the result of the work while the client is there; ClientGone, and the work cancelled, if it leaves."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)

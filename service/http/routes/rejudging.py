@@ -1,4 +1,4 @@
-"""Judging again what stayed unscored, while the server has the database."""
+"""Judging unscored exchanges again, while the server has the database."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ router = APIRouter(route_class=JsonRoute, tags=["judging"])
 
 @router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
 async def rejudge(_: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
-    """Ask for the exchanges of a project that stayed unscored to be judged again; each session's cap holds. 409 without a judge."""
+    """Judge the unscored exchanges of a project again, in the background; each session's cap holds. 409 without a judge."""
     wanted = body or RejudgeBody()
     if not services.engine.has_judge:
-        raise ApiError(409, "no_judge", "this server has no judge to ask")
+        raise ApiError(409, "no_judge", "this server has no judge")
     with durable_or_refused():
         return Requested(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))

@@ -1,4 +1,4 @@
-"""Deleting: what has become too old, and whatever belongs to a session or a connection whose erasure is asked for."""
+"""Deletion over HTTP: records past their retention, and all records of a session or connection on request."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ MAX_COMMENT = 2000
 
 
 class RetentionBody(OperatorBody):
-    """For how long to keep; left out, it is for as long as the policy says for each project."""
+    """The days to keep; by default, those of each project's policy."""
 
     retention_days: Days | None = Field(None, alias="retentionDays", examples=[90])
 
 
 class PurgedAnswer(Answer):
-    """What was deleted."""
+    """The deleted records."""
 
     exchanges_purged: int = Field(examples=[1200])
     scores_purged: int = Field(examples=[1200])
     cutoff_date: datetime | None = Field(
-        description="Records from before this moment are deleted, in projects without a retention of their own; null: none are."
+        description="Older records are deleted, in projects without their own retention; null: none are."
     )
 
 
 class ErasureBody(OperatorBody):
-    """Whose records are to be erased: a session's, or without a session id all of a connection."""
+    """The session to erase, or without a session id the whole connection."""
 
     connection: ConnectionName = Field(examples=["north"])
     session_id: Id | None = Field(
@@ -57,7 +57,7 @@ class ErasureBody(OperatorBody):
 
 
 class ErasureAnswer(Answer):
-    """An erasure, and what was done of it."""
+    """An erasure, and its progress."""
 
     id: str
     connection: str
@@ -65,16 +65,16 @@ class ErasureAnswer(Answer):
     requested_by: str = Field(examples=["root"])
     comment: str | None
     requested_at: datetime
-    erased_at: datetime | None = Field(description="null: it waits until the record has come back from Kafka.")
-    deleted: dict[str, int] = Field(description="Rows that were deleted or blackened, by table.", examples=[{"exchanges": 3}])
-    replays: list[str] = Field(description="Replays that were deleted because they held any of it.")
+    erased_at: datetime | None = Field(description="null: waiting for the record to return from Kafka.")
+    deleted: dict[str, int] = Field(description="Rows deleted or redacted, by table.", examples=[{"exchanges": 3}])
+    replays: list[str] = Field(description="Replays deleted because they held some of the records.")
 
 
 class ErasedAnswer(Answer):
-    """An erasure, and what it does not reach."""
+    """An erasure, and the copies that it does not reach."""
 
     erasure: ErasureAnswer
-    remains: list[str] = Field(description="Copies that are not erased, and what to do about them.")
+    remains: list[str] = Field(description="Copies that were not erased, and what to do about them.")
 
 
 class ErasuresAnswer(Answer):
@@ -87,7 +87,7 @@ class ErasuresAnswer(Answer):
 
 @router.post(f"{API}/retention/run", responses=documented(400, 408, 413, 415))
 async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgedAnswer:
-    """Delete exchanges, events and scores that happened too long ago, and what belongs to them; baselines and incidents stay.
+    """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
 
     `retentionDays` counts for every project in place of what the policy says.
     """
@@ -105,7 +105,7 @@ async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody |
 
 @router.post(f"{API}/erasures", status_code=202, responses=documented(400, 408, 413, 415))
 async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> ErasedAnswer:
-    """Erase everything of a session or a connection, for good: what comes of it later is not taken any more."""
+    """Erase all records of a session or a connection for good; later records of it are refused."""
     engine = services.engine
     name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None
@@ -131,7 +131,7 @@ def list_erasures(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> ErasuresAnswer:
-    """List what was asked to be erased, newest first, and what was done of it."""
+    """List the requested erasures and their progress, newest first."""
     listed = [one for one in erasures(services.engine.store) if cursor is None or _place(one) < cursor]
     shown, following = page_of(listed, limit, _place)
     return ErasuresAnswer(erasures=[_answer(one) for one in shown], count=len(shown), next_cursor=following)

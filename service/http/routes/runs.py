@@ -1,4 +1,4 @@
-"""Finished runs of a project and what was found in each: verdict, failures with evidence, causal graph."""
+"""Finished runs of a project and their diagnoses: verdict, failures with evidence, causal graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RunId = Annotated[str, Path(pattern="^run_[0-9]{3,18}$", description="Id of the 
 
 
 class RunAnswer(Answer):
-    """A finished run, that is a session that was closed."""
+    """A finished run: a session that has ended."""
 
     run_id: str = Field(examples=["run_001"])
     project: str
@@ -32,9 +32,9 @@ class RunAnswer(Answer):
     started_at: Moment | None
     ended_at: Moment | None
     closed_at: Moment
-    readiness_level: str = Field(description="The verdict: go by it first.", examples=["unsafe_for_production"])
+    readiness_level: str = Field(description="The verdict: look at it first.", examples=["unsafe_for_production"])
     trust_score: float | None = Field(
-        description=f"{LOWEST_TRUST} to 100, for penalties have limits; null without evidence. It tells runs of one readiness apart."
+        description=f"{LOWEST_TRUST} to 100, because penalties are limited; null without evidence. It ranks runs of the same readiness."
     )
     primary_failure_type: str | None
     primary_severity: str | None
@@ -68,10 +68,10 @@ async def runs(_: Reader, project: VisibleProject, services: Services, limit: Li
 
 @router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
 async def run(_: Reader, project: VisibleProject, services: Services, run_id: RunId, response: Response) -> OneRunAnswer:
-    """One run with its diagnosis: what failed, by which events, what led to what."""
+    """Return one run with its diagnosis: failures, their events, and the causal graph."""
     found = await services.ask(lambda cursor: run_document(cursor, project, run_id))
     if found is None:
-        raise ApiError(404, "not_found", "the project has no run of this id")
+        raise ApiError(404, "not_found", "the project has no run with this id")
     # The evidence quotes what agents were told and did.
     response.headers["Cache-Control"] = "no-store"
     return OneRunAnswer(run=RunAnswer.model_validate(found[0]), diagnosis=found[1])

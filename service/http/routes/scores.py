@@ -27,15 +27,15 @@ PROJECT = f"{API}/{{project}}"
 
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
 To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
-Since = Annotated[QueryMoment | None, Query(description="Only what was scored, or scored again, at or after this time.")]
+Since = Annotated[QueryMoment | None, Query(description="Only exchanges scored, or scored again, at or after this time.")]
 Session = Annotated[Id | None, Query(description="Only exchanges of this session.")]
 ScoreId = Annotated[Id, Path(description="Id of the score.")]
 
 
 def require_window(start: datetime | None, end: datetime | None) -> None:
-    """400 when a window ends before it begins."""
+    """Refuse with 400 a window that ends before it begins."""
     if start is not None and end is not None and start > end:
-        raise ApiError(400, "invalid", "from: lies after to")
+        raise ApiError(400, "invalid", "from: must not be after to")
 
 
 def _wanted(
@@ -80,16 +80,16 @@ async def anomalies(_: Reader, project: VisibleProject, services: Services, aske
 
 @router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
 async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScoreAnswer:
-    """One score, as it is now."""
+    """Return one score in its latest revision."""
     found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
     if found is None:
-        raise ApiError(404, "not_found", "the project has no score of this id")
+        raise ApiError(404, "not_found", "the project has no score with this id")
     return OneScoreAnswer(score=ScoreAnswer.model_validate(found))
 
 
 @router.get(f"{PROJECT}/summary", responses=documented(404))
 async def summary(_: Reader, project: VisibleProject, services: Services) -> SummaryAnswer:
-    """Say where a project stands: what became of its exchanges, means of the tiers, what is open."""
+    """Return the state of a project: outcomes of its exchanges, means of the tiers, open incidents."""
     version = services.engine.policy.for_project(project).methodology.version
     baseline = baseline_document(await services.watch.baseline(project), version)
     return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project, baseline)))
@@ -97,14 +97,14 @@ async def summary(_: Reader, project: VisibleProject, services: Services) -> Sum
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
 async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
-    """The banner that an agent is shown when its session starts, with the settings in force."""
+    """Return the banner for an agent at the start of its session, with the settings in force."""
     settings = services.engine.policy.for_project(project).settings
     row = await project_row(services, project)
     return banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row))
 
 
 async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[ScoreAnswer], str | None]:
-    """A page of scores, and the cursor of the next one."""
+    """Return a page of scores, and the cursor of the next one."""
     one_more = dataclasses.replace(asked, limit=asked.limit + 1)
     documents = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
     shown, following = page_of(documents, asked.limit, score_place)
@@ -112,6 +112,6 @@ async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[li
 
 
 def score_place(document: Document) -> Place:
-    """Where a score stands among those of its project."""
+    """Return the place of a score among those of its project."""
     turn = document["turnNumber"]
     return Place(datetime.fromisoformat(document["exchangeTimestamp"]), document["id"], -1 if turn is None else turn)

@@ -1,4 +1,4 @@
-"""Sessions as their senders see them: a sign of life, and the end."""
+"""Sessions for their senders: signs of life, and the end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ router = APIRouter(route_class=JsonRoute, tags=["sessions"])
 
 @router.post(f"{API}/heartbeat", responses=documented(400, 404, 408, 413, 415))
 async def heartbeat(body: SessionBody, caller: Caller, services: Services) -> Done:
-    """Note that a session is alive."""
+    """Record a sign of life of a session."""
     engine = services.engine
     owner = _owner(services, caller, body.connection)
     if owner is None:
-        raise ApiError(404, "not_found", "connection: there is none of this name")
+        raise ApiError(404, "not_found", "connection: there is no connection with this name")
     project, now = require_audit(engine, owner), engine.now()
     sign = Heartbeat(
         connection=owner.name, project=project, agent=owner.agent, session_id=body.session_id, occurred_at=now, ingested_at=now
@@ -50,15 +50,15 @@ async def finalize(
     name = owner.name if owner else given if caller.project is None else None
     with durable_or_refused():
         if name is None or not await services.engine.finalize(name, session_id):
-            raise ApiError(404, "not_found", "there is no session of this id in the connection")
+            raise ApiError(404, "not_found", "the connection has no session with this id")
     return Done()
 
 
 def _owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:
-    """The connection that is meant: the caller itself, or the one an operator names and may see; None where there is none."""
+    """Return the connection: the caller itself, or the one an operator names and may see; None if there is none."""
     if caller.kind == "connection":
         return caller
     if connection is None:
-        raise ApiError(400, "invalid", "connection: is missing; an operator says whose session it is")
+        raise ApiError(400, "invalid", "connection: is missing; an operator must name the session's connection")
     owner = services.access.holder("connection", connection)
     return owner if owner and caller.project in (None, owner.project) else None

@@ -25,19 +25,19 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class SessionAnswer(Answer):
-    """A session that is watched."""
+    """An open session."""
 
     session_id: str
     project: str
     status: Status = Field(description="green up to one interval without a sign of life, yellow up to three, red beyond.")
-    last_received: Moment = Field(description="When its last sign of life was taken in.")
+    last_received: Moment = Field(description="Time of its last sign of life.")
     missed_intervals: int
-    elapsed_ms: int = Field(description="Milliseconds of silence, as far as this server listened.")
+    elapsed_ms: int = Field(description="Milliseconds of silence while this server was running.")
     connection: str
 
 
 class TelemetryAnswer(Answer):
-    """Sessions that are watched, the longest silent first."""
+    """Open sessions, the longest silent first."""
 
     sessions: list[SessionAnswer]
     count: int
@@ -53,7 +53,7 @@ async def telemetry(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> TelemetryAnswer:
-    """List the sessions that are open, with how long nothing was heard of each; the longest silent first."""
+    """List the open sessions with how long each has been silent, the longest silent first."""
     if project is not None:
         require_project(caller, project)
     engine = services.engine

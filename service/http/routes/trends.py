@@ -33,7 +33,7 @@ class DayAnswer(ProjectAnswer):
     avg_tier2: float | None
     avg_tier2_5: float | None
     avg_tier3: float | None
-    weighted_tier2: float | None = Field(description="Each exchange counts one over its chance of being sampled.")
+    weighted_tier2: float | None = Field(description="Each exchange is weighted by one over its sampling probability.")
     weighted_tier2_5: float | None
     weighted_tier3: float | None
     anomaly_count: int
@@ -49,7 +49,7 @@ class TrendsAnswer(ProjectAnswer):
 
 
 class WrapAnswer(ProjectAnswer):
-    """Which steps of a wrap-up the last exchanges of a session show."""
+    """The steps of a wrap-up that the last exchanges of a session show."""
 
     session_id: str
     connection: str
@@ -70,7 +70,7 @@ class WrapsAnswer(ProjectAnswer):
 
 
 class SamplingAnswer(ProjectAnswer):
-    """Exchanges of one sampling reason that came to one end."""
+    """Exchanges of one sampling reason and one outcome."""
 
     sampling_reason: str = Field(examples=["routine_sample"])
     disposition: str = Field(examples=["scored"])
@@ -82,7 +82,7 @@ class SamplingAnswer(ProjectAnswer):
 
 
 class SamplingMixAnswer(ProjectAnswer):
-    """Sampled exchanges, and why, the most frequent first."""
+    """Sampled exchanges by reason, the most frequent first."""
 
     project: str
     mix: list[SamplingAnswer]
@@ -93,9 +93,9 @@ async def trends(
     _: Reader,
     project: VisibleProject,
     services: Services,
-    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to today, which is not over.")] = "14d",
+    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to today, which is incomplete.")] = "14d",
 ) -> TrendsAnswer:
-    """Say day by day how a project does, by the days of its exchanges, whenever they were scored."""
+    """Return a project's figures by day of its exchanges, whenever they were scored."""
     # Exchanges may be of tomorrow where a clock is off: today is whole.
     end = _next_midnight(services.engine.now())
     asked = {"project": project, "as_of": end, "days": int(window.removesuffix("d"))}
@@ -107,7 +107,7 @@ async def trends(
 async def wrap_quality(
     _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
 ) -> WrapsAnswer:
-    """Say how sessions ended: which steps of a wrap-up they show. Empty where the policy switches it off."""
+    """Show how sessions ended: the steps of a wrap-up in each. Empty if the policy switches it off."""
     policy = services.engine.policy
     rows = await services.ask(lambda asked: wrap_page(asked, policy, project, limit + 1, after(cursor)))
     shown, following = page_of(rows, limit, session_place)
@@ -118,7 +118,7 @@ async def wrap_quality(
 async def sampling(
     _: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None
 ) -> SamplingMixAnswer:
-    """Say which exchanges of a project were judged or left out, and why."""
+    """Count the exchanges of a project that were judged or left out, by reason."""
     require_window(start, end)
     asked = {"project": project, "from": start or EARLIEST, "to": end or LATEST}
     rows = await services.ask(lambda cursor: query_rows(cursor, "project_sampling", asked))
@@ -129,7 +129,7 @@ async def sampling(
 
 
 def session_place(row: Mapping[str, Any]) -> Place:
-    """Where a session stands among those of its project: by its last exchange."""
+    """Return the place of a session among those of its project: by its last exchange."""
     return Place(row["last_at"], f"{row['connection']}/{row['session_id']}")
 
 

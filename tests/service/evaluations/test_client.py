@@ -118,14 +118,14 @@ def test_what_the_server_refuses_is_said_in_its_words(
     assert (2, True) == (code, "401 the token is wrong, expired or revoked" in err)
     monkeypatch.setenv("DRIFTLINE_TOKEN", home.connection("north"))
     code, _, err = driftline(*BASE, "--server", url)
-    assert "403 this takes the token of an operator" in err
+    assert "403 this needs the token of an operator" in err
     monkeypatch.setenv("DRIFTLINE_TOKEN", home.operator())
     code, _, err = driftline(*BASE[:5], "--session", "nobody", "--server", url)
     assert "400 there is no session 'nobody'" in err
     code, _, err = driftline(*BASE, "--server", url)
-    assert (2, True) == (code, "Say --yes, or --dry-run" in err)
+    assert (2, True) == (code, "Use --yes to pay, or --dry-run" in err)
     code, _, err = driftline(*BASE, "--server", url, "--db", "driftline.duckdb")
-    assert (2, True) == (code, "--server goes without --db and --policy" in err)
+    assert (2, True) == (code, "--server cannot be used with --db or --policy" in err)
     assert home.operator() not in err
 
 
@@ -263,7 +263,7 @@ def test_the_command_asks_before_it_sends_a_token_in_plain_text(
     code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
     assert (2, "", True) == (code, out, "could read the token" in err)
     code, _, err = driftline(*BASE, "--insecure")
-    assert (2, True) == (code, "--insecure goes with --server" in err)
+    assert (2, True) == (code, "--insecure needs --server" in err)
 
 
 def test_only_this_machine_is_loopback() -> None:

@@ -276,7 +276,7 @@ def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, a
         response = call("GET", f"/api/audit/{project}/summary", root)
         return response.status_code, response.json().get("error")
 
-    empty = "there is no project {}; nothing is stored yet"
+    empty = "there is no project {}; there are no projects yet"
     assert [(404, empty.format(name)) for name in ("stored", "connected")] == [told("stored"), told("connected")]
     put(store, "scores", history(fallen(0), 1, end=NOW))
     access.add(Holder("connection", "north", "connected"))
@@ -305,7 +305,7 @@ def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
 
     assert [] == wrong(GUARDED, told, lambda *_: (400, "invalid"))
     answer = ask(("GET", "/api/audit/{project}/costs"), tokens.root, "?by=day&projekt=ops").json()["error"]
-    assert answer.startswith("projekt: is no parameter here; this call takes ")
+    assert answer.startswith("projekt: unknown parameter; this call takes ")
     assert "by" in answer
 
 

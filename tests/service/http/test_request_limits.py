@@ -97,10 +97,10 @@ def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: 
 @pytest.mark.parametrize(
     ("method", "path", "words"),
     [
-        ("GET", "/nowhere", "there is nothing at this path"),
-        ("GET", INGEST, "GET is not taken here"),
-        ("POST", "/healthz", "POST is not taken here"),
-        ("X-MADE-UP", "/healthz", "this method is not taken here"),
+        ("GET", "/nowhere", "this path does not exist"),
+        ("GET", INGEST, "GET is not allowed here"),
+        ("POST", "/healthz", "POST is not allowed here"),
+        ("X-MADE-UP", "/healthz", "this method is not allowed here"),
     ],
 )
 def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
@@ -129,7 +129,7 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
         response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert (500, "internal") == (response.status_code, response.json()["code"])
     request_id = response.headers["x-request-id"]
-    assert f"internal error; the log has it under {request_id}" == response.json()["error"]
+    assert f"internal error; see {request_id} in the server's log" == response.json()["error"]
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert (request_id, INGEST) == (fault.request_id, fault.route)
     assert "secret path" in str(fault.exc_info)

@@ -96,7 +96,10 @@ def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, excha
 def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Call, tokens: Tokens) -> None:
     """An answer has to be writable, whatever was sent."""
     response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
-    assert (400, True) == (response.status_code, response.json()["error"].startswith(f"{REPAIRED}: is no field of this call"))
+    assert (400, True) == (
+        response.status_code,
+        response.json()["error"].startswith(f"{REPAIRED}: is not a field of this call"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,10 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ([], "a Bearer token is needed: Authorization: Bearer dl_…"),
-        ([b"Basic dXNlcjpwYXNz"], "a Bearer token is needed: Authorization: Bearer dl_…; no other scheme is taken"),
+        ([], "a Bearer token is required: Authorization: Bearer dl_…"),
+        ([b"Basic dXNlcjpwYXNz"], "a Bearer token is required: Authorization: Bearer dl_…; no other scheme is accepted"),
         ([b"Bearer dl_wrong"], "the token is wrong, expired or revoked"),
-        ([b"Bearer a", b"Bearer b"], "Authorization: is there more than once"),
+        ([b"Bearer a", b"Bearer b"], "Authorization: must be given once"),
     ],
 )
 def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:

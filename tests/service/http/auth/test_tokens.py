@@ -26,7 +26,7 @@ def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
     answer = call("POST", f"{CONNECTIONS}/north/revoke", tokens.root, json={"prefix": tokens.ops[:15]})
 
     assert 400 == answer.status_code
-    assert answer.json()["error"].startswith("prefix: is no field")
+    assert answer.json()["error"].startswith("prefix: is not a field")
     assert 200 == call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"}).status_code
 
 
@@ -100,7 +100,7 @@ def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) 
 
     assert (400, True) == (
         answer.status_code,
-        answer.json()["error"].startswith("scopes: query is for operators of every project"),
+        answer.json()["error"].startswith("scopes: query is only for operators of every project"),
     )
 
 
@@ -126,10 +126,10 @@ def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> No
         (CONNECTIONS, {"name": "west"}, (400, "project: is missing")),
         (OPERATORS, {"name": "west", "scopes": []}, (400, "scopes: must hold 1 or more")),
         (OPERATORS, {"name": "west", "scopes": ["root"]}, (400, "scopes[0]: ")),
-        (f"{CONNECTIONS}/nobody/rotate", {}, (404, "no connection of this name")),
+        (f"{CONNECTIONS}/nobody/rotate", {}, (404, "no connection with this name")),
         (f"{CONNECTIONS}/north/rotate", {"graceHours": -1}, (400, "graceHours: must be 0 or more")),
         (f"{CONNECTIONS}/north/revoke", {"token": "north"}, (400, "token: must be of the form")),
-        (f"{OPERATORS}/nobody/revoke", {}, (404, "no operator of this name")),
+        (f"{OPERATORS}/nobody/revoke", {}, (404, "no operator with this name")),
     ],
 )
 def test_what_cannot_be_done_is_said_by_the_field(

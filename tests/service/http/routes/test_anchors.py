@@ -91,7 +91,7 @@ def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens
         ({"exchangeIds": ["nothing"]}, "has none of this id"),
         ({"exchangeIds": ["w:1"]}, "has none of this id"),
         ({"exchangeIds": []}, "exchangeIds: "),
-        ({"exchangeIds": ["s1:1"], "count": 3}, "give one or the other"),
+        ({"exchangeIds": ["s1:1"], "count": 3}, "give either exchangeIds or count"),
         ({"count": 0}, "count: "),
         ({"count": 501}, "count: "),
         ({"count": "2"}, "count: "),

@@ -132,7 +132,7 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens
     ("event_id", "words"),
     [
         (None, "events[1]: the log has another event at place 6 of the session (first_seq 5)"),
-        ("own", "events[1].event_id: the log has an event of this id with another content (it differs in n)"),
+        ("own", "events[1].event_id: the log has an event with this id and other content (it differs in n)"),
     ],
 )
 def test_a_conflict_names_what_tells_the_event(call: Call, tokens: Tokens, event_id: str | None, words: str) -> None:

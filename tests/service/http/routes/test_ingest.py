@@ -88,8 +88,8 @@ def test_another_content_under_a_known_id_is_a_conflict(
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
     assert (409, "conflict") == (response.status_code, response.json()["code"])
     assert (
-        "exchange.id: the log has an exchange of this id with another content, or of another session "
-        "(it differs in exchange.agent_response.content). What it has stays; send another exchange under another id"
+        "exchange.id: the log has an exchange with this id and other content, or of another session "
+        "(it differs in exchange.agent_response.content). That one is kept; send another exchange under another id"
     ) == response.json()["error"]
     assert [("It is done.",)] == stored(store, "agent_response")
 

@@ -138,7 +138,7 @@ def test_a_misspelt_session_erases_no_connection(
 
     for name in ("session", "SessionId", "sesionId"):
         answer = call("POST", ERASURES, tokens.root, json={"connection": "north", name: "s1"})
-        assert (400, True) == (answer.status_code, answer.json()["error"].startswith(f"{name}: is no field"))
+        assert (400, True) == (answer.status_code, answer.json()["error"].startswith(f"{name}: is not a field"))
 
     assert ["s1:1"] == exchanges(engine.store)
 
