@@ -1,4 +1,4 @@
-"""What commands say of themselves, read from their source: to list them all, none has to be loaded."""
+"""Summaries of commands, read from their source, so that a list of all commands loads none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def summary_of(module: str, name: str) -> str:
-    """The docstring of a command's function, or the help of a group of commands: what `--help` shows of it in the list."""
+    """Return the docstring of a command's function, or the help of a group: the line that `--help` lists for it."""
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         return ""

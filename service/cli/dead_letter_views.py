@@ -1,4 +1,4 @@
-"""Dead letters on a terminal. Their bytes are what was sent: text is shown line by line, anything else as a hex dump."""
+"""Dead letters on a terminal: text line by line, any other bytes as a hex dump."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED = 12
 
 
 def letters_view(reasons: Sequence[Row], letters: Sequence[Row]) -> RenderableType:
-    """How many there are for each reason, then the newest of them."""
+    """Show the number of letters per reason, then the newest of them."""
     total = sum(row["letters"] for row in reasons)
     counts = table(["letters", "stage", "reason", "first", "last"], map(_reason_cells, reasons), right=["letters"])
     heading = Text(
@@ -50,13 +50,13 @@ def letters_view(reasons: Sequence[Row], letters: Sequence[Row]) -> RenderableTy
 
 
 def place_of(row: Row) -> str:
-    """Topic, partition and offset, or file and line."""
+    """Return topic, partition and offset, or file and line."""
     source = plain(row["source"], 80)
     return f"{source}:{row['position']}" if row["partition"] is None else f"{source}[{row['partition']}] at {row['position']}"
 
 
 def letter_view(found: Found, way: Return | Stays) -> RenderableType:
-    """Everything about one letter: place, reason, what a retry would do, and its bytes."""
+    """Show everything about one letter: place, reason, what a retry would do, and its bytes."""
     letter = found.letter
     fields = {
         "id": letter.dead_letter_id,
@@ -73,49 +73,49 @@ def letter_view(found: Found, way: Return | Stays) -> RenderableType:
 
 
 def letter_document(found: Found, way: Return | Stays) -> dict[str, Any]:
-    """A letter for scripts: its fields, its bytes as text where they are some and as hexadecimal in any case."""
+    """Return a letter for scripts: its fields, its bytes in hexadecimal, and as text if they are text."""
     text = _as_text(found.letter.body)
     told = fields_of(found.letter) | {"body": text, "body_hex": found.letter.body.hex()}
     return told | {"whole": is_whole(found.letter), "retried_at": found.retried_at, "retry": fate_of(found, way)}
 
 
 def fields_of(letter: DeadLetter) -> dict[str, Any]:
-    """The fields of a letter by name."""
+    """Return the fields of a letter by name."""
     return {name: getattr(letter, name) for name in letter.__struct_fields__}
 
 
 def kept(letter: DeadLetter) -> str:
-    """How much of the bytes there is."""
+    """Say how much of the bytes was kept."""
     if is_whole(letter):
-        return "all kept as they came"
+        return "all stored unchanged"
     if len(letter.body) < letter.size:
-        return f"{len(letter.body):,} kept, without secrets"
-    return "kept without secrets, or not what the digest is of"
+        return f"{len(letter.body):,} stored, without secrets"
+    return "stored without secrets, or different from the digest"
 
 
 def fate_of(found: Found, way: Return | Stays) -> str:
-    """What a retry would do, or when it was done."""
+    """Say what a retry would do, or when it was done."""
     if found.retried_at is not None:
-        return f"put back {found.retried_at:%Y-%m-%d %H:%M:%S}"
+        return f"done at {found.retried_at:%Y-%m-%d %H:%M:%S}"
     if isinstance(way, Stays):
-        return f"stays: {way.reason}"
-    return f"can go back, as {_with_article(type(way.record).__name__)} onto {way.topic}"
+        return f"not possible: {way.reason}"
+    return f"possible, as {_with_article(type(way.record).__name__)} onto {way.topic}"
 
 
 def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
-    """What a retry came to, letter by letter while they are few, and in one sentence at the end."""
+    """Say what a retry did, letter by letter while they are few, and in one sentence at the end."""
     for stay in outcome.stays[:_NAMED]:
-        yield f"{stay.letter.dead_letter_id[:8]} stays: {plain(stay.reason, 400)}"
+        yield f"{stay.letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
     if len(outcome.stays) > _NAMED:
-        yield f"… and {len(outcome.stays) - _NAMED} more stay"
+        yield f"… and {len(outcome.stays) - _NAMED} more not retried"
     for one in done:
-        yield f"{one[:8]} was put back before"
-    said = f"{counted(len(outcome.returned), 'dead letter')} put back, {len(outcome.stays)} left where they are"
-    yield f"{said}; {counted(outcome.again, 'record')} set aside again" if outcome.again else said
+        yield f"{one[:8]} was retried before"
+    said = f"{counted(len(outcome.returned), 'dead letter')} retried, {len(outcome.stays)} not retried"
+    yield f"{said}; {counted(outcome.again, 'record')} refused again" if outcome.again else said
 
 
 def outcome_document(outcome: Outcome, done: Sequence[str]) -> dict[str, Any]:
-    """The same for scripts."""
+    """Return the outcome of a retry for scripts."""
     return {
         "put_back": [
             {"id": one.letter.dead_letter_id, "topic": one.topic, "record": type(one.record).__name__}
@@ -128,7 +128,7 @@ def outcome_document(outcome: Outcome, done: Sequence[str]) -> dict[str, Any]:
 
 
 def body_lines(body: bytes) -> Iterator[str]:
-    """The bytes as lines that can do a terminal no harm: of a text its lines, else a hex dump of the first bytes."""
+    """Return the bytes as lines that are harmless on a terminal: the lines of a text, else a hex dump of the first bytes."""
     if not body:
         yield "(no bytes)"
     elif (text := _as_text(body)) is not None:
@@ -146,7 +146,7 @@ def body_lines(body: bytes) -> Iterator[str]:
 
 
 def _as_text(body: bytes) -> str | None:
-    """The bytes as text; None where they are none, or hold control characters as only binary data does."""
+    """Return the bytes as text; None if they are not text, or hold control characters as only binary data does."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

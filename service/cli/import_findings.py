@@ -22,11 +22,11 @@ from streams.watch.checking import Checked
 AGENTS_NAMED = 5
 """Agents whose failures are named; the others are counted."""
 UNSAFE_SHARE = 0.2
-"""Part of an agent's runs from which unsafe ones say more of the thresholds than of the agent, until a person has looked."""
+"""Share of an agent's runs above which unsafe ones say more about the thresholds than about the agent."""
 
 
 def import_findings(workspace: Workspace, checked: list[Checked], program: str) -> Iterator[RenderableType]:
-    """Lines on the runs of the project that an import filled, on its drift, and commands that show more.
+    """Return lines on the runs of the project that an import filled, on its drift, and commands that show more.
 
     `checked` is what a check of the project found; `program` is how the reader starts the command line.
     """
@@ -35,7 +35,7 @@ def import_findings(workspace: Workspace, checked: list[Checked], program: str) 
     agents = query_rows(cursor, "readiness_counts", {"project": project})
     if not agents:
         yield heading("In short")
-        yield "No session has ended yet, so there is no run to diagnose: driftline finalize SESSION ends one."
+        yield "No session has ended yet, so there is no run to diagnose. driftline finalize SESSION ends one."
         return
     yield heading(f"In short, checked as of {moment_words(workspace.now())}")
     yield _runs_line(agents)
@@ -58,7 +58,7 @@ def _runs_line(agents: list[dict[str, Any]]) -> str:
 
 
 def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]]) -> Iterator[str]:
-    """What goes wrong with each agent, those with the most unsafe runs first."""
+    """Return the failures of each agent, the agents with the most unsafe runs first."""
     found: dict[str, list[str]] = {}
     for row in query_rows(cursor, "failures_by_agent", {"project": project}):
         critical = f", {row['critical']} critical" if row["critical"] else ""
@@ -68,7 +68,7 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
         name = row["agent"] or ""
         yield f"{plain(name, 64) or 'runs without an agent'} ({counted(row['runs'], 'run')}): {'; '.join(found[name])}"
     if len(failing) > AGENTS_NAMED:
-        yield f"… and {counted(len(failing) - AGENTS_NAMED, 'agent')} more with failures"
+        yield f"… and {counted(len(failing) - AGENTS_NAMED, 'agent')} more agents with failures"
 
 
 def _drift_lines(project: str, checked: list[Checked]) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _drift_lines(project: str, checked: list[Checked]) -> Iterator[str]:
 def _steps(
     cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]], database: str
 ) -> Iterator[tuple[str, str]]:
-    """Commands that show more, each with what it shows."""
+    """Return commands that show more, each with what it shows."""
     (worst,) = worst_runs(cursor, project, Wanted(), None, 1)
     is_failing = any(row["unsafe"] or row["review"] for row in agents)
     shown = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"

@@ -21,7 +21,7 @@ _ID = 8
 
 
 def incidents_table(rows: Sequence[Row]) -> RenderableType:
-    """Incidents, one a line."""
+    """Show incidents, one per line."""
     cells = [
         [
             row["id"][:_ID],
@@ -39,7 +39,7 @@ def incidents_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def check_view(checked: Sequence[Checked]) -> RenderableType:
-    """What a check found, project by project."""
+    """Show the findings of a check, project by project."""
     found = [(one, finding) for one in checked for finding in one.findings]
     looked = [one for one in checked if one.looked]
     quiet = [one for one in looked if not one.findings]
@@ -54,19 +54,19 @@ def check_view(checked: Sequence[Checked]) -> RenderableType:
 
 
 def check_limits(checked: Sequence[Checked]) -> list[str]:
-    """What a check could not look at, or not far back enough, a line each: that nothing was found says little there."""
+    """Say what a check could not look at, or not far back enough, one per line: no findings mean little there."""
     unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
     short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
     learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
     lines = {
-        f"Not checked, no exchanges or runs in the {DAYS} days before: {unlooked}": unlooked,
+        f"Not checked (no exchanges or runs in the {DAYS} days before): {unlooked}": unlooked,
         f"No full baseline yet: {learning}": learning,
     }
     return [line for line, names in lines.items() if names]
 
 
 def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:
-    """One incident with its evidence."""
+    """Show one incident with its evidence."""
     return Group(*_parts(document, decisions))
 
 
@@ -93,23 +93,25 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
         if which.slices:
             yield _slices_table(which)
     for made in deployments_of(evidence):
-        yield Text(f"Deployed when it may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}")
+        yield Text(
+            f"Deployed when the change may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}"
+        )
     if evidence.get("samplingMix"):
         yield Text("\nSampling before and after", style="bold")
         yield _mix_table(evidence["samplingMix"])
     if evidence.get("exchanges"):
-        yield Text("\nThe exchanges that moved it most", style="bold")
+        yield Text("\nExchanges with the largest effect", style="bold")
         yield _exchanges_table(evidence["exchanges"])
     if evidence.get("runs"):
-        yield Text("\nThe runs that moved it most", style="bold")
+        yield Text("\nRuns with the largest effect", style="bold")
         yield _runs_table([one for one in evidence["runs"] if "runId" in one])
     if evidence.get("queries"):
         names = ", ".join(query["name"] for query in evidence["queries"])
-        yield Text(f"\nFound by the queries {names}; --json shows them with their parameters.", style="dim")
+        yield Text(f"\nReproduce with the queries {names}; --json shows their parameters.", style="dim")
 
 
 def state_words(incident: Incident) -> str:
-    """The state of an incident, with who has it and why it is resolved."""
+    """Say the state of an incident, with its owner and the reason of its resolution."""
     return _words(incident.status, incident.acknowledged_by, incident.resolved_by, incident.resolution)
 
 

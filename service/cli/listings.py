@@ -1,4 +1,4 @@
-"""Tables for terminals of any width: a row that is too long for its line goes on in further lines, indented, instead of being cut to bits."""
+"""Tables for terminals of any width: a row too long for its line goes on in indented lines, and is not cut to pieces."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GAP = 3
 """Characters between two columns."""
 INDENT = 2
 LEAST = 12
-"""Characters of a column that is cut that still say something."""
+"""Characters of a cut column that still say something."""
 LEAST_OF_WORDS = 24
-"""Characters of the last column, which holds words, that can still be read when they go on below one another."""
+"""Characters of the last column, which holds words, that can still be read when they are wrapped."""
 
 
 class Listing(Table):
-    """A table that is folded where the terminal has no room for what its columns need at least. Cells are Text."""
+    """A table that is folded if the terminal is too narrow for its columns. Cells are Text."""
 
     def __init__(self) -> None:
         super().__init__(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -49,7 +49,7 @@ def _width(column: Column) -> int:
 
 
 def _lines(widths: Sequence[int], room: int) -> list[list[int]]:
-    """The columns of each line: as many as it holds, one at least."""
+    """Return the columns of each line: as many as fit, at least one."""
     lines: list[list[int]] = [[]]
     taken = 0
     for place, width in enumerate(widths):
@@ -63,7 +63,7 @@ def _lines(widths: Sequence[int], room: int) -> list[list[int]]:
 def _row(
     cells: Sequence[Text], columns: Sequence[Column], lines: Sequence[Sequence[int]], widths: Sequence[int]
 ) -> Iterator[RenderableType]:
-    """The lines of one row; those that have nothing in them are left out."""
+    """Return the lines of one row, without empty ones."""
     for number, line in enumerate(lines):
         shown = Text(" " * GAP).join(_aligned(cells[place], columns[place], widths[place]) for place in line)
         shown.rstrip()

@@ -25,7 +25,7 @@ from service.cli.terminal import err, out, plain
 from service.version import version as installed_version
 
 OBJECTS_PER_COLLECTION = 50_000
-"""New objects after which garbage is looked for: with the 700 of Python, loading takes a sixth longer, and what is loaded is none."""
+"""New objects per garbage collection: with Python's 700, loading takes a sixth longer, and nothing loaded is garbage."""
 _COMMANDS = {
     "diagnose": "runs.diagnosing.diagnose",
     "finalize": "runs.sessions.finalize",
@@ -70,11 +70,11 @@ _COMMANDS = {
     "deployments": "drift.deployments.deployments_app",
     "incidents": "drift.watching.incidents_app",
 }
-"""Every command, and where it is below `service.cli.commands`: a function, or a group of commands."""
+"""Every command, and its place below `service.cli.commands`: a function, or a group of commands."""
 
 
 def application(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
-    """The command line with these commands; all of them, unless told otherwise."""
+    """Build the command line with these commands; with all of them by default."""
     app = _without_commands()
     for name in names:
         module, attribute = _place(name)
@@ -87,7 +87,7 @@ def application(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
 
 
 def _listing() -> typer.Typer:
-    """The command line for whoever types no command: it lists them all, and has none loaded."""
+    """Build the command line for a call without a command: it lists all commands, and loads none."""
     app = _without_commands()
     for name in _COMMANDS:
         app.command(name, help=summary_of(*_place(name)))(lambda: None)
@@ -95,7 +95,7 @@ def _listing() -> typer.Typer:
 
 
 def _place(name: str) -> tuple[str, str]:
-    """The module of a command, and what it is called there."""
+    """Return the module of a command, and its name there."""
     module, attribute = _COMMANDS[name].rsplit(".", 1)
     return f"service.cli.commands.{module}", attribute
 
@@ -105,14 +105,14 @@ def _without_commands() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        help="Continuous audit of AI agent fleets: is it behaving, is it getting worse, why, and since when.",
+        help="Continuous audit of AI agent fleets: which agents got worse, since when, and why.",
     )
     app.callback()(options)
     return app
 
 
 def _meant(arguments: Sequence[str]) -> typer.Typer:
-    """The command line with the command that is typed: loading them all takes longer than most commands do."""
+    """Build the command line with the typed command only: loading them all takes longer than most commands do."""
     typed = next((argument for argument in arguments if not argument.startswith("-")), "")
     return application([typed]) if typed in _COMMANDS else _listing()
 
@@ -127,7 +127,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what is done to the error output.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step to the error output.")] = False,
 ) -> None:
     """Options that come before the command."""
     del version
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; answers its exit code. Expected errors are printed as one line with a hint."""
+    """Run one command; return its exit code. Expected errors are printed as one line with a hint."""
     try:
         _meant(arguments)(arguments, prog_name="driftline")
     except SystemExit as finished:
@@ -168,7 +168,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _show_error(message: str, hint: str) -> int:
-    """Print an expected error; answers the exit code."""
+    """Print an expected error; return the exit code."""
     for line in message.splitlines():
         err.say(f"error: {plain(line, 1000)}", style="red")
     if hint:

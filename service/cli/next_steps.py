@@ -13,38 +13,38 @@ from service.demo.conversations import PROJECTS, WORSE_AGENT
 PROGRAM = "driftline"
 QUERIES = (
     (
-        "which agents can be trusted least",
+        "agents by trust, lowest first",
         "SELECT agent, count(*) AS runs, avg(trust_score)::INT AS trust FROM diagnoses GROUP BY agent ORDER BY trust",
     ),
     (
-        "what goes wrong how often",
+        "failures by type, with their number",
         "SELECT c.type, c.severity, count(*) AS sessions FROM diagnoses, unnest(failure_causes) AS u(c) GROUP BY ALL ORDER BY ALL",
     ),
     (
-        "the drift, day by day",
+        "drift by day",
         (
             "SELECT exchange_at::DATE AS day, round(avg(tier2_score), 2) AS tier2 FROM scores WHERE project = 'support' "
             "GROUP BY day ORDER BY day"
         ),
     ),
 )
-"""What to ask in SQL, each with what it shows; without a character that a shell reads inside of double quotes; a test runs each."""
+"""Example queries in SQL, each with what it shows. None has a character that a shell reads inside double quotes."""
 
 
 def next_steps(program: str, database: Path, run: str, session: str, policy: Path) -> list[str]:
-    """Commands that ask the database, each below a comment that says what it shows.
+    """Return commands that ask the database, each below a comment that says what it shows.
 
     `program` is how the reader starts the command line; the run and the session are those to look at first.
     """
     of, by = f"--db {shlex.quote(str(database))}", f"--policy {shlex.quote(str(policy))}"
     steps = [
         ("one of the failed sessions, with causes and evidence", f"run {run} {of}"),
-        ("every finished session", f"runs {of}"),
+        ("all finished sessions", f"runs {of}"),
         (f"what {WORSE_AGENT} did", f"scores --anomalies --project {PROJECTS[WORSE_AGENT]} {of}"),
-        ("the drift that was found, with since when and how much", f"incidents list {of}"),
+        ("incidents of drift: since when, and how much", f"incidents list {of}"),
         ("the session of the worst exchange, turn by turn", f"scores --session {session} {of}"),
         ("what judging cost", f"costs --by project {of}"),
-        ("how sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {of}"),
+        ("how well sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {of}"),
         ("what judging the transcripts would cost", f"rejudge --dry-run {of} {by}"),
         *[(f"SQL: {words}", f'sql "{query}" {of}') for words, query in QUERIES],
     ]
@@ -52,25 +52,25 @@ def next_steps(program: str, database: Path, run: str, session: str, policy: Pat
 
 
 def pages_steps(program: str, database: Path, policy: Path | None) -> list[str]:
-    """Commands that lead to the pages."""
+    """Return commands that lead to the pages."""
     of = f"--db {shlex.quote(str(database))}"
     by = "" if policy is None else f" --policy {shlex.quote(str(policy))}"
     return typed(
         program,
         [
             ("a token to sign in with; it is shown once", f"operators add me {of}"),
-            ("the server: open the address that it says, paste the token; Ctrl-C stops it", f"serve {of}{by}"),
+            ("the server: open the address it prints, and paste the token; Ctrl-C stops it", f"serve {of}{by}"),
         ],
     )
 
 
 def typed(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
-    """Commands to be copied, each below a comment that says what it shows."""
+    """Return commands to copy, each below a comment that says what it shows."""
     return [line for words, command in steps for line in (f"# {words}", f"{program} {command}")]
 
 
 def program_name() -> str:
-    """How the reader starts the command line: by its name where that is found, else as it was started."""
+    """Return how the reader starts the command line: by its name if that is on the path, else as it was started."""
     if shutil.which(PROGRAM):
         return PROGRAM
     started = Path(sys.argv[0])

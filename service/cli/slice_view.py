@@ -27,7 +27,7 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Which slice it is."""
+    """The name of a slice."""
 
     label: str
     kind: str
@@ -64,7 +64,7 @@ class Row(Named, frozen=True, rename="camel"):
 
 
 class WhichPart(msgspec.Struct, frozen=True):
-    """What the evidence says."""
+    """The evidence on the part of the traffic that moved."""
 
     state: str
     slices: list[Row] = []
@@ -85,19 +85,16 @@ class WhichPart(msgspec.Struct, frozen=True):
             )
         if self.state == NO_LABELS:
             return (
-                "Nothing tells the exchanges apart: all are of one agent and one model, and none has a label of its own. "
-                "Send labels with exchanges, such as agent_version, to see which part changes."
+                "The exchanges cannot be told apart: all are of one agent and one model, and none has labels. "
+                "Send labels such as agent_version with exchanges to see which part changed."
             )
         if self.state == EVERYWHERE or not self.slices:
-            return (
-                f"No slice stands out: as far as the sessions tell, the change is alike in all of the {self.tried} slices that "
-                "labels, agents and models make."
-            )
+            return f"No slice stands out: the change is similar in all {self.tried} slices by label, agent and model."
         return _best(self.slices[0], self.unexplained)
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """A deployment of the days on which a change may have begun."""
+    """A deployment on one of the days on which a change may have begun."""
 
     label: str
     version: str
@@ -109,17 +106,17 @@ class Deployed(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What was deployed."""
+        """The name of the deployed version."""
         return f"{self.label} {self.version}" + (f" of {self.agent}" if self.agent else "")
 
     @property
     def link(self) -> str | None:
-        """The address where more is said, if it is one that a browser may open."""
+        """The address with more about it, if a browser may open it."""
         return self.url if self.url and self.url.startswith(("https://", "http://")) else None
 
 
 def deployments_of(evidence: Mapping[str, Any]) -> list[Deployed]:
-    """The deployments that the evidence of an incident names; none where it has none that can be read."""
+    """Return the deployments that the evidence of an incident names; none if it has none that can be read."""
     try:
         return msgspec.convert(evidence.get("deployments") or [], list[Deployed])
     except msgspec.ValidationError:
@@ -127,7 +124,7 @@ def deployments_of(evidence: Mapping[str, Any]) -> list[Deployed]:
 
 
 def which_part_of(evidence: Mapping[str, Any]) -> WhichPart | None:
-    """What the evidence of an incident says of slices; None where it says nothing, as before there were any."""
+    """Return the evidence of an incident on slices; None if it has none, as before there were any."""
     try:
         found = msgspec.convert(evidence.get("slices"), WhichPart)
     except msgspec.ValidationError:
@@ -141,5 +138,5 @@ def _best(best: Row, unexplained: float) -> str:
     twins = f" The same exchanges are {', '.join(one.name for one in best.same_as)}." if best.same_as else ""
     return (
         f"{best.name} explains {best.explained:.0%} of the change: {how}.{twins} "
-        f"{unexplained:+.3f} points of the change remain without it."
+        f"{unexplained:+.3f} points of the change remain unexplained."
     )

@@ -1,4 +1,4 @@
-"""Showing things on a terminal. Text from agents is hostile there too: it may carry control and direction characters."""
+"""Output on a terminal. Text from agents is hostile there too: it may carry control and direction characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIPE_WIDTH = 200
 
 
 def leave_quietly() -> NoReturn:
-    """End with 0 when the reader of a pipe went away: sessions that wanted no more got what they wanted."""
+    """End with 0 when the reader of a pipe is gone: it has read all that it wanted."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
@@ -28,7 +28,7 @@ class _Console(Console):
     """A console that ends quietly when the reader of its pipe went away, as `head` does."""
 
     def say(self, words: RenderableType, *, style: str | None = None) -> None:
-        """Print words as they are: brackets are no markup, and a line that is cut in two could not be copied."""
+        """Print words unchanged: brackets are no markup, and a line that is cut in two could not be copied."""
         self.print(words, style=style, markup=False, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -43,12 +43,12 @@ def _console(*, stderr: bool) -> _Console:
 
 
 out = _console(stderr=False)
-"""What was asked for."""
+"""Standard output: the results."""
 err = _console(stderr=True)
-"""Everything else: progress, notices, errors."""
+"""Error output: progress, notices, errors."""
 
 MISSING = "-"
-"""Stands where there is no value."""
+"""Shown for a missing value."""
 SEVERITY_STYLES = {
     "critical": "bold red",
     "unsafe_for_production": "bold red",
@@ -61,7 +61,7 @@ SEVERITY_STYLES = {
 
 
 def plain(value: Any, limit: int = 200) -> str:
-    """The value as one line of printable text: control, format and lone surrogate characters become their code points."""
+    """Return the value as one line of printable text: control, format and lone surrogate characters become code points."""
     text = "" if value is None else str(value)
     shown = "".join(
         character
@@ -73,7 +73,7 @@ def plain(value: Any, limit: int = 200) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """The number with its thing, in the plural unless there is one of it."""
+    """Return the number with its noun, in the plural unless it is 1."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
@@ -84,13 +84,13 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def styled(value: Any) -> Text:
-    """The value as text, coloured where it is a severity or a readiness level; never read as markup."""
+    """Return the value as text, coloured if it is a severity or a readiness level; never read as markup."""
     text = plain(value)
     return Text(text, style=SEVERITY_STYLES.get(text, ""))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
-    """A table; the columns named in `right` are aligned to the right.
+    """Build a table; the columns named in `right` are aligned to the right.
 
     Where the terminal is narrow all columns are cut and the last one goes on in the next line; with `cut_last` only the last one
     is cut, and a row stays a line. Where that would leave nothing to read, a row is folded into several lines.
@@ -112,6 +112,6 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 
 def bar(value: float, largest: float, width: int = 20) -> str:
-    """A bar of at most `width` characters for a value between 0 and `largest`."""
+    """Draw a bar of at most `width` characters for a value between 0 and `largest`."""
     filled = 0 if largest <= 0 else round(width * max(0.0, min(value, largest)) / largest)
     return "█" * filled + "░" * (width - filled)

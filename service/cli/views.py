@@ -15,9 +15,9 @@ from service.cli.terminal import MISSING, bar, counted, plain, styled, table
 
 EVIDENCE_SHOWN = 5
 IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
-"""Fields of an event that say which one it is, not what it did."""
+"""Fields of an event that identify it, and do not say what it did."""
 SIMULATED = "simulated judge"
-"""Stands with everything that rests on one."""
+"""Marks every result of a simulated judge."""
 TIER_STATES = {
     NOT_APPLICABLE: "n/a",
     SKIPPED_GATE: "gate",
@@ -25,11 +25,11 @@ TIER_STATES = {
     SKIPPED_SAMPLING: MISSING,
     UNSCORED: "unsc",
 }
-"""What a table shows for a tier without a score, by its state."""
+"""Shown for a tier without a score, by its state."""
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Every run on a line."""
+    """Show each run on a line."""
     headers = ["run", "project", "agent", "session", "ended", "readiness", "trust", "primary failure", "tool calls"]
     cells = [
         [
@@ -49,7 +49,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Every score on a line: the tiers side by side; what became of the exchange and its anomaly reasons at the end.
+    """Show each score on a line: the tiers side by side; outcome and anomaly reasons at the end.
 
     Where there is not enough room names are cut, the longest first, and nothing else.
     """
@@ -83,7 +83,7 @@ def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """What judging cost, a group on a line: the columns before `judgements` say which group, by their names."""
+    """Show the cost of judging, one group per line: the columns before `judgements` name the group."""
     groups = list(rows[0])[: list(rows[0]).index("judgements")]
     counts = ["judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"]
     headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
@@ -92,7 +92,7 @@ def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Wrap quality, a session on a line."""
+    """Show wrap quality, one session per line."""
     cells = [
         [
             row["project"],
@@ -107,7 +107,7 @@ def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
-    """A diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy."""
+    """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy."""
     parts: list[RenderableType] = [_verdict(document, run)]
     primary = document["primary_diagnosis"]
     if primary["root_cause_failure_type"] is None:
@@ -120,19 +120,19 @@ def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = 
 
 
 def _tiers(row: Mapping[str, Any]) -> str:
-    """The scores of the tiers, one below the other in every line, or in short why there is none."""
+    """Show the scores of the tiers, aligned across lines, or in short why there is none."""
     judged = (("tier2_state", "tier2_score"), ("tier2_5_state", "tier2_5_alignment"), ("tier3_state", "tier3_score"))
     shown = [f"{row['tier1_score']:.2f}", *(_tier(row[state], row[score]) for state, score in judged)]
     return " ".join(f"{one:>4}" for one in shown)
 
 
 def _tier(state: str, score: float | None) -> str:
-    """The score of a tier, or in short why there is none."""
+    """Show the score of a tier, or in short why there is none."""
     return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
 
 
 def _judged(row: Mapping[str, Any]) -> str:
-    """What became of the exchange: for an unscored one why, each reason once, and whether a simulated judge had a part in it."""
+    """Say what became of the exchange: each reason once if it is unscored, and whether a simulated judge took part."""
     states = [(row[f"{tier}_state"], row[f"{tier}_reason"]) for tier in ("tier2", "tier2_5", "tier3")]
     why = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
     said = f"{row['disposition']}: {why}" if row["disposition"] == UNSCORED and why else row["disposition"]
@@ -140,13 +140,13 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Dollars, and how many calls' cost is not among them because the price is not known."""
+    """Show dollars, and the number of calls that are left out because their price is not known."""
     known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
     return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
 
 
 def _judge(row: Mapping[str, Any]) -> str:
-    """Whether a simulated judge had a part in it."""
+    """Tell whether a simulated judge took part."""
     if row["simulated"] in (0, row["judgements"]):
         return SIMULATED if row["simulated"] else MISSING
     return f"{SIMULATED} ({row['simulated']} of {row['judgements']})"
@@ -205,7 +205,7 @@ def _evidence_summary(document: Mapping[str, Any]) -> Text:
 
 
 def agreement_cells(name: str, found: Mapping[str, Any]) -> list[Any]:
-    """A row of a table on agreement: who is compared, how much there is, kappa and bias with their intervals."""
+    """Return a row of a table on agreement: who is compared, how many labels, kappa and bias with their intervals."""
     kappa = found["state"].replace("_", " ")
     if found["kappa"] is not None:
         kappa = f"{found['kappa']:.2f} ({found['low']:.2f} to {found['high']:.2f})"

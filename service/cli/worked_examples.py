@@ -12,30 +12,30 @@ _HEADING = re.compile(r"^### \d+\. ", re.MULTILINE)
 _STATEMENT = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARKS = re.compile(r"[`*]")
 _VALUE = re.compile(r"(DATE )?'([^']*)' /\* \$([a-z_]+) \*/")
-"""A value that is to be the reader's own, with its name."""
+"""A value to be replaced by the reader's own, with its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkedExample:
-    """A question, what is to be said of it, and the statement that answers it."""
+    """A question, a text about it, and the statement that answers it."""
 
     title: str
     words: str
     sql: str
-    """With `$name` where the guide has a value with a name beside it."""
+    """With `$name` for each value that has a name beside it in the guide."""
     parameters: Mapping[str, str]
     """Those values by name."""
 
 
 @functools.cache
 def worked_examples() -> tuple[WorkedExample, ...]:
-    """The examples in the order of the guide; a question that takes two statements is there twice."""
+    """Return the examples in the order of the guide; a question that takes two statements is there twice."""
     guide = (resources.files("service") / "worked_examples.md").read_text(encoding="utf-8")
     return tuple(example for part in _HEADING.split(guide)[1:] for example in _examples(part))
 
 
 def _examples(part: str) -> list[WorkedExample]:
-    """Of a part of the guide: its title, and in turns words and a statement."""
+    """Return the title of a part of the guide, and in turns words and a statement."""
     title, _, rest = part.partition("\n")
     texts = _STATEMENT.split(rest)
     return [
@@ -45,7 +45,7 @@ def _examples(part: str) -> list[WorkedExample]:
 
 
 def _named(value: re.Match[str]) -> str:
-    """The parameter in place of a value; a date is a text that is cast."""
+    """Return the parameter that replaces a value; a date is a text that is cast."""
     return f"${value[3]}::DATE" if value[1] else f"${value[3]}"
 
 

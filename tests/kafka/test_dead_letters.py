@@ -115,7 +115,7 @@ def test_letters_of_the_topic_are_listed_and_put_back(
     assert {"framing", "stage_failed", "unknown_schema"} == {row["reason"] for row in found["reasons"]}
     code, out, _ = command("dead-letters", "retry", "--source", "exchanges")
     assert 1 == code
-    assert "2 dead letters put back, 1 left where they are" == out.splitlines()[-1]
+    assert "2 dead letters retried, 1 not retried" == out.splitlines()[-1]
     values = dict(on_topic(kafka, "exchanges"))
     assert unread == values[b"local/s"]
     request = decode(values[b"local/t"])
@@ -192,7 +192,7 @@ def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
             (row["source"], row["reason"]) for row in listed["letters"]
         }
         code, out, _ = command("dead-letters", "retry", "--source", "judgements")
-        assert (1, "1 dead letter put back, 1 left where they are") == (code, out.splitlines()[-1])
+        assert (1, "1 dead letter retried, 1 not retried") == (code, out.splitlines()[-1])
         assert "Judgement.outcome: 'praise' is none of" in out
         asyncio.run(land_all(store, kafka))
         assert 1 == store.count("judgements")

@@ -518,7 +518,7 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
     assert 1 == code
     assert "Set DRIFTLINE_SCHEMA_REGISTRY" in said
     monkeypatch.setenv("DRIFTLINE_SCHEMA_REGISTRY", registry.url)
-    assert (0, "1 dead letter put back, 0 left where they are\n") == retry()
+    assert (0, "1 dead letter retried, 0 not retried\n") == retry()
     assert [encode(EXCHANGE)] == [record.value for record in asyncio.run(contents(kafka, "exchanges", 1))]
 
 

@@ -182,7 +182,7 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     code, printed = driftline(kafka, "describe", "--json")
     assert (0, sorted(TOPICS)) == (code, [json.loads(line)["topic"] for line in printed.splitlines()])
 
-    assert (0, f"{len(TOPICS)} topics: all as they should be\n") == driftline(kafka, "check")
+    assert (0, f"{len(TOPICS)} topics: all are as they should be\n") == driftline(kafka, "check")
     assert 1 == driftline(kafka, "check", "--partitions", "7")[0]
 
 

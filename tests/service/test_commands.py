@@ -209,7 +209,7 @@ def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> 
 def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, tmp_path: Path) -> None:
     """The file is the log of an installation without Kafka: nothing else has its records, and an empty one would hide that."""
     code, _, error = driftline("rebuild")
-    assert (2, True) == (code, "there is no database at driftline.duckdb, so there is nothing to rebuild from" in error)
+    assert (2, True) == (code, "no database at driftline.duckdb: there is nothing to rebuild from" in error)
     assert "--kafka" in error
     assert "restore a backup" in error
     assert [] == [*tmp_path.glob("driftline.duckdb*")]

@@ -138,7 +138,7 @@ def test_reasons_are_counted_first_then_the_newest_are_listed(driftline: Command
     found = json.loads(driftline("dead-letters", "list", "--json", "--source", "a.jsonl", "--since", "2026-11-01T12:02:00Z")[1])
     assert [("import", "invalid", 2)] == [(row["stage"], row["reason"], row["letters"]) for row in found["reasons"]]
     assert [3, 2] == [row["position"] for row in found["letters"]]
-    assert ("", "no dead letter fits") == tuple(
+    assert ("", "no dead letter matches") == tuple(
         text.strip() for text in driftline("dead-letters", "list", "--stage", "http")[1:]
     )
 
@@ -160,8 +160,8 @@ def test_a_text_is_shown_line_by_line_and_cannot_write_on_the_terminal(driftline
     assert 0 == code
     assert f"id {name}" == shown[0]
     assert "from a.jsonl:4" == shown[1]
-    assert "size 36 bytes, all kept as they came" in shown
-    assert "retry stays: the line is no record: mend it there and bring it again" in shown
+    assert "size 36 bytes, all stored unchanged" in shown
+    assert "retry not possible: the line is no record: mend it there and bring it again" in shown
     assert ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"] == shown[-2:]
     assert "\x1b" not in out
 
@@ -202,15 +202,15 @@ def test_an_exchange_that_intake_failed_on_is_judged_after_all(driftline: Comman
     name = letters.failed(build.exchange("s", 4))
     code, out, _ = driftline("dead-letters", "retry", name[:12])
 
-    assert (0, ["1 dead letter put back, 0 left where they are"]) == (code, lines(out))
+    assert (0, ["1 dead letter retried, 0 not retried"]) == (code, lines(out))
     assert "no dead letter\n" == driftline("dead-letters", "list")[2]
-    assert "put back 20" in driftline("dead-letters", "show", name)[1]
+    assert "done at 20" in driftline("dead-letters", "show", name)[1]
     with Store(letters.path) as store:
         assert [("s:4", 1, "retried", 1.0, "no_judge")] == rows(
             store, "scores", "exchange_id, revision, sampling_reason, sampling_probability, tier2_reason"
         )
         assert [("dead_letter", name, "retried", "ops")] == rows(store, "reviews", "kind, subject_id, status, project")
-    assert [f"{name[:8]} was put back before", "0 dead letters put back, 0 left where they are"] == lines(
+    assert [f"{name[:8]} was retried before", "0 dead letters retried, 0 not retried"] == lines(
         driftline("dead-letters", "retry", name)[1]
     )
     assert 0 == driftline("rebuild")[0]
@@ -261,11 +261,11 @@ def test_what_fails_again_makes_a_letter_again(
     monkeypatch.setattr(IntakeStep, "__call__", broken)
     with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
         out = driftline("dead-letters", "retry", "--stage", "intake")[1]
-    assert ["1 dead letter put back, 0 left where they are; 1 record set aside again"] == lines(out)
+    assert ["1 dead letter retried, 0 not retried; 1 record refused again"] == lines(out)
     monkeypatch.undo()
     assert (0, 2, 1) == counts(letters.path, "scores", "dead_letters", "reviews")
     code, out, _ = driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
-    assert (0, ["1 dead letter put back, 0 left where they are"]) == (code, lines(out))
+    assert (0, ["1 dead letter retried, 0 not retried"]) == (code, lines(out))
     assert (1, 2, 2) == counts(letters.path, "scores", "dead_letters", "reviews")
 
 
@@ -292,7 +292,7 @@ def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Co
     letters.set_aside(event, "decoding", "unknown_schema", source="agent-events", at=6)
     code, out, _ = driftline("dead-letters", "retry", "--reason", "unknown_schema")
 
-    assert (0, ["2 dead letters put back, 0 left where they are"]) == (code, lines(out))
+    assert (0, ["2 dead letters retried, 0 not retried"]) == (code, lines(out))
     assert (1, 1, 1) == counts(letters.path, "exchanges", "agent_events", "scores")
     assert {"Exchange", "AgentEvent"} <= set(earlier_schemas())
 
@@ -305,7 +305,7 @@ def test_a_record_that_the_door_refused_is_admitted_when_it_may_be(driftline: Co
     code, out, _ = driftline("dead-letters", "retry", "--stage", "admission")
 
     assert 1 == code
-    assert "1 dead letter put back, 1 left where they are" == lines(out)[-1]
+    assert "1 dead letter retried, 1 not retried" == lines(out)[-1]
     assert "Exchange.occurred_at" in out
     assert (1,) == counts(letters.path, "exchanges")
 
@@ -351,7 +351,7 @@ def test_what_cannot_go_back_stays_and_says_why(
     assert isinstance(way, Stays)
     assert 1 == code
     assert why in lines(out)[0]
-    assert "0 dead letters put back, 1 left where they are" == lines(out)[-1]
+    assert "0 dead letters retried, 1 not retried" == lines(out)[-1]
     assert (0,) == counts(letters.path, "reviews")
 
 
@@ -362,7 +362,7 @@ def test_a_retry_of_everything_has_to_be_meant(driftline: Command, letters: Lett
     code, _, err = driftline("dead-letters", "retry", *arguments)
 
     assert 2 == code
-    assert "name letters by their ids, or by --stage" in err
+    assert "choose letters by their ids, or by --stage" in err
     assert (0,) == counts(letters.path, "reviews")
 
 

@@ -189,7 +189,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
     ("arguments", "said"),
     [
         (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
-        (("--connection", "north"), "--connection goes with --session"),
+        (("--connection", "north"), "--connection needs --session"),
         (("--chart", "chart.pdf"), "--chart chart.pdf: a chart is a PNG"),
         (("--chart", "profile.yaml/chart.png"), "profile.yaml: File exists"),
         (("-o", "profile.yaml"), "profile.yaml: File exists"),

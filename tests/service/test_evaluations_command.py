@@ -59,7 +59,7 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     code, out, err = driftline("evaluations", "--project", "nowhere")
     assert (2, "", True) == (code, out, "--project: there is no project 'nowhere'" in err)
     code, out, err = driftline("evaluations", "--case", "nowhere")
-    assert (0, "", True) == (code, out, "nothing is like that" in err)
+    assert (0, "", True) == (code, out, "no evaluation matches" in err)
 
 
 def test_one_is_shown_whole(driftline: Command) -> None:
@@ -107,7 +107,7 @@ def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Pa
     _, out, _ = driftline("evaluations", "--by", "case")
     assert "95 % INTERVAL" in out
     code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
-    assert (2, True) == (code, "--by goes without --model and --session" in err)
+    assert (2, True) == (code, "--by cannot be used with --model or --session" in err)
 
 
 def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
     assert 0 == run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
     told = capsys.readouterr().out
     assert "0 projects checked, nothing found in 0; 0 new incidents" in told
-    assert "Not checked, no exchanges or runs in the 7 days before: ops" in told
+    assert "Not checked (no exchanges or runs in the 7 days before): ops" in told
     assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
     assert "Not checked yet." in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: 
     [
         (["incidents", "show", "1a2b"], "no incident begins with '1a2b'"),
         (["incidents", "accept", "1a2b", "--reason", "known"], "no incident begins with '1a2b'"),
-        (["incidents", "list", "--status", "closed"], "--status closed is no state"),
+        (["incidents", "list", "--status", "closed"], "--status closed is not a state"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
         (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
     ],
@@ -156,7 +156,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
         (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
         put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
     assert 2 == run(["incidents", "reopen", first, "--reason", "it is back", *of])
-    assert "cannot be opened again" in capsys.readouterr().err
+    assert "cannot be reopened" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["acknowledge", "resolve", "new-normal", "accept", "dismiss", "reopen"])
@@ -173,7 +173,7 @@ def test_a_decision_needs_a_reason(
 ) -> None:
     """As on the page: whoever sees the same change next reads why it was decided so."""
     assert 2 == run(["incidents", command, "1a2b", *given, "--db", str(database)])
-    assert f"error: {words}\n       Say why" in capsys.readouterr().err
+    assert f"error: {words}\n       Give the reason" in capsys.readouterr().err
 
 
 class Terminal(StringIO):
@@ -212,6 +212,6 @@ def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pyte
     (made,) = rows
     assert 0 == run(["incidents", "show", made["id"], "--db", str(path)])
     told = capsys.readouterr().out
-    assert "The runs that moved it most" in told
+    assert "Runs with the largest effect" in told
     assert "cost_explosion" in told
     assert "run_days, watched_runs, incident_runs" in " ".join(told.split())

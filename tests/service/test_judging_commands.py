@@ -106,7 +106,7 @@ def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path
     assert (0, "") == driftline("costs", "--json")[:2]
     code, out, err = driftline("costs")
     assert (0, "") == (code, out)
-    assert "the judge was never asked: nothing was spent" == err.strip()
+    assert "the judge has not been asked yet: no cost" == err.strip()
 
 
 def test_an_unknown_grouping_is_refused(driftline: Command, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path
     for name in ("No/Project", "ops\n", ""):
         code, out, err = driftline("banner", name)
         assert (2, "") == (code, out)
-        assert "cannot be the name of a project" in err
+        assert "is not a valid project name" in err
 
 
 UNPRICED = """version: 1

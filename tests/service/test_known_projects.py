@@ -115,7 +115,7 @@ def test_what_a_token_or_the_policy_names_is_known(
         with AccessStore(access_file(filled), utc_now) as access:
             access.add(Holder(kind, "north", "checkout"))
     code, _, err = driftline("runs", "--project", "checkout")
-    assert (0, True) == (code, "no run of project checkout yet" in err)
+    assert (0, True) == (code, "no runs of project checkout yet" in err)
 
 
 @pytest.mark.usefixtures("filled")

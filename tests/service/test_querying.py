@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_written_to_is_still_asked(driftline: Command, mon
     monkeypatch.setattr(querying, "Store", refused)
     code, out, error = driftline("sql", "baseline", "--as-of", "2026-10-10T13:00:00Z", "--json")
 
-    assert (0, 2, True) == (code, len(out.splitlines()), "days are not added up" in error)
+    assert (0, 2, True) == (code, len(out.splitlines()), "daily sums are not up to date" in error)
 
 
 READERS: dict[str, Callable[[bytes], pl.DataFrame]] = {
@@ -114,17 +114,17 @@ def test_an_answer_is_written_in_every_format(driftline: Command, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "nothing is asked"),
+        ((), "no statement given"),
         (("trend",), "Did you mean trends"),
         (("trends", "--set", "dys=3"), "query trends has no parameter dys"),
         (("trends", "--set", "days"), "--set days: no value"),
-        (("trends", "--set", "days=three"), "--set days=three: this is not a number"),
+        (("trends", "--set", "days=three"), "--set days=three: must be a number"),
         (("session_events", "--set", "session=s"), "query session_events needs connection"),
-        (("latest_baselines", "--set", "projects=[ops]"), "this is not a list in JSON"),
+        (("latest_baselines", "--set", "projects=[ops]"), "must be a list in JSON"),
         (("trends", "--as-of", "yesterday"), "--as-of"),
         (("tier_change", "--set", "since=yesterday"), "yesterday"),
-        (("SELECT 1", "--project", "ops"), "are for queries by name"),
-        (("trends", "-o", "answer"), "a table is not written to a file"),
+        (("SELECT 1", "--project", "ops"), "need a named query"),
+        (("trends", "-o", "answer"), "a file needs a format other than table"),
         (("trends", "--format", "csv", "-o", "nowhere/answer"), "nowhere/answer"),
     ],
 )

@@ -78,9 +78,9 @@ def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: 
 def test_only_what_was_asked_for_is_judged(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """By project, by reason, and no more than so many."""
     assert 0 == driftline("rejudge", "--yes", "--project", "other")[0]
-    words = "nothing fits --reason timeout: 2 exchanges are unscored for: no_judge"
+    words = "nothing matches --reason timeout: 2 exchanges are unscored for: no_judge"
     assert words in driftline("rejudge", "--yes", "--reason", "timeout")[2]
-    words = "nothing fits --project other: 2 exchanges in ops (2) are unscored for: no_judge"
+    words = "nothing matches --project other: 2 exchanges in ops (2) are unscored for: no_judge"
     assert words in driftline("rejudge", "--yes", "--project", "other")[2]
     assert 0 == driftline("rejudge", "--yes", "--limit", "1", "--reason", "no_judge")[0]
     assert ["scored", "unscored", "scored"] == [disposition for disposition, *_ in dispositions(unscored)]
@@ -129,7 +129,7 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
     for arguments, expected in ((["--dry-run"], 0), (["--yes"], 2)):
         code, _, err = driftline("rejudge", *arguments, "--policy", policy)
         assert expected == code
-        assert "3 exchanges unscored: nothing will be asked of them" in err
+        assert "3 exchanges unscored: not asked about" in err
         assert "Give the model a price under prices:" in err
         assert "0.0000" not in err
     assert 0 == simulator.requests
@@ -138,7 +138,7 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
 def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """Without a cap it is asked all the same."""
     policy = policy_without_a_price(unscored.parent, "null")
-    assert "3 calls at a cost that is not known" in driftline("rejudge", "--dry-run", "--policy", policy)[2]
+    assert "3 calls at an unknown cost" in driftline("rejudge", "--dry-run", "--policy", policy)[2]
     document = json.loads(driftline("rejudge", "--dry-run", "--json", "--policy", policy)[1])
     assert (None, None, 0) == tuple(document[name] for name in ("expected_usd", "at_most_usd", "not_asked"))
     code, out, err = driftline("rejudge", "--yes", "--policy", policy)

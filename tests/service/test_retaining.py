@@ -104,7 +104,7 @@ def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -
 
     code, told, _said = driftline("compact", "--db", str(database))
     assert 0 == code
-    assert "MB and has" in told
+    assert "MB, now" in told
     assert 2 == len(sessions(database))
     code, told, _said = driftline("compact", "--db", str(database.with_name("none.duckdb")))
     assert 2 == code

@@ -38,14 +38,14 @@ def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Comman
     """The anomaly first, with what agents write made harmless."""
     code, shown, _ = driftline("review", "next", *PEOPLE)
     assert (0, True, True) == (code, "agent: I give up.<U+001B>" in shown, "anomaly: It gave up." in shown)
-    assert "not seen by anybody yet" in shown
+    assert "not reviewed yet" in shown
     code, told, _ = driftline("review", "score", "score s:2", "1", *PEOPLE, "--comment", "It gave up.")
     assert (0, "ann gives s:2 1 of 5\n") == (code, told)
     _, other, _ = driftline("review", "next", *PEOPLE, "--json", "--blind")
     item = json.loads(other)
     assert (True, None) == (item["scoreId"] in ("score s:1", "score t:1"), item["score"])
     _, nothing, said = driftline("review", "next", *PEOPLE, "--skip", "score s:1", "--skip", "score t:1")
-    assert ("", "nothing is left to look at in project ops\n") == (nothing, said)
+    assert ("", "nothing is left to review in project ops\n") == (nothing, said)
 
 
 @pytest.mark.usefixtures("database")
@@ -62,7 +62,7 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
     driftline("review", "score", "score s:1", "4", *PEOPLE)
     code, shown, _ = driftline("agreement", *OPS)
     assert (0, True) == (code, "not enough labels" in shown)
-    assert "The labels speak for 67% of what Tier 3 has judged." in shown
+    assert "The labels represent 67% of the exchanges that Tier 3 has judged." in shown
     _, document, _ = driftline("agreement", *OPS, "--json")
     assert ("not_enough_labels", 1) == (json.loads(document)["overall"]["state"], json.loads(document)["overall"]["labels"])
 
@@ -74,9 +74,9 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
         (("review", "score", "nothing", "3", *PEOPLE), "no score 'nothing' in project ops"),
         (("review", "next", *OPS), "bidirectionalScoring is off"),
         (("review", "score", "score s:1", "3", *OPS), "bidirectionalScoring is off"),
-        (("review", "next", *PEOPLE[:-1], " "), "--rater: is blank"),
+        (("review", "next", *PEOPLE[:-1], " "), "--rater must not be blank"),
         (("anchors", "add", *OPS, "nothing"), "the project has none of this id"),
-        (("anchors", "add", *OPS, "s:1", "--count", "2"), "give one or the other"),
+        (("anchors", "add", *OPS, "s:1", "--count", "2"), "give either exchanges or --count"),
         (("anchors", "withdraw", *OPS, "nothing"), "no anchor 'nothing' in project ops"),
         (("anchors", "run", *OPS), "there is no judge"),
     ],
@@ -101,6 +101,6 @@ def test_anchors_are_chosen_judged_listed_and_withdrawn(driftline: Command, monk
     _, document, _ = driftline("anchors", "list", *OPS, "--json")
     found = json.loads(document)
     assert [(2, 2)] == [(one["anchors"], one["scored"]) for one in found["rounds"]]
-    assert "is judged no more" in driftline("anchors", "withdraw", *OPS, found["anchors"][0]["id"])[1]
+    assert "is no longer judged" in driftline("anchors", "withdraw", *OPS, found["anchors"][0]["id"])[1]
     code, listed, _ = driftline("anchors", "list", *OPS)
     assert (0, True, True) == (code, "no more" in listed, "1 round; the last one" in listed)

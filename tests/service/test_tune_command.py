@@ -88,7 +88,7 @@ def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path,
         (("--project", "ops", "--agent", "scoutt"), "It has runs of: rare, scout."),
         (
             ("--project", "ops", "--agent", "scout", "--days", "1", "--as-of", "2026-12-01T00:00:00Z"),
-            "--days and --as-of take others",
+            "Change --days or --as-of",
         ),
     ],
 )
@@ -104,4 +104,4 @@ def test_what_is_not_there_is_said(
 def test_an_agent_of_few_runs_is_told_how_many_are_missing(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Silence would look like a proposal to leave everything as it is."""
     _, out, _ = run(capsys, "--project", "ops", "--agent", "rare", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z")
-    assert "Too few runs to propose anything: 1 of 50." in out
+    assert "Too few runs for a proposal: 1 of 50." in out

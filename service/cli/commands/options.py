@@ -26,26 +26,30 @@ Database = Annotated[
 ]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="The policy file [DRIFTLINE_POLICY].")]
 Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one per line.")]
 AsOf = Annotated[
     str | None,
-    typer.Option("--as-of", metavar="TIME", help="Take this time as the present: what is older than the session gap is over."),
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Take this time as the present; sessions idle for longer than the session gap have ended.",
+    ),
 ]
 GIVE_A_TIME = "Give an ISO time such as 2026-11-01T12:00:00Z."
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
-    """The settings with a command's options on top."""
+    """Return the settings with a command's options on top."""
     return load_settings(database=database, policy=policy, **given)
 
 
 def for_database(command: str, database: Path) -> str:
-    """A command to be pasted, for a database; `--db` names it where the command would ask another one without it."""
+    """Return a command to paste, for a database; `--db` names it if the command would ask another one without it."""
     return command if database == load_settings().database else f"{command} --db {shlex.quote(str(database))}"
 
 
 def clock_of(as_of: str | None) -> Clock:
-    """The clock of a command: the present, or the time that was given."""
+    """Return the clock of a command: the present, or the given time."""
     if as_of is None:
         return utc_now
     moment = moment_of(as_of, "--as-of")
@@ -53,7 +57,7 @@ def clock_of(as_of: str | None) -> Clock:
 
 
 def moment_of(given: str, option: str) -> datetime:
-    """The time that was given with an option; SettingsError naming the option where it is none."""
+    """Return the time given with an option; SettingsError that names the option if it is not a time."""
     try:
         moment = parse_timestamp(given)
     except ValueError as error:
@@ -64,7 +68,7 @@ def moment_of(given: str, option: str) -> datetime:
 
 
 def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], RenderableType], *, as_json: bool, none: str) -> None:
-    """Print rows as JSON lines or as a table; where there are none, say so on the error output."""
+    """Print rows as JSON lines or as a table; if there are none, say so on the error output."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -75,12 +79,12 @@ def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], Renderabl
 
 
 def print_json(value: Any, *, exact: bool = False) -> None:
-    """Print the value as JSON on one line, its numbers rounded to what they mean unless they are to be exact."""
+    """Print the value as JSON on one line. Numbers are rounded to what they mean, unless they are to be exact."""
     print_text(json_line(value if exact else rounded(value)) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Print the text as it is; ends quietly when the reader of a pipe went away."""
+    """Print the text unchanged; end quietly if the reader of a pipe is gone."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -88,5 +92,5 @@ def print_text(text: str) -> None:
 
 
 def json_line(value: Any) -> str:
-    """The value as JSON on one line; times in ISO 8601, UTC."""
+    """Return the value as JSON on one line; times in ISO 8601, UTC."""
     return msgspec.json.encode(value, enc_hook=str).decode()

@@ -265,6 +265,6 @@ def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monke
     command_line = application(["import"])
     asked = CliRunner().invoke(command_line, arguments)
     assert (1, []) == (asked.exit_code, read)
-    assert "Import, and have it judged?" in asked.output
+    assert "Import, and let the server's judge score it?" in asked.output
     assert 0 == CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code
     assert [1] == read

@@ -1,4 +1,4 @@
-"""`driftline anchors`: exchanges that are judged again and again, in a database that no server has at the moment."""
+"""`driftline anchors`: exchanges that are judged again and again, to tell a changed judge from a changed agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The p
 
 @anchors_app.command("list")
 def list_anchors(project: OfProject, database: Database = None, as_json: AsJson = False) -> None:
-    """List the anchors of a project, their last round, and what they say of the judge."""
+    """List the anchors of a project, their last round, and the verdict on the judge."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         found = anchors_document(cursor, project)
@@ -50,15 +50,15 @@ def add_anchors(
     exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
     connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the exchanges.")] = None,
     count: Annotated[
-        int | None, typer.Option(min=1, max=500, help="Without ids: so many, spread over what the judge says.")
+        int | None, typer.Option(min=1, max=500, help="Without ids: number to choose, spread over the judge's scores.")
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose anchors: the exchanges that are named, or as many as the policy says. Each round is paid for, up to a session's cap."""
+    """Choose anchors: the named exchanges, or the number that the policy sets. Each round costs up to one session's cap."""
     if exchanges and count is not None:
-        raise InputError("exchanges and --count: give one or the other", hint="Leave one of them out.")
+        raise InputError("give either exchanges or --count", hint="Leave one of them out.")
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
@@ -71,9 +71,9 @@ def add_anchors(
     if as_json:
         print_json([anchor_document(one) for one in made])
     elif made:
-        out.print(f"{counted(len(made), 'anchor')} chosen; the server judges them from now on, or `driftline anchors run` does")
+        out.print(f"{counted(len(made), 'anchor')} chosen; the server judges them from now on, as does `driftline anchors run`")
     else:
-        err.print("no exchange of the project fits: an anchor has been judged, and is none yet")
+        err.print("no exchange can become an anchor: it must have been judged, and not be an anchor already")
 
 
 @anchors_app.command("withdraw")
@@ -83,18 +83,18 @@ def withdraw_anchor(
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Judge an anchor no more; what was said of it stays."""
+    """Stop judging an anchor; its results so far are kept."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         found = asyncio.run(withdraw(workspace.log, project, anchor_id, getpass.getuser()))
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
-    out.print(f"{plain(found.exchange_id)} is judged no more", markup=False)
+    out.print(f"{plain(found.exchange_id)} is no longer judged", markup=False)
 
 
 @anchors_app.command("run")
 def run_anchors(project: OfProject, database: Database = None, policy: PolicyFile = None, as_json: AsJson = False) -> None:
-    """Have the anchors judged again now, by the server's judge where one has the database, and wait for it."""
+    """Judge the anchors again now and wait for it. If a server has the database, its judge does it."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         if workspace.server is None:
@@ -134,7 +134,7 @@ def _row(anchor: dict[str, Any]) -> list[Any]:
 
 def _last_round(rounds: list[dict[str, Any]]) -> str:
     if not rounds:
-        return "No round yet."
+        return "No rounds yet."
     last = rounds[0]
     cost = "unknown cost" if last["costUsd"] is None else f"{last['costUsd']:.4f} USD"
     return (
@@ -143,10 +143,10 @@ def _last_round(rounds: list[dict[str, Any]]) -> str:
 
 
 def _in_words(judge: dict[str, Any]) -> str:
-    """What the anchors say of the judge of a tier."""
+    """Say what the anchors show about the judge of a tier."""
     size = MISSING
     if judge["low"] is not None:
         size = f"{judge['size']:+.3f} of the scale ({judge['low']:+.3f} to {judge['high']:+.3f}, {counted(judge['anchors'], 'anchor')})"
     if judge["changed"]:
-        return f"{judge['tier']}: the judge has gone {judge['direction']} since {judge['since'][:16]}, by {size}"
-    return f"{judge['tier']}: no change of the judge is proven; last round against those before: {size}"
+        return f"{judge['tier']}: the judge has scored {judge['direction']} since {judge['since'][:16]}, by {size}"
+    return f"{judge['tier']}: no change of the judge is proven; last round against the earlier ones: {size}"

@@ -1,4 +1,4 @@
-"""`driftline compare`: what a change of policy or judge would have changed."""
+"""`driftline compare`: two scorings of the same exchanges, side by side."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from streams.replay.plan import LIVE
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live: the database's own scores.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="What to compare it with: changes are B less A.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live (the database's own scores).")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Label to compare with; changes are B minus A.")],
     project: Project = None,
-    top: Annotated[int, typer.Option(min=0, max=1000, help="So many of the exchanges that moved most.")] = 5,
+    top: Annotated[int, typer.Option(min=0, max=1000, help="Number of most-changed exchanges to show.")] = 5,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two scorings of the same exchanges: what moved and how surely, states, exchanges that moved most, cost."""
+    """Compare two scorings of the same exchanges: mean shifts with intervals, states, the largest moves, cost."""
     settings = settings_of(database)
     sides = [side_of(label, settings.database) for label in (first, second)]
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Commands on judging: what it cost, and the banner for agents."""
+"""`driftline costs` and `driftline banner`: the cost of judging, and the banner for agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.workspace import Workspace, open_workspace
 
 
 class By(StrEnum):
-    """What costs are summed by."""
+    """Groups that costs can be summed by."""
 
     SESSION = "session"
     PROJECT = "project"
@@ -37,23 +37,23 @@ GROUPS = {
     By.DAY: ("day",),
     By.MODEL: ("model",),
 }
-"""The columns of the query `judge_costs` that say which group a row is of; the others of these are empty."""
+"""The columns of the query `judge_costs` that name a row's group; the others of these are empty."""
 
 
 def costs(
-    by: Annotated[By, typer.Option("--by", help="Sum by this; a day is that of the judge's answer, UTC.")] = By.PROJECT,
+    by: Annotated[By, typer.Option("--by", help="Group to sum by; a day is the UTC day of the judge's answer.")] = By.PROJECT,
     project: Project = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what judging cost: calls, tokens, money, by session, project, day or model, the most expensive first."""
+    """Show what judging cost: calls, tokens and money by session, project, day or model, most expensive first."""
     with opened_to_show(database, project) as workspace:
         rows = query_rows(
             workspace.store.cursor(), "judge_costs", {"by": by.value, "project": project, "from": None, "to": None}
         )
     left_out = {name for group in GROUPS.values() for name in group} - set(GROUPS[by])
     shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
-    show_rows(shown, costs_table, as_json=as_json, none=f"the judge was never asked{of_project(project)}: nothing was spent")
+    show_rows(shown, costs_table, as_json=as_json, none=f"the judge has not been asked yet{of_project(project)}: no cost")
 
 
 def banner(
@@ -65,8 +65,8 @@ def banner(
     """Print the banner that an agent of the project sees when a session begins."""
     if not re.fullmatch(NAME, project):
         raise InputError(
-            f"{plain(project, 64)!r} cannot be the name of a project",
-            hint="A name has a-z, 0-9, _ . - and at most 63 characters.",
+            f"{plain(project, 64)!r} is not a valid project name",
+            hint="Names have a-z, 0-9, _ . - and at most 63 characters.",
         )
     with open_workspace(settings_of(database, policy)) as workspace:
         _note_unknown(workspace, project)
@@ -81,7 +81,7 @@ def banner(
 
 
 def _note_unknown(workspace: Workspace, project: str) -> None:
-    """Say of a project that is not known that it is new, or misspelt: a banner is shown before the first record, too."""
+    """Say that an unknown project is new or misspelt: a banner is shown before the first record, too."""
     try:
         require_known(workspace, project, place="PROJECT")
     except InputError as error:

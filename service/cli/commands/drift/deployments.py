@@ -1,4 +1,4 @@
-"""`driftline deployments`: what was released when, in a database that no server has at the moment."""
+"""`driftline deployments`: record and list releases, so that charts and incidents can name them."""
 
 from __future__ import annotations
 
@@ -29,25 +29,30 @@ OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The p
 
 @deployments_app.command("add")
 def add_deployment(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="Version that was deployed.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The deployed version.")],
     project: OfProject,
     label: Annotated[
-        str, typer.Option("--label", metavar="NAME", help="Label of the exchanges that has the version as its value.")
+        str, typer.Option("--label", metavar="NAME", help="Label of the exchanges whose value is the version.")
     ] = DEFAULT_LABEL,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent that it is of; else all.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Agent that was deployed; all by default.")
+    ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="When, in ISO 8601; else now, unless this version is the newest.")
+        str | None,
+        typer.Option(
+            "--at", metavar="TIME", help="Time in ISO 8601; now by default, unless this version is already the newest."
+        ),
     ] = None,
     by: Annotated[
         str | None, typer.Option("--by", metavar="WHO", help="Name of the person who deployed it; you by default.")
     ] = None,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="What changed.")] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where more is said about it.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Link to more about it.")] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell of a deployment. Recorded again, it changes nothing."""
+    """Record a deployment. Recording it again changes nothing."""
     try:
         moment = None if at is None else parse_timestamp(at)
     except ValueError:
@@ -82,7 +87,7 @@ def add_deployment(
 @deployments_app.command("list")
 def list_deployments(
     project: OfProject,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number, newest first.")] = 20,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command `sql`: statements of the owner of the database, and the queries that come with the program, by name."""
+"""`driftline sql`: statements of your own, and the named queries that come with the program."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from service.settings import Settings
 from service.workspace import open_workspace, require_database, utc_now
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What can only be the name of a query: a statement has more than one word."""
+"""Text that can only be the name of a query: a statement has more than one word."""
 DAYS = 14
-"""Length of a window that nothing is said about."""
+"""Length of a window by default."""
 NUMBERS = frozenset(
     {"after_place", "after_turn", "before", "count", "days", "expected", "gap_seconds", "history_seconds", "limit"}
 )
@@ -44,7 +44,7 @@ SEE_LIST = "`driftline sql --list` shows every query with its parameters."
 
 
 class Form(StrEnum):
-    """What the answer is printed or written as."""
+    """Formats of the answer."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -59,7 +59,7 @@ BINARY = frozenset({Form.ARROW, Form.PARQUET})
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the command line says of a query's parameters."""
+    """The parameters of a query as the command line gives them."""
 
     project: str | None
     as_of: datetime
@@ -69,32 +69,32 @@ class _Given:
 
 def sql(
     statement: Annotated[
-        str | None, typer.Argument(metavar="'SELECT …' | NAME", help="One statement that reads, or the name of a query.")
+        str | None, typer.Argument(metavar="'SELECT …' | NAME", help="A read-only statement, or the name of a query.")
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the queries there are, with their parameters.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the named queries and their parameters.")] = False,
     project: Project = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="A query's parameter as_of: the present unless given.")
+        str | None, typer.Option("--as-of", metavar="TIME", help="Parameter as_of of a query; the present by default.")
     ] = None,
     values: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter of a query; null for none.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter of a query; null for no value.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="At most so many rows.")] = 1000,
-    form: Annotated[Form, typer.Option("--format", help="What to print or write.")] = Form.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="Maximum number of rows.")] = 1000,
+    form: Annotated[Form, typer.Option("--format", help="Format of the output.")] = Form.TABLE,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer to a file.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the database anything, or one of the queries that come with the program.
+    """Run a SQL statement over the database, or one of the queries that come with the program.
 
-    It is opened for reading only, without access to files or the network.
+    The database is opened read-only, without access to files or the network.
     """
     if listed:
         _list(as_json=as_json)
         return
     if statement is None:
-        raise SettingsError("sql: nothing is asked", hint=f"Give a statement, or the name of a query: {SEE_LIST}")
+        raise SettingsError("sql: no statement given", hint=f"Give a statement or the name of a query. {SEE_LIST}")
     form = Form.JSONL if as_json else Form.CSV if as_csv else form
     _check(form, output)
     settings = settings_of(database)
@@ -111,9 +111,7 @@ def sql(
         _show(*found, form, output, limit)
         return
     if project is not None or as_of is not None or values:
-        raise SettingsError(
-            "sql: --project, --as-of and --set are for queries by name", hint="Write the values into the statement."
-        )
+        raise SettingsError("sql: --project, --as-of and --set need a named query", hint="Write the values into the statement.")
     if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
         with readable_file(settings) as file:
             rows = read_only_rows(file, statement, limit)
@@ -136,10 +134,10 @@ def _list(*, as_json: bool) -> None:
 
 def _check(form: Form, output: Path | None) -> None:
     if form in BINARY and output is None and sys.stdout.isatty():
-        raise SettingsError(f"--format {form} is not for a terminal", hint="Write it to a file with -o FILE.")
+        raise SettingsError(f"--format {form} cannot be shown on a terminal", hint="Write it to a file with -o FILE.")
     if form is Form.TABLE and output is not None:
         raise SettingsError(
-            "-o: a table is not written to a file", hint=f"Name a format: --format {', '.join(FORMATS)} or jsonl."
+            "-o: a file needs a format other than table", hint=f"Choose --format {', '.join(FORMATS)} or jsonl."
         )
 
 
@@ -147,7 +145,7 @@ def _named(name: str) -> Query:
     found = queries().get(name)
     if found is None:
         near = difflib.get_close_matches(name, queries(), n=3)
-        raise QueryError(f"no query is called {name}", hint=(f"Did you mean {' or '.join(near)}? " if near else "") + SEE_LIST)
+        raise QueryError(f"there is no query {name}", hint=(f"Did you mean {' or '.join(near)}? " if near else "") + SEE_LIST)
     return found
 
 
@@ -162,7 +160,7 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
 
 
 def _parameters(query: Query, given: _Given) -> dict[str, Any]:
-    """A value for every parameter; QueryError when one is missing, not known, or no number where it must be one."""
+    """Return a value for each parameter; QueryError if one is missing, unknown, or not the number it must be."""
     said: dict[str, Any] = {name: _value(name, value) for name, value in given.values.items()}
     if given.project is not None:
         said["project"] = given.project
@@ -189,11 +187,11 @@ def _value(name: str, text: str) -> Any:
         return msgspec.json.decode(text) if text.startswith("[") else FLAGS.get(text, text)
     except ValueError as error:
         kind = "a number" if name in NUMBERS else "a list in JSON"
-        raise QueryError(f"--set {name}={text}: this is not {kind}", hint=SEE_LIST) from error
+        raise QueryError(f"--set {name}={text}: must be {kind}", hint=SEE_LIST) from error
 
 
 def _require_known(settings: Settings, project: str | None) -> None:
-    """InputError for a project that the database does not know; where another process has the database, the query says what it has."""
+    """InputError for a project that the database does not know. If another process has the database, its query reports that."""
     if project is None:
         return
     with contextlib.suppress(StoreError), open_workspace(settings) as workspace:
@@ -201,12 +199,12 @@ def _require_known(settings: Settings, project: str | None) -> None:
 
 
 def _add_up(path: Path) -> None:
-    """Add up the days that scores came to. Queries answer the same without it, only later."""
+    """Sum the days that have new scores. Queries answer the same without it, only later."""
     try:
-        with Store(path) as store, err.status("adding up days"):
+        with Store(path) as store, err.status("summing days"):
             refresh_daily(store)
     except StoreError as error:
-        err.say(f"note: days are not added up, so the answer may take a while: {error}", style="yellow")
+        err.say(f"note: the daily sums are not up to date, so the answer may take a while: {error}", style="yellow")
 
 
 def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limit: int) -> None:
@@ -227,9 +225,7 @@ def _show(frame: pl.DataFrame, more: bool, form: Form, output: Path | None, limi
     try:
         output.write_bytes(content)
     except OSError as error:
-        raise SettingsError(
-            f"{output}: {error.strerror}", hint="Name a file in a folder that is there and can be written to."
-        ) from error
+        raise SettingsError(f"{output}: {error.strerror}", hint="Name a file in an existing, writable folder.") from error
     err.say(f"wrote {counted(frame.height, 'row')}{_cut(more, limit)} to {plain(output)}")
 
 
@@ -256,7 +252,7 @@ def _shown(value: object) -> str:
 
 
 def _cell(value: object) -> object:
-    """The value for CSV; a text that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    """Return the value for CSV. Text that a spreadsheet would take for a formula is quoted with an apostrophe."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return f"'{value}"
     return value

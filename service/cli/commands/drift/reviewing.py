@@ -1,4 +1,4 @@
-"""`driftline review` and `driftline agreement`: people beside the judge, in a database that no server has at the moment."""
+"""`driftline review` and `driftline agreement`: human scores beside the judge's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.known_projects import require_known
 from service.workspace import open_workspace
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
-review_app = typer.Typer(no_args_is_help=True, help="Look at exchanges as a person: the next one, and a score for it.")
+review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")
 OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
 _SHOWN = 4000
@@ -30,15 +30,13 @@ _SHOWN = 4000
 def review_next(
     project: OfProject,
     rater: Rater = None,
-    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Pass over this; may be repeated.")] = None,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Leave the judge's verdict out, so that it cannot bias the score.")
-    ] = False,
+    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Skip this score; may be repeated.")] = None,
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the judge's verdict, so that it cannot bias yours.")] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the exchange that is most worth a look: anomalies first, then where the judge was unsure or has not scored."""
+    """Show the exchange most worth reviewing: anomalies first, then those the judge was unsure of or has not scored."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
@@ -47,7 +45,7 @@ def review_next(
     if as_json:
         print_json(found)
     elif found is None:
-        err.print(f"nothing is left to look at in project {plain(project, 64)}", markup=False)
+        err.print(f"nothing is left to review in project {plain(project, 64)}", markup=False)
     else:
         for line in _lines(found):
             out.say(line)
@@ -58,13 +56,13 @@ def review_score(
     score_id: Annotated[str, typer.Argument(metavar="SCORE", help="Id of the judge's score, as `review next` shows it.")],
     value: Annotated[int, typer.Argument(metavar="1…5", min=1, max=5, help="1 is worst, 5 is best.")],
     project: OfProject,
-    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="In your own words.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Comment on the score.")] = None,
     rater: Rater = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score an exchange as a person. It stands beside the judge's score; of each rater the newest counts."""
+    """Record a human score. It stands beside the judge's; the newest score of each reviewer counts."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
@@ -86,7 +84,7 @@ def agreement(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far people and the judge agree: weighted kappa and bias with intervals, by rater and over all."""
+    """Show how far people and the judge agree: weighted kappa and bias with intervals, per reviewer and overall."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         found = agreement_document(cursor, project)
@@ -95,24 +93,24 @@ def agreement(
         return
     rows = [("everybody", found["overall"]), *((one["rater"], one) for one in found["raters"])]
     rows.append(("people among themselves", found["betweenRaters"]))
-    headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge is higher by"]
+    headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge minus people"]
     out.print(table(headers, [agreement_cells(name, one) for name, one in rows], right=headers[1:4]))
     if found["covered"] is not None:
-        out.print(f"The labels speak for {found['covered']:.0%} of what Tier 3 has judged.")
+        out.print(f"The labels represent {found['covered']:.0%} of the exchanges that Tier 3 has judged.")
     if found["unjudged"]:
-        out.print(f"{found['unjudged']} more are of exchanges that Tier 3 has not judged.")
+        out.print(f"{found['unjudged']} more labels are on exchanges that Tier 3 has not judged.")
 
 
 def _who(rater: str | None) -> str:
     who = getpass.getuser() if rater is None else rater.strip()
     if not who:
-        raise InputError("--rater: is blank", hint="Say who looks.")
+        raise InputError("--rater must not be blank", hint="Give the name of the reviewer.")
     return who
 
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
     why = found["pick"] if found["stratum"] is None else f"{found['pick']}, {found['stratum']}"
-    seen = f"seen by {found['seenBy']}" if found["seenBy"] else "not seen by anybody yet"
+    seen = f"reviewed by {found['seenBy']}" if found["seenBy"] else "not reviewed yet"
     lines = [
         f"score {found['scoreId']} ({why}; {seen})",
         f"exchange {plain(found['exchangeId'])}, session {plain(found['sessionId'])}, turn {found['turnNumber']}",

@@ -1,4 +1,4 @@
-"""Commands on drift: check for it, list the incidents, show one, decide on it. For a database that no server has."""
+"""`driftline check-drift` and `driftline incidents`: find drift, list incidents, show one, decide on it."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from streams.watch.incidents.states import (
 )
 from streams.watch.watching import Watch
 
-incidents_app = typer.Typer(no_args_is_help=True, help="Drift and anomaly spikes that were found, and what people decided.")
-IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or how it begins.")]
+incidents_app = typer.Typer(no_args_is_help=True, help="Incidents of drift and anomaly spikes: list, show, decide.")
+IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or its beginning.")]
 Who = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Name of the person who decides; your account by default.")
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", "--comment", metavar="TEXT", help="Why. Required; on a terminal it is asked for."),
+    typer.Option("--reason", "--comment", metavar="TEXT", help="Reason. Required; asked for on a terminal."),
 ]
-SAY_WHY = 'Say why, in a few words: --reason "new prompt". It is shown with the incident.'
+SAY_WHY = 'Give the reason in a few words: --reason "new prompt". It is shown with the incident.'
 
 
 def check_drift(
@@ -69,9 +69,9 @@ def check_drift(
     as_of: Annotated[str | None, typer.Option("--as-of", metavar="TIME", help="Take this time as the present.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for drift and anomaly spikes: compute baselines that are due, apply the rules, make incidents of what they find.
+    """Check for drift and anomaly spikes: compute baselines that are due, apply the rules, and record incidents.
 
-    A server does this by itself.
+    A server does this on its own.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         require_known(workspace, project)
@@ -85,12 +85,12 @@ def check_drift(
     else:
         out.say(
             f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(as_of_now)}. "
-            "--as-of TIME takes another present."
+            "--as-of TIME checks as of another time."
         )
 
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
-    """Check some projects of a database, or all that have had exchanges of late, as of the workspace's present."""
+    """Check some projects of a database, or all with recent exchanges, as of the workspace's present."""
     if workspace.server is None:
         refresh_daily(workspace.store)
     else:
@@ -110,13 +110,13 @@ def list_incidents(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            "--status", metavar="STATE", help=f"Only those in this state, or in one of several: {', '.join(STATUSES)}."
+            "--status", metavar="STATE", help=f"Only incidents in this state, may be repeated: {', '.join(STATUSES)}."
         ),
     ] = None,
     confirmed: Annotated[
-        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed ones, or only suspected ones.")
+        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed or only suspected ones.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number, newest first.")] = 50,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,7 +124,7 @@ def list_incidents(
     wanted = [current_status(one) for one in status or ()]
     for one in wanted:
         if one not in STATUSES:
-            raise InputError(f"--status {plain(one, 40)} is no state", hint=f"There are: {', '.join(STATUSES)}.")
+            raise InputError(f"--status {plain(one, 40)} is not a state", hint=f"Use one of {', '.join(STATUSES)}.")
     confidence = confidence_of(confirmed=confirmed)
     with opened_to_show(database, project) as workspace:
         cursor = workspace.store.cursor()
@@ -137,14 +137,14 @@ def list_incidents(
 
 
 def _checks(workspace: Workspace, project: str | None) -> Sequence[Row]:
-    """Whether a project, or each of them, was checked."""
+    """Tell whether a project, or each of them, was checked."""
     cursor, policy, now = workspace.store.cursor(), workspace.policy, workspace.now()
     return check_rows(cursor, policy, now) if project is None else [check_row(cursor, policy, now, project)]
 
 
 @incidents_app.command("show")
 def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
-    """Show an incident with its evidence: days, numbers, the exchanges that moved it most, the queries that find them again."""
+    """Show an incident with its evidence: days, numbers, the exchanges that moved it most, queries to reproduce it."""
     with opened_to_show(database) as workspace:
         found = _found(workspace, incident)
         decisions = decisions_on(workspace.store.cursor(), found.incident_id)
@@ -163,20 +163,22 @@ def _add_decision(name: str, decision: str, words: str, *, hidden: bool = False)
         _decide(incident, decision, by, reason, database, as_of)
 
 
-_add_decision("acknowledge", ACKNOWLEDGED, "Take an incident on: it has your name, stays red, and changes no baseline.")
+_add_decision(
+    "acknowledge", ACKNOWLEDGED, "Take on an incident: it gets your name, stays red, and does not change the baseline."
+)
 _add_decision(
     "resolve",
     RESOLVED,
-    "Resolve an incident: it is fixed. Its days say nothing of what is normal; if it goes on, it is found again.",
+    "Resolve an incident that is fixed. Its days do not count as normal; if the change persists, it is found again.",
 )
 _add_decision(
     "new-normal",
     NEW_NORMAL,
-    "Resolve an incident as the new normal: what is compared begins with the first day of the change.",
+    "Resolve an incident as the new normal: comparisons begin with the first day of the change.",
 )
-_add_decision("accept", NEW_NORMAL, "Resolve an incident as the new normal, as versions before called it.", hidden=True)
-_add_decision("dismiss", DISMISSED, "Dismiss an incident: it was no change that matters. The same change opens nothing again.")
-_add_decision("reopen", OPEN, "Open an incident again.")
+_add_decision("accept", NEW_NORMAL, "Resolve an incident as the new normal (the name in earlier versions).", hidden=True)
+_add_decision("dismiss", DISMISSED, "Dismiss an incident that does not matter. The same change opens no other incident.")
+_add_decision("reopen", OPEN, "Reopen an incident.")
 
 
 def _decide(incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None) -> None:
@@ -192,14 +194,14 @@ def _decide(incident: str, decision: str, by: str | None, reason: str | None, da
             made = workspace.server.call("decide", decided, workspace.now())
     if made is None or not shows(made, decision):
         raise InputError(
-            f"incident {found.incident_id} cannot be opened again: another one is live for the same tier and direction",
+            f"incident {found.incident_id} cannot be reopened: another one is live for the same tier and direction",
             hint="`driftline incidents list --status open --status acknowledged` lists it.",
         )
     out.say(f"{made.incident_id} is {state_words(made)}: {made.title}")
 
 
 def _reason(given: str | None) -> str:
-    """Why an incident is decided so: what was given, or asked for on a terminal. InputError where it is blank or too long."""
+    """Return the reason of a decision, as given or as asked for on a terminal. InputError if it is blank or too long."""
     if given is None and sys.stdin.isatty():
         given = typer.prompt("Reason", err=True)
     said = (given or "").strip()
@@ -211,7 +213,7 @@ def _reason(given: str | None) -> str:
 
 
 def _found(workspace: Workspace, incident: str) -> Incident:
-    """The one incident whose id begins so; InputError where there is none, or several."""
+    """Return the one incident whose id begins with this text; InputError if there is none, or several."""
     values = {"project": None, "incident": incident}
     found = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
     if len(found) != 1:

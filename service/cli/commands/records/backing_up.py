@@ -1,4 +1,4 @@
-"""`driftline backup`: the database and its tokens, copied whole and as of one moment, beside a running server too."""
+"""`driftline backup`: a consistent copy of the database and its tokens, also beside a running server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from service.workspace import open_workspace
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the copies; made where it is missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the copies; created if missing.")],
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database and its tokens to a folder: whole, as of one moment, and also while a server has them.
+    """Copy the database and its tokens to a folder, consistent as of one moment, also while a server is running.
 
-    Everything that was accepted before is in the copy. To put it back, stop the server, move the database and what begins with its
-    name away, and copy the files of the backup to their place. Replays are not copied: they can be made again.
+    The copy holds everything that was accepted before. To restore it, stop the server, move the database and all files that begin
+    with its name away, and copy the files of the backup there. Replays are not copied: they can be made again.
     """
     with open_workspace(settings_of(database, policy)) as workspace, err.status("copying the database"):
         made = back_up(workspace, folder)
@@ -30,4 +30,4 @@ def backup(
         print_json({"files": [str(path) for path in made.files], "rows": made.rows})
         return
     rows = ", ".join(counted(count, table.replace("_", " ").removesuffix("s")) for table, count in made.rows.items())
-    out.say(f"copied to {', '.join(map(str, made.files))}: {rows or 'no record yet'}")
+    out.say(f"copied to {', '.join(map(str, made.files))}: {rows or 'no records yet'}")

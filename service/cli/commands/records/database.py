@@ -1,4 +1,4 @@
-"""Commands on the database and the policy: rebuild, policy check."""
+"""`driftline rebuild` and `driftline policy check`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from service.workspace import open_workspace
 from streams.topology import derived_tables
 
 NO_COPY = (
-    "Name the database with --db. If it is lost: with Kafka, give --kafka host:port, and the tables are made from the topics; "
-    "without Kafka it was the only copy, so restore a backup or import the records again."
+    "Name the database with --db. If it is lost: with Kafka, give --kafka host:port to rebuild the tables from the topics; "
+    "without Kafka it was the only copy: restore a backup or import the records again."
 )
-policy_app = typer.Typer(no_args_is_help=True, help="What agents are judged by.")
+policy_app = typer.Typer(no_args_is_help=True, help="The policy that agents are judged by.")
 
 
 def rebuild(
@@ -37,23 +37,23 @@ def rebuild(
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Drop everything derived (scores, diagnoses, …) and make it again from what came in, by the present rules and policy.
+    """Delete everything derived (scores, diagnoses, …) and compute it again from the stored input, by the present rules.
 
-    With --kafka: drop what landed of the topics and land it again; what retention has taken from them is kept. Without a database, one
-    is made from the topics.
+    With --kafka: delete the landed records that the topics still hold and land them again; records that retention removed from the
+    topics are kept. Without a database, one is made from the topics.
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
         _land_again(settings)
         return
     if not settings.database.exists():
-        raise SettingsError(f"there is no database at {settings.database}, so there is nothing to rebuild from", hint=NO_COPY)
+        raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
     with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
-        with err.status("making everything derived again") as status:
+        with err.status("computing everything derived again") as status:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
             runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
         counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
-    out.print(f"made again: {', '.join(counts)}")
+    out.print(f"rebuilt: {', '.join(counts)}")
 
 
 def _land_again(settings: Settings) -> None:
@@ -79,15 +79,15 @@ def _land_again(settings: Settings) -> None:
         store.checkpoint()
         tables = [schema.table for schema in current_schemas().values() if schema.topics]
         counts = [f"{count} {name}" for name in tables if (count := store.count(name))]
-    out.print(f"landed again: {', '.join(counts) or 'nothing, for the topics are empty'}")
+    out.print(f"landed again: {', '.join(counts) or 'nothing: the topics are empty'}")
 
 
 @policy_app.command("check")
 def policy_check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file, or a methodology file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or methodology file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a policy file and every methodology it names, or one methodology; say what is in force for each project."""
+    """Check a policy file and each methodology it names, or one methodology; show the settings in force per project."""
     document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
     if note:
         err.say(f"note: {note}. {PRICE_IT}", style="yellow")
@@ -99,14 +99,14 @@ def policy_check(
 
 
 def _methodology(file: Path) -> tuple[dict[str, Any], Table, str]:
-    """What a methodology file is, as a document and as a table, and nothing to note."""
+    """Describe a methodology file as a document and as a table; there is nothing to note."""
     found = load_methodology(file)
     document = {"methodology": found.name, "version": found.version, "digest": found.digest}
     return document, table(list(document), [list(document.values())]), ""
 
 
 def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
-    """What a policy file puts in force for each project, as a document and as a table, and what keeps a judge from being asked."""
+    """Describe the settings in force per project as a document and as a table, and what keeps a judge from being asked."""
     policy = load_policy(file)
     document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
     headers = ["audit", "methodology", "sampling", "judge", "cap", "price", "digest"]
@@ -115,7 +115,7 @@ def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
 
 
 def _in_force(found: ProjectPolicy) -> dict[str, Any]:
-    """What holds for a project: in short, and every setting."""
+    """Return the settings of a project: in short, and in full."""
     sampling = found.settings.sampling
     return {
         "audit": "on" if found.settings.enabled else "off",
@@ -130,5 +130,5 @@ def _in_force(found: ProjectPolicy) -> dict[str, Any]:
 
 
 def _price(price: ModelPrice | None) -> str:
-    """USD for a million tokens of input and of output."""
+    """Return the price in USD per million tokens of input and of output."""
     return "not known" if price is None else f"{price.input:g} / {price.output:g} USD"

@@ -1,4 +1,4 @@
-"""`driftline dead-letters`: what could not be taken, looked at and put back."""
+"""`driftline dead-letters`: records that were refused, to be looked at and retried."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from service.cli.terminal import err, leave_quietly, out
 from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
 from service.dead_letters import retry as retried
 
-letters_app = typer.Typer(no_args_is_help=True, help="List records that could not be taken, look at them, put them back.")
-Stage = Annotated[str | None, typer.Option("--stage", metavar="NAME", help="Only what this stage set aside, e.g. decoding.")]
+letters_app = typer.Typer(no_args_is_help=True, help="List refused records, look at them, retry them.")
+Stage = Annotated[
+    str | None, typer.Option("--stage", metavar="NAME", help="Only records refused by this stage, e.g. decoding.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="CODE", help="Only for this reason, e.g. unknown_schema.")]
 Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only from this topic or file.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only what was set aside at this time or later.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only records refused at this time or later.")]
 
 
 @letters_app.command("list")
@@ -28,7 +30,7 @@ def list_letters(
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many letters, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of letters, newest first.")] = 20,
     database: Database = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
@@ -42,18 +44,18 @@ def list_letters(
     elif letters:
         out.print(letters_view(counts, letters))
     else:
-        err.print("no dead letter" if filters == Filters() else "no dead letter fits")
+        err.print("no dead letter" if filters == Filters() else "no dead letter matches")
 
 
 @letters_app.command("show")
 def show_letter(
-    start: Annotated[str, typer.Argument(metavar="ID", help="Its id, or as much of the start of it as no other has.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes that were kept, as they are, and nothing else.")] = False,
+    start: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or a unique beginning of it.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Write the stored bytes unchanged, and nothing else.")] = False,
     database: Database = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: where it came from, why it was set aside, what a retry would do, and its bytes."""
+    """Show one dead letter: its source, the reason, what a retry would do, and its bytes."""
     with letter_box(settings_of(database, kafka=kafka)) as box:
         found = letter_of(box.store, start)
         (way,) = box.ways_back([found.letter])
@@ -67,28 +69,26 @@ def show_letter(
 
 @letters_app.command("retry")
 def retry_letters(
-    starts: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID…]", help="Letters by their ids, or the start of these.")
-    ] = None,
+    starts: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of letters, or their beginnings.")] = None,
     stage: Stage = None,
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many letters, oldest first.")] = 10_000,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of letters, oldest first.")] = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back on the way they came; say of each that cannot go why it stays. Exit 1 when one stays.
+    """Retry dead letters: put them back where they came from, and say why others stay. Exit 1 if any stays.
 
-    What goes back is whole and unredacted: bytes that this version can read, and exchanges that a stage could not get over. No judge
-    is asked, except by a server that has the database and a judge.
+    A letter can be retried if its bytes are whole and unredacted, and this version can read them. No judge is asked, except by a
+    server that has the database and a judge.
     """
     filters = _filters(stage, reason, source, since)
     if bool(starts) == (filters != Filters()):
         raise InputError(
-            "name letters by their ids, or by --stage, --reason, --source or --since", hint="Give one or the other."
+            "choose letters by their ids, or by --stage, --reason, --source or --since", hint="Give one or the other."
         )
     with letter_box(settings_of(database, policy, kafka=kafka)) as box:
         ids, done = ids_to_retry(box.store, starts or [], filters, limit)

@@ -1,4 +1,4 @@
-"""`driftline export`: the log as Parquet, for a replay elsewhere; or what people read of it, by project and day."""
+"""`driftline export`: the log as Parquet for a replay elsewhere, or the latest revisions by project and day."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC da
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; made where it is missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
     by: Annotated[str | None, typer.Option(metavar="project,day", help="Write latest revisions by project and day.")] = None,
     project: Annotated[str | None, typer.Option(help="Only this project, with --by.")] = None,
     since: Day = None,
@@ -31,7 +31,7 @@ def export(
 ) -> None:
     """Write every topic's table as a Parquet file: all revisions, with topic, partition and offset, times in UTC.
 
-    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet. --since and --until are both part of it.
+    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet. --since and --until are inclusive.
     """
     _check(by, selected=any(value is not None for value in (project, since, until)))
     days = days_of(since and since.date(), until and until.date())
@@ -48,6 +48,6 @@ def export(
 
 def _check(by: str | None, *, selected: bool) -> None:
     if by is not None and tuple(by.split(",")) != KEYS:
-        raise InputError(f"--by {by}: files are written by project,day", hint="Say --by project,day.")
+        raise InputError(f"--by {by}: must be project,day", hint="Use --by project,day.")
     if by is None and selected:
-        raise InputError("--project, --since and --until go with --by", hint="Say --by project,day, or leave them out.")
+        raise InputError("--project, --since and --until need --by", hint="Add --by project,day, or leave them out.")

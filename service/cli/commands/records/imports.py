@@ -1,4 +1,4 @@
-"""`driftline import`: transcripts of each program that is known, and event files."""
+"""`driftline import`: transcripts of each supported program, and event files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from streams.stop_signals import handled
 SEE_LETTERS = "driftline dead-letters list"
 WHOLE_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)
-app = typer.Typer(no_args_is_help=True, help="Take in what agents said and did.")
+app = typer.Typer(no_args_is_help=True, help="Import transcripts of agents, or their events.")
 
 Into = Annotated[
     str | None, typer.Option("--project", metavar="NAME", help="Project to file under [DRIFTLINE_PROJECT, default].")
@@ -47,8 +47,8 @@ Into = Annotated[
 Via = Annotated[
     str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask where a server's judge is paid for what is imported.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent, instead of what the files say.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a server's judge is paid for the import.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the files.")]
 
 
 def _add_command(source: TranscriptSource) -> None:
@@ -58,9 +58,11 @@ def _add_command(source: TranscriptSource) -> None:
         source.name, help=f"Import {source.label} transcripts, as in {source.folder}; importing twice changes nothing."
     )
     def import_transcripts(
-        paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders that hold them.")],
-        follow: Annotated[bool, typer.Option("--follow", help="Stay, and take up what is added, until interrupted.")] = False,
-        interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks when following.")] = 2.0,
+        paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders of them.")],
+        follow: Annotated[
+            bool, typer.Option("--follow", help="Keep running and import what is added, until interrupted.")
+        ] = False,
+        interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between checks when following.")] = 2.0,
         project: Into = None,
         connection: Via = None,
         agent: Agent = None,
@@ -94,9 +96,7 @@ for known in SOURCES.values():
 
 @app.command("events")
 def import_events(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="Event JSON lines, a session.json, or folders that hold them.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Event JSON lines, a session.json, or folders of them.")],
     project: Into = None,
     connection: Via = None,
     agent: Agent = None,
@@ -117,16 +117,16 @@ def import_events(
 
 
 def _confirm_paid(workspace: Workspace, *, yes: bool) -> None:
-    """Ask before the server that has the database pays its judge for what is imported. Without a server, no judge is asked."""
+    """Ask before the server that has the database pays its judge for the import. Without a server, no judge is asked."""
     if note := paid_note(workspace.server):
         err.say(f"note: {note}", style="yellow")
         if not yes:
-            typer.confirm("Import, and have it judged?", abort=True, err=True)
+            typer.confirm("Import, and let the server's judge score it?", abort=True, err=True)
 
 
 @contextmanager
 def file_progress(files: Sequence[Path]) -> Iterator[Report]:
-    """A bar over the bytes that are read of the files, where the error output is a terminal; nothing elsewhere."""
+    """Show a bar over the bytes read if the error output is a terminal; nothing elsewhere."""
     total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
@@ -139,7 +139,7 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
-    """Print what an import did, at once: a reader of a follower's pipe reads along. `database` is what it filled."""
+    """Print the result of an import at once, for the reader of a follower's pipe. `database` is what it filled."""
     if as_json:
         print_json(summary.as_json())
         sys.stdout.flush()
@@ -159,7 +159,7 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
 
 
 def _show_findings(workspace: Workspace) -> None:
-    """Print what was found in the project that was filled; drift is looked for first."""
+    """Print the findings in the project that was filled, after a check for drift."""
     for part in import_findings(workspace, check_projects(workspace, [workspace.settings.project]), program_name()):
         # A line that is cut in two cannot be copied.
         out.print(part, markup=False, soft_wrap=isinstance(part, str))
@@ -168,13 +168,13 @@ def _show_findings(workspace: Workspace) -> None:
 def _follow(
     workspace: Workspace, source: TranscriptSource, paths: list[Path], agent: str | None, interval: float, *, as_json: bool
 ) -> None:
-    """Look for more until a signal asks to stop; what was begun is finished first.
+    """Look for more until a signal asks to stop; finish first what was begun.
 
     Only files that changed are read, and all that are not complete once a minute, when a session may have fallen idle.
     """
     stop = threading.Event()
     with handled(lambda _: stop.set()):
-        err.print("following; interrupt to stop")
+        err.print("following; Ctrl-C stops it")
         seen: dict[Path, Stamp | None] = {}
         whole = workspace.now()
         while not stop.wait(interval):

@@ -1,4 +1,4 @@
-"""`driftline rejudge`: the judge is asked again about what stayed unscored, after saying what that would cost."""
+"""`driftline rejudge`: ask the judge again about unscored exchanges, after showing the expected cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
 _ALL = 1_000_000
-"""Rows that are looked through for what is left."""
+"""Rows that are searched for what is left."""
 _NAMED = 5
 """Projects that a message names."""
 
@@ -35,17 +35,17 @@ def rejudge(
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Only what is unscored for this reason, e.g. no_judge or timeout; cost_cap is what a session's cap left out.",
+            help="Only exchanges unscored for this reason, e.g. no_judge or timeout; cost_cap: left out by a session's cap.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many exchanges, oldest first.")] = 10_000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of exchanges, oldest first.")] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have the exchanges judged that stayed unscored; says what it is expected to cost before it asks."""
+    """Judge exchanges that stayed unscored. The expected cost is shown before the judge is asked."""
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
@@ -75,7 +75,7 @@ def rejudge(
 
 
 def _who_judges(workspace: Workspace) -> OpenedJudge:
-    """Who would judge: by the settings, or in the server that has the database."""
+    """Return the judge: that of the settings, or of the server that has the database."""
     if workspace.server is None:
         return who_judges(workspace.settings, workspace.policy)
     return OpenedJudge(None, workspace.server.call("describe"))
@@ -84,7 +84,7 @@ def _who_judges(workspace: Workspace) -> OpenedJudge:
 def _judged_again(
     workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
 ) -> dict[str, Any]:
-    """Have the rows judged again, and answer what came of it."""
+    """Have the rows judged again, and return the result."""
     if workspace.server is None:
         done = asyncio.run(_judge_again(workspace, rows, project, reason))
     else:
@@ -119,11 +119,11 @@ async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], pro
 
 @dataclass(frozen=True)
 class _Expected:
-    """What judging again would take."""
+    """The estimate of judging again."""
 
     bulk: BulkEstimate
     not_asked: int
-    """Exchanges of which nothing is asked: no price is known of their judge's model, and their session has a cap."""
+    """Exchanges that are not asked about: their judge's model has no known price, and their session has a cap."""
 
     def document(self) -> dict[str, Any]:
         """For scripts; an unknown cost is null."""
@@ -134,16 +134,16 @@ class _Expected:
         """For people."""
         bulk, unscored_ones = self.bulk, f"{counted(self.bulk.exchanges, 'exchange')} unscored"
         if self.not_asked == bulk.exchanges:
-            return f"{unscored_ones}: nothing will be asked of them, because no price is known of their judge's model and they have a cap"
+            return f"{unscored_ones}: not asked about, because their sessions have a cap and the price of their judge's model is not known"
         known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
-        cost = known if self._is_priced else "at a cost that is not known"
-        calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on what comes before it"
+        cost = known if self._is_priced else "at an unknown cost"
+        calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on the earlier tiers"
         parts = [f"{unscored_ones}: {calls}", "the cap of each session holds"]
         if bulk.unpriced and self._is_priced:
-            parts.append(f"the cost of {bulk.unpriced} is not known and not among that")
+            parts.append(f"the cost of {bulk.unpriced} is not known and not included")
         if self.not_asked:
             parts.append(
-                f"of {self.not_asked} nothing will be asked: they have a cap, and no price is known of their judge's model"
+                f"{self.not_asked} will not be asked about: their sessions have a cap, and the price of their judge's model is not known"
             )
         return "; ".join(parts)
 
@@ -153,7 +153,7 @@ class _Expected:
 
 
 def _say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
-    """Say what is wrong with the judge before anything is estimated; SettingsError when there is none to be asked."""
+    """Report a fault of the judge before anything is estimated; SettingsError if there is no judge to ask."""
     if found.name == NONE and not dry_run:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
     if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
@@ -169,7 +169,7 @@ def _not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
 
 
 def _nothing(store: Store, project: str | None, reason: str | None) -> str:
-    """That nothing is to be judged again, and where a filter is why, what it left out."""
+    """Say that nothing is to be judged again; if a filter is the cause, say what it left out."""
     filters = {"--project": project, "--reason": reason}
     given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
     others = unscored(store, None, None, _ALL) if given else []
@@ -182,7 +182,9 @@ def _nothing(store: Store, project: str | None, reason: str | None) -> str:
     )
     place = f" in {named}" if project is not None else ""
     verb = "is" if len(others) == 1 else "are"
-    return f"nothing fits {given}: {counted(len(others), 'exchange')}{place} {verb} unscored for: {', '.join(sorted(reasons))}"
+    return (
+        f"nothing matches {given}: {counted(len(others), 'exchange')}{place} {verb} unscored for: {', '.join(sorted(reasons))}"
+    )
 
 
 def _outcome_in_words(outcome: dict[str, Any]) -> str:
@@ -190,7 +192,7 @@ def _outcome_in_words(outcome: dict[str, Any]) -> str:
     calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
     left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"
     unknown = outcome["unknown_price"]
-    more = f" and what {unknown} cost, which is not known" if unknown else ""
+    more = f" plus an unknown cost of {unknown}" if unknown else ""
     cost = "cost not known" if unknown >= outcome["requested"] else f"{outcome['cost_usd']:.4f} USD{more}"
     return (
         f"{counted(outcome['requested'], 'exchange')} judged again{note}; calls: {calls}; {cost}; tiers still unscored: {left}"

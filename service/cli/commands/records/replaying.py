@@ -1,4 +1,4 @@
-"""`driftline replay`: history is scored again under a label of its own; `driftline replays` lists what was."""
+"""`driftline replay` scores history again under a label of its own; `driftline replays` lists the replays."""
 
 from __future__ import annotations
 
@@ -28,39 +28,42 @@ from streams.replay.plan import Asking, Outcome, Scope
 
 def replay(
     source: Annotated[
-        str, typer.Option("--from", metavar="SOURCE", help="tables, topics, or a folder that `driftline export` has written.")
+        str, typer.Option("--from", metavar="SOURCE", help="tables, topics, or a folder written by `driftline export`.")
     ] = "tables",
     project: Project = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only what was said at this time or later.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only what was said before this time.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only exchanges at this time or later.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only exchanges before this time.")] = None,
     judge: Annotated[
         Asking,
         typer.Option(
             "--judge",
-            help="recorded: what was answered before, and nothing else; live and batch: the judge is asked for the rest, one by one "
-            "or in batches at half the price; none: nothing is asked or looked up.",
+            help="recorded: use only recorded answers; live, batch: ask the judge for the others, one by one "
+            "or in batches at half the price; none: neither ask nor look up.",
         ),
     ] = Asking.RECORDED,
     label: Annotated[
         str | None, typer.Option("--label", metavar="NAME", help="Name of the replay; by default policy, judge and source.")
     ] = None,
     from_offset: Annotated[
-        str, typer.Option("--from-offset", metavar="WHERE", help="Of topics: an offset, PARTITION:OFFSET,…, or a time.")
+        str,
+        typer.Option("--from-offset", metavar="WHERE", help="With --from topics: an offset, PARTITION:OFFSET,…, or a time."),
     ] = "",
-    to_offset: Annotated[str, typer.Option("--to-offset", metavar="WHERE", help="The same for the end, exclusive.")] = "",
-    workers: Annotated[int | None, typer.Option("--workers", min=1, max=256, help="Processes; by default one a core.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
+    to_offset: Annotated[str, typer.Option("--to-offset", metavar="WHERE", help="The same for the end; exclusive.")] = "",
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=256, help="Processes; one per core by default.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected calls and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
-    kafka: Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="The cluster [DRIFTLINE_KAFKA].")] = None,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
+    ] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score history again, into a file of its own: by another policy or judge, or to prove that the scores are what they were.
+    """Score history again, into a separate file: by another policy or judge, or to prove that the scores can be reproduced.
 
-    Run again with the same options it goes on where it stopped, and does nothing once it is complete.
+    Run the same command again to continue an interrupted replay; a complete one is not run again.
     """
     settings = settings_of(database, policy, kafka=kafka)
     scope = _scope(project, since, until)
@@ -69,7 +72,7 @@ def replay(
     if found.note:
         err.say(f"note: {found.note}", style="yellow")
     if found.outcome is not None:
-        err.say(f"{found.plan.label} is complete: nothing is done")
+        err.say(f"{found.plan.label} is complete: nothing to do")
         _show(found, found.outcome, None, as_json=as_json)
         return
     asked = found.who_judges() if judge.pays and not dry_run else None
@@ -79,17 +82,17 @@ def replay(
         with telling("replaying", found.positions) as tell:
             outcome = found.run(tell)
     except (KeyboardInterrupt, StoppedError):
-        err.print("stopped; the same command goes on from here", markup=False)
+        err.print("stopped; run the same command to continue", markup=False)
         raise typer.Exit(1) from None
     _show(found, outcome, asked, as_json=as_json)
 
 
 def replays(database: Database = None, as_json: AsJson = False) -> None:
-    """List the replays of a database: what each is of, and whether its scores are the live ones."""
+    """List the replays of a database: the scope of each, and whether its scores match the live ones."""
     settings = settings_of(database)
     found = list(replays_in(settings.database))
     if not found:
-        err.say("there is no replay yet: `driftline replay` makes one")
+        err.say("no replays yet: `driftline replay` makes one")
     elif as_json:
         for one in found:
             file = str(settings.database.with_name(f"{settings.database.name}.replays"))
@@ -99,7 +102,7 @@ def replays(database: Database = None, as_json: AsJson = False) -> None:
 
 
 def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
-    """Say what the replay would take, and ask whether to begin where it may cost anything; whether to go on."""
+    """Show what the replay would take, and ask whether to begin if it may cost anything. Tell whether to go on."""
     with telling("estimating", found.positions) as tell:
         expected = found.estimate(tell)
     if dry_run and as_json:
@@ -122,10 +125,10 @@ def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json
 
 
 def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
-    """What is to be scored; SettingsError naming the option with a time that cannot be used."""
+    """Return the scope to be scored; SettingsError that names the option if a time cannot be used."""
     times = {"--since": _time("--since", since), "--until": _time("--until", until)}
     if times["--since"] and times["--until"] and times["--since"] >= times["--until"]:
-        raise SettingsError("--since, --until: the first must be the earlier one", hint="--until is exclusive.")
+        raise SettingsError("--since must be before --until", hint="--until is exclusive.")
     return Scope(project, times["--since"], times["--until"])
 
 

@@ -22,27 +22,27 @@ from streams.upkeep.erasing import COPIES, erasure, erasures
 from streams.upkeep.erasing import erase as erase_all
 from streams.upkeep.retention import cutoff, purge
 
-retention_app = typer.Typer(no_args_is_help=True, help="For how long records are kept.")
+retention_app = typer.Typer(no_args_is_help=True, help="Delete records that are past their retention.")
 MEGABYTE = 1_000_000
 ERASE_THERE = (
-    "A server has the database: have it erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
+    "A server has the database: ask it to erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
 )
-"""What to do where a server has the database: the file is compacted after an erasure."""
+"""The way if a server has the database: the file is compacted after an erasure."""
 
 
 @retention_app.command("run")
 def retention_run(
     days: Annotated[
-        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Keep so many days, whatever the policy says.")
+        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Days to keep; overrides the policy.")
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete exchanges, events and scores that happened too long ago, and what belongs to them; baselines and incidents stay.
+    """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
 
-    The server does this by itself once a day; it gives no space back (driftline compact).
+    A server does this once a day. The file does not shrink (driftline compact).
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
         now = workspace.now()
@@ -56,28 +56,28 @@ def retention_run(
         print_json({"exchangesPurged": purged.exchanges, "scoresPurged": purged.scores, "cutoffDate": since})
         return
     words = (
-        "unless a project says otherwise, history is kept for ever" if since is None else f"history begins on {since:%Y-%m-%d}"
+        "history is kept for ever, unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
     )
     out.print(f"deleted: {counted(purged.exchanges, 'exchange')}, {counted(purged.scores, 'score')}; {words}")
 
 
 def erase(
     connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of it.")] = None,
-    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of the connection.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Reason; stored with the erasure.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before erasing.")] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase everything of a session or of a connection, for good, and compact the file; what comes of it later is not taken."""
+    """Erase all records of a session or a connection for good, and compact the file. Later records of it are refused."""
     if not connection or session == "":
-        raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Say whose records are to go.")
+        raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Name the records to erase.")
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
         if not yes:
-            typer.confirm(f"Erase everything of {plain(whose)}? It cannot be had back.", abort=True, err=True)
+            typer.confirm(f"Erase everything of {plain(whose)}? This cannot be undone.", abort=True, err=True)
         said = workspace.redactor.redact(comment)[0] if comment else None
         record = erasure(connection, session, getpass.getuser(), said, workspace.now())
         accepted = Accepted()
@@ -93,18 +93,18 @@ def erase(
         print_json({"id": record.erasure_id, "deleted": deleted, "replays": replays, "remains": [COPIES]})
         return
     rows = ", ".join(f"{count} {table}" for table, count in deleted.items())
-    out.print(f"erased: {rows or 'there was nothing'}; {_sizes(before, after)}")
+    out.print(f"erased: {rows or 'no records'}; {_sizes(before, after)}")
     for label in replays:
-        out.print(f"deleted the replay {plain(label)}: it held some of it")
+        out.print(f"deleted the replay {plain(label)}: it held some of these records")
     err.say(f"note: {COPIES}", style="yellow")
 
 
 def compact(database: Database = None, as_json: AsJson = False) -> None:
-    """Give the free space of a closed database back: it is written again beside itself and replaced in one step."""
+    """Shrink a closed database: write it again beside itself without the free space, and replace it in one step."""
     path: Path = settings_of(database).database
     require_database(path)
     used = space_of(path).used
-    with err.status(f"writing {used / MEGABYTE:.0f} MB anew"):
+    with err.status(f"writing {used / MEGABYTE:.0f} MB again"):
         before, after = compact_file(path)
     if as_json:
         print_json({"before": before, "after": after})
@@ -113,4 +113,4 @@ def compact(database: Database = None, as_json: AsJson = False) -> None:
 
 
 def _sizes(before: int, after: int) -> str:
-    return f"the file had {before / MEGABYTE:.1f} MB and has {after / MEGABYTE:.1f} MB"
+    return f"file size: {before / MEGABYTE:.1f} MB, now {after / MEGABYTE:.1f} MB"

@@ -1,4 +1,4 @@
-"""Commands on the topics: create them, show them, and say where they are not as they should be."""
+"""`driftline topics`: create the topics on Kafka, show them, check their configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Partitions = Annotated[
         metavar="N",
         min=1,
         max=10_000,
-        help=f"Partitions of the topics keyed by session [as many as there are, or {DEFAULT_PARTITIONS}].",
+        help=f"Partitions of the topics keyed by session [the present number, or {DEFAULT_PARTITIONS}].",
     ),
 ]
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timestamp.type", "min.insync.replicas")
@@ -48,12 +48,12 @@ def create(
             metavar="N",
             min=1,
             max=100,
-            help=f"Copies of each partition [{REPLICATION}, or as many as there are brokers].",
+            help=f"Copies of each partition [{REPLICATION}, or the number of brokers].",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create the topics that are missing; what is there stays as it is. Exit 1 where that is not as it should be."""
+    """Create missing topics; existing ones are not changed. Exit 1 if one of those is misconfigured."""
     with administration_of(settings_of(kafka=kafka)) as administration:
         made = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
@@ -62,13 +62,13 @@ def create(
     else:
         for name in made:
             out.print(f"created {name}", markup=False)
-        out.print(f"{counted(len(made), 'topic')} created, {len(TOPICS) - len(made)} there already")
+        out.print(f"{counted(len(made), 'topic')} created, {len(TOPICS) - len(made)} existed already")
     _report(mismatches, as_json=as_json)
 
 
 @topics_app.command("describe")
 def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
-    """Show the topics as the cluster has them."""
+    """Show the topics of the cluster."""
     with administration_of(settings_of(kafka=kafka)) as administration:
         found = administration.describe()
     rows = [
@@ -87,24 +87,24 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
     elif rows:
         out.print(_table(rows))
     else:
-        err.print("no topic yet (driftline topics create)")
+        err.print("no topics yet (driftline topics create)")
 
 
 @topics_app.command("check")
 def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = False) -> None:
-    """Say which topics are missing or not as they should be; exit 1 when one is. Nothing is changed."""
+    """Check for missing or misconfigured topics; exit 1 if there is one. Nothing is changed."""
     with administration_of(settings_of(kafka=kafka)) as administration:
         mismatches = administration.check(partitions)
     if as_json:
         for found in mismatches:
             print_json(found._asdict())
     elif not mismatches:
-        out.print(f"{counted(len(TOPICS), 'topic')}: all as they should be")
+        out.print(f"{counted(len(TOPICS), 'topic')}: all are as they should be")
     _report(mismatches, as_json=as_json)
 
 
 def administration_of(settings: Settings) -> TopicAdministration:
-    """The topics of the cluster that the settings name; SettingsError or BrokerError when there is none or it does not answer."""
+    """Return the topics of the cluster that the settings name; SettingsError without one, BrokerError if it does not answer."""
     from streams.kafka.administration import TopicAdministration  # noqa: PLC0415 - its library is loaded only where it is used
 
     if not logging.getLogger().isEnabledFor(logging.INFO):
@@ -114,7 +114,7 @@ def administration_of(settings: Settings) -> TopicAdministration:
 
 
 def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
-    """Print what is wrong, unless it was printed as JSON, and exit accordingly."""
+    """Print the faults, unless they were printed as JSON, and exit accordingly."""
     for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda found: found.advice):
         for found in alike:
             err.say(plain(f"{found.topic} {found.what}", 400), style="red")
@@ -133,7 +133,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _kept(config: dict[str, str | None]) -> str:
-    """How long records stay, in words."""
+    """Say how long records are kept."""
     if "compact" in (config["cleanup.policy"] or ""):
         return "the last of a key"
     milliseconds = int(config["retention.ms"] or -1)

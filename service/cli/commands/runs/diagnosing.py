@@ -1,4 +1,4 @@
-"""`driftline diagnose`: files in, diagnoses out. It needs no database and leaves none."""
+"""`driftline diagnose`: files in, diagnoses out, without a database."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from service.cli.terminal import out
 from service.cli.views import diagnosis_view
 from service.imports.session_files import FaultReport, diagnose_files
 
-FILES = "Sessions as JSON lines, a session.json, an OpenClaw transcript; - reads standard input."
+FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
 
 
 def diagnose(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
     as_json: AsJson = False,
 ) -> None:
-    """Diagnose sessions without a database: one diagnosis a session, in the order of the input.
+    """Diagnose sessions without a database: one diagnosis per session, in the order of the input.
 
-    Sessions that are given event by event come after the others. A line that cannot be read is reported with file and line; the
-    others go on, and the exit code is 1.
+    Sessions given event by event come last. An unreadable line is reported with its file and number; the rest is diagnosed, and
+    the exit code is 1.
     """
     report = FaultReport()
     for document in diagnose_files(files, report):

@@ -1,4 +1,4 @@
-"""`driftline evaluate`: finished sessions are held against test cases and judged, after a word on what that costs."""
+"""`driftline evaluate`: finished sessions are evaluated against test cases, after the cost was shown."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
 from streams.judging.call_budget import StoppedError
 
-Sessions = Annotated[list[str] | None, typer.Option("--session", metavar="ID", help="This finished session; may be repeated.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")]
-OfConnection = Annotated[
-    str | None, typer.Option("--connection", metavar="NAME", help="The connection of the sessions that are named.")
+Sessions = Annotated[
+    list[str] | None, typer.Option("--session", metavar="ID", help="Evaluate this finished session; may be repeated.")
 ]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")]
+OfConnection = Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the named sessions.")]
 Server = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="Have a server do it; its token is in DRIFTLINE_TOKEN.")
+    str | None,
+    typer.Option("--server", metavar="URL", help="Let this server evaluate; its token is read from DRIFTLINE_TOKEN."),
 ]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Send the token over http:// to another machine, where others could read it.")
@@ -50,19 +51,19 @@ Insecure = Annotated[
 
 
 class Output(StrEnum):
-    """What is printed."""
+    """Formats of the output."""
 
     TABLE = "table"
     JSON = "json"
 
 
-ASK_IT = "A server has the database: evaluate with --server and its address, or stop it."
-"""What to do where a server has the database: it makes the evaluations, by its own judge."""
+ASK_IT = "A server has the database: use --server with its address, or stop it."
+"""The way if a server has the database: it makes the evaluations, by its own judge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Whether to go on after what is known of the cost."""
+    """The consent to the cost: asked for, given with --yes, or not needed."""
 
     dry_run: bool
     yes: bool
@@ -71,7 +72,7 @@ class Agreement:
     """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
-        """Say what the evaluations would take, and ask where that may cost anything. SettingsError where no question can be asked."""
+        """Show what the evaluations would take, and ask if that may cost anything. SettingsError if it cannot be asked."""
         if self.dry_run and self.output is Output.JSON:
             print_json(estimate_document(prepared))
             return False
@@ -81,22 +82,24 @@ class Agreement:
         if prepared.estimate.calls and not self.yes:
             if not sys.stdin.isatty():
                 raise SettingsError(
-                    "cannot ask whether to pay: there is no terminal",
-                    hint="Say --yes, or --dry-run to see the cost only.",
+                    "cannot ask before paying: there is no terminal",
+                    hint="Use --yes to pay, or --dry-run to see the cost only.",
                 )
             typer.confirm("Ask the judge?", abort=True, err=True)
         return True
 
 
 def evaluate(
-    case: Annotated[list[Path], typer.Option("--case", metavar="FILE", help="A case, or a folder of them; may be repeated.")],
+    case: Annotated[
+        list[Path], typer.Option("--case", metavar="FILE", help="Case file, or a folder of them; may be repeated.")
+    ],
     profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Profile: judges, repetitions, thresholds.")],
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only sessions of this project.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended since then.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="At most so many sessions, the newest first.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="Maximum number of sessions, newest first.")] = 100,
     judge_run: Annotated[
         list[str] | None, typer.Option("--judge-run", metavar="ID", help="Only this judge run of the profile; may be repeated.")
     ] = None,
@@ -104,26 +107,24 @@ def evaluate(
     output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost.")] = None,
     fail_under: Annotated[
-        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Exit 1 when a score is below this.")
+        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Exit 1 if a score is below this.")
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed questions again, too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take and cost.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also ask failed questions again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected calls and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
     server: Server = None,
     insecure: Insecure = False,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Evaluate finished sessions against test cases: deterministic checks, and a judge who scores six dimensions.
+    """Evaluate finished sessions against test cases: deterministic checks, and a judge that scores six dimensions.
 
-    Exit 1 when an evaluation has no score or one below --fail-under. Earlier evaluations are reused.
+    Exit 1 if an evaluation has no score, or one below --fail-under. Earlier evaluations are reused.
     """
     if server is not None and (database is not None or policy is not None):
-        raise SettingsError(
-            "--server goes without --db and --policy", hint="The server has a database and a policy of its own."
-        )
+        raise SettingsError("--server cannot be used with --db or --policy", hint="The server has its own database and policy.")
     if insecure and server is None:
-        raise SettingsError("--insecure goes with --server", hint="Without a server no token is sent.")
+        raise SettingsError("--insecure needs --server", hint="Without a server no token is sent.")
     cases, loaded = load_cases(case), load_profile(profile)
     warn(warnings_of(cases))
     wanted = _wanted(session, connection, tag, project, since, limit)
@@ -146,7 +147,7 @@ def evaluate(
 
 
 def _require(folder: Path | None, chart: Path | None) -> None:
-    """SettingsError where a folder or a chart that is asked for cannot be made: nothing was paid yet."""
+    """SettingsError if a folder or a chart cannot be written: nothing was paid yet."""
     if folder is not None:
         make_folder(folder)
     if chart is not None:
@@ -164,7 +165,7 @@ def _wanted(
 ) -> Wanted:
     if connection is not None and not sessions:
         raise SettingsError(
-            "--connection goes with --session", hint="Name the sessions, or choose them by --tag, --project or --since."
+            "--connection needs --session", hint="Name the sessions, or choose them by --tag, --project or --since."
         )
     prefix = "" if connection is None else f"{connection}/"
     return Wanted(
@@ -177,7 +178,7 @@ def _wanted(
 
 
 def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Sequence[Evaluated] | None:
-    """Evaluations made in this process, over the database that the settings name; None where it was agreed to make none."""
+    """Evaluate in this process, over the database that the settings name; None if the cost was declined."""
     with open_workspace(settings, writes=True, alone=ASK_IT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
@@ -194,7 +195,7 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
             takes_simulated=judge.name != LIVE,
         )
         if not prepared.sessions:
-            raise InputError("no finished session is like that", hint="`driftline runs` lists those that have ended.")
+            raise InputError("no finished session matches", hint="`driftline runs` lists those that have ended.")
         if prepared.estimate.calls or prepared.estimate.not_asked:
             refuse_unconfigured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
@@ -208,12 +209,12 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
             with telling() as tell:
                 return make_evaluations(workspace, settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
-            err.print("stopped; the same command goes on from here", markup=False)
+            err.print("stopped; run the same command to continue", markup=False)
             raise typer.Exit(1) from None
 
 
 def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
-    """Evaluations made by a server, over the database that it has; None where it was agreed to make none."""
+    """Have a server evaluate, over its own database; None if the cost was declined."""
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
             return None
@@ -221,7 +222,7 @@ def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure
             with telling() as tell:
                 return client.evaluate(terms, tell)
         except KeyboardInterrupt:
-            err.print("not waiting any more; the server goes on, and the same command reads what it has made", markup=False)
+            err.print("stopped waiting; the server continues, and the same command shows its results", markup=False)
             raise typer.Exit(1) from None
 
 
@@ -233,7 +234,7 @@ def _show(report: Report, output: Output) -> None:
 
 
 def _write(found: Sequence[Evaluated], report: Report, folder: Path | None, chart: Path | None) -> None:
-    """The files that are asked for. What is written was paid for, so an error says that nothing is lost."""
+    """Write the files that were asked for. They were paid for, so an error says that nothing is lost."""
     if folder is not None:
         written = write_files(folder, found)
         err.say(f"{counted(len(written), 'result')} written to {folder}")

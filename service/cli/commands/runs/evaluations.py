@@ -1,4 +1,4 @@
-"""`driftline evaluations`: what was evaluated, one of them whole, and what they come to by case, by model and beside people."""
+"""`driftline evaluations`: list evaluations, show one in full, or sum them up by case, by model or beside people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Cursor = duckdb.DuckDBPyConnection
 
 
 class By(StrEnum):
-    """What evaluations are added up by."""
+    """Ways to sum up evaluations."""
 
     CASE = "case"
     MODEL = "model"
@@ -37,7 +37,7 @@ class By(StrEnum):
 
 
 class Output(StrEnum):
-    """What is printed."""
+    """Formats of the output."""
 
     TABLE = "table"
     JSON = "json"
@@ -52,20 +52,20 @@ class Unit(StrEnum):
 
 
 def evaluations(
-    evaluation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show this one whole.")] = None,
+    evaluation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Evaluation to show in full.")] = None,
     project: Project = None,
-    case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only of this case.")] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only of agents on this model.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")] = None,
+    case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only this case.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only agents on this model.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     by: Annotated[
-        By | None, typer.Option("--by", help="case: over time; model: against each other; people: beside human scores.")
+        By | None, typer.Option("--by", help="case: over time; model: models compared; people: beside human scores.")
     ] = None,
     unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest first.")] = 50,
-    output: Annotated[Output, typer.Option("--output", help="What is printed.")] = Output.TABLE,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Maximum number, newest first.")] = 50,
+    output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
     database: Database = None,
 ) -> None:
-    """List evaluations, the newest first; show one whole; or say what they come to by case, by model or beside people."""
+    """List evaluations, newest first; show one in full; or sum them up by case, by model or beside human scores."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         if evaluation_id is not None:
@@ -74,14 +74,14 @@ def evaluations(
         if by is None:
             found = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit)
         elif model is not None or session is not None:
-            raise SettingsError("--by goes without --model and --session", hint="It says what all runs of a project come to.")
+            raise SettingsError("--by cannot be used with --model or --session", hint="It sums up all runs of a project.")
         else:
             found = _added_up(cursor, by, project, case, unit)
     if output is Output.JSON:
         for one in found:
             print_json(one)
     elif not found:
-        err.print("nothing is like that; `driftline evaluate` makes evaluations", markup=False)
+        err.print("no evaluation matches; `driftline evaluate` makes evaluations", markup=False)
     else:
         out.print(_VIEWS[by](found))
         if any(one.get("simulated") for one in found):
@@ -95,7 +95,7 @@ def _added_up(cursor: Cursor, by: By, project: str | None, case: str | None, uni
 
 
 def _show_one(cursor: Cursor, evaluation_id: str, output: Output) -> None:
-    """One evaluation: its summary as in its file, or all of it as JSON. InputError where there is none."""
+    """Show one evaluation: its summary as in its file, or all of it as JSON. InputError if there is none."""
     state = evaluation_state(cursor, evaluation_id)
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
     if state is None:
@@ -175,7 +175,7 @@ def _interval(one: Mapping[str, Any], form: str = ".2f") -> str:
 
 
 def _believed(one: Mapping[str, Any]) -> str:
-    """The interval of a difference, and what keeps it from being believed."""
+    """Return the interval of a difference, and the reason if it should not be trusted."""
     shown = "" if one["low"] is None else _interval(one, "+.2f")
     state = "" if one["state"] == "enough" else one["state"].replace("_", " ")
     return f"{shown} ({state})" if shown and state else shown or state

@@ -1,4 +1,4 @@
-"""`driftline runs` and `driftline scores`: what is in the tables, listed without loading a rule."""
+"""`driftline runs` and `driftline scores`: the tables, listed without loading a rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runs(
     """List the runs: readiness level, trust score, primary failure, tool calls."""
     with opened_to_show(database, project) as workspace:
         rows = runs_of(workspace.store, project)
-    none = f"no run{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
+    none = f"no runs{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
     show_rows(rows, runs_table, as_json=as_json, none=none)
 
 
@@ -34,20 +34,20 @@ def scores(
     project: Project = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number.")] = 50,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the scores, newest exchange first: Tier 1, why each was sampled or not, anomalies."""
+    """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
     with opened_to_show(database, project) as workspace:
         values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
         rows = query_rows(workspace.store.cursor(), "scores", values)
-    show_rows(rows, scores_table, as_json=as_json, none="no score fits")
+    show_rows(rows, scores_table, as_json=as_json, none="no score matches")
 
 
 @contextmanager
 def opened_to_show(database: Path | None, project: str | None = None) -> Iterator[Workspace]:
-    """The workspace of a database; says so when what it shows is not yet all there is. InputError for a project that it does not know."""
+    """Open the workspace of a database; say so if records are still to land. InputError for a project that it does not know."""
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
         if lag := stages_behind(workspace.store):
@@ -56,5 +56,5 @@ def opened_to_show(database: Path | None, project: str | None = None) -> Iterato
 
 
 def of_project(project: str | None) -> str:
-    """` of project NAME`, for a message, or nothing."""
+    """Return ` of project NAME` for a message, or nothing."""
     return "" if project is None else f" of project {project}"

@@ -1,4 +1,4 @@
-"""Commands over finished runs: show one, export them, gate a build on them, finish a session by hand."""
+"""Commands on finished runs: show one, export them, gate a build on them, end a session manually."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def finalize(
     policy: PolicyFile = None,
     as_of: AsOf = None,
 ) -> None:
-    """End a session by hand and diagnose it."""
+    """End a session manually and diagnose it."""
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         finalize_session(workspace, session, connection)
         for run, document in run_documents(workspace.store, session):
@@ -52,11 +52,11 @@ def run(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: verdict, causes as steps, evidence, what to do."""
+    """Show one run: verdict, chain of causes, evidence, remedies."""
     with opened_to_show(database, project) as workspace:
         found = list(run_documents(workspace.store, session, project))
     if not found:
-        raise InputError(f"no run of a session {plain(session)!r}", hint="`driftline runs` lists them.")
+        raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
     for row, document in found:
         if as_json:
             print_json({"run_id": row["run_id"], "project": row["project"], **document}, exact=True)
@@ -73,23 +73,23 @@ def export(
     with opened_to_show(database, project) as workspace:
         written = export_runs(workspace.store, folder, project)
     if not written:
-        raise InputError("there is no run to export", hint="`driftline runs` lists them.")
+        raise InputError("there are no runs to export", hint="`driftline runs` lists them.")
     out.print(f"{counted(written, 'run')} written to {folder}", markup=False)
 
 
 def check(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these instead of reading the runs.")
+        list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these files instead of stored runs.")
     ] = None,
     min_readiness: Annotated[
-        str, typer.Option(metavar="LEVEL", help=f"Lowest level that passes: {', '.join(READINESS)}.")
+        str, typer.Option(metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.")
     ] = READINESS[0],
     min_trust: Annotated[
         int,
         typer.Option(
             min=0,
             max=100,
-            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}: at or below that it fails none.",
+            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}, so a lower value fails none.",
         ),
     ] = 0,
     session: Annotated[
@@ -99,14 +99,14 @@ def check(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Exit 1 when a run is below what is asked for, 0 when none is: a gate for builds.
+    """Gate a build: exit 1 if a run is below the given readiness or trust, 0 if none is.
 
-    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. That there is nothing to check is an error (exit 2).
+    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. Nothing to check is an error (exit 2).
     """
     gate, report = Gate.of(min_trust, min_readiness), FaultReport()
     if files:
         if project is not None:
-            raise SettingsError("--project goes with the runs of a database, not with files", hint="Leave one of them out.")
+            raise SettingsError("--project cannot be used with files", hint="It chooses runs of the database.")
         verdicts = list(gate.verdicts(diagnose_files(files, report), session))
     else:
         with open_workspace(settings_of(database)) as workspace:
@@ -115,7 +115,7 @@ def check(
                 raise StoreError(lag, hint=CATCH_UP)
             verdicts = list(gate.verdicts(runs_of(workspace.store, project), session))
     if not verdicts:
-        raise InputError(f"there is no run{of_project(project)} to check", hint="Import sessions first, or name files.")
+        raise InputError(f"there are no runs{of_project(project)} to check", hint="Import sessions first, or name files.")
     failed = failures(verdicts)
     if as_json:
         print_json({"passed": not failed and not report.count, "checked": len(verdicts), "failed": failed})
@@ -129,13 +129,13 @@ def check(
 
 def wrap_quality(
     project: Project = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many sessions, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of sessions, newest first.")] = 50,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
+    """Show how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         rows = wrap_rows(workspace, project, limit)
-    show_rows(rows, wrap_table, as_json=as_json, none="no exchange yet")
+    show_rows(rows, wrap_table, as_json=as_json, none="no exchanges yet")

@@ -1,4 +1,4 @@
-"""`driftline tune`: which thresholds of the detectors fit an agent, by its own history."""
+"""`driftline tune`: fit the thresholds of the detectors to an agent's own history."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from service.workspace import Workspace, open_workspace
 def tune(
     project: Annotated[str, typer.Option("--project", metavar="NAME", help="The project of the agent.")],
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="The agent; without it each agent of the project.")
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent; each agent of the project by default.")
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=0.5, help="Part of the runs that a proposed threshold may flag: 0.01 is one in a hundred."),
+        typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag: 0.01 is one in a hundred."),
     ] = 0.01,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Look at the runs of so many days.")] = 90,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Look at the newest so many runs of an agent.")] = 10_000,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Use the runs of this many days.")] = 90,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Use at most this many of an agent's newest runs.")] = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold the detectors' thresholds against an agent's runs: what each flags, and which value would flag hardly any.
+    """Fit the detectors' thresholds to an agent's runs: how many runs each flags, and the value that would flag hardly any.
 
-    It prints what to put into the policy, and changes nothing. Look at the runs first that a proposal no longer flags: it takes the history for normal.
+    It prints lines for the policy, and changes nothing. A proposal takes the history for normal: look first at the runs that it no
+    longer flags.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
         require_known(workspace, project)
@@ -49,26 +50,27 @@ def tune(
             found = tune_agent(workspace.store.cursor(), workspace.policy, project, name, since=since, limit=limit, share=share)
             if not found and agent is not None:
                 raise InputError(
-                    f"there is no run of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}",
-                    hint="--days and --as-of take others; `driftline runs` lists the runs.",
+                    f"there are no runs of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}",
+                    hint="Change --days or --as-of; `driftline runs` lists the runs.",
                 )
             for tuning in found:
                 _show(project, name, tuning, share, as_json=as_json)
 
 
 def _agents(workspace: Workspace, project: str, agent: str | None) -> Sequence[str | None]:
-    """The agents to look at; InputError when a project has no run, or none of the agent's."""
+    """Return the agents to look at; InputError if a project has no run, or none of the agent's."""
     names = [row["agent"] for row in query_rows(workspace.store.cursor(), "agents_with_runs", {"project": project})]
     if not names:
         raise InputError(
-            f"project {project} has no run yet", hint="A session becomes one when it ends: driftline finalize SESSION."
+            f"project {project} has no runs yet", hint="A session becomes one when it ends: driftline finalize SESSION."
         )
     if agent is None:
         return names
     if agent not in names:
         there = ", ".join(plain(name) for name in names[:10] if name)
         raise InputError(
-            f"--agent: project {project} has no run of {plain(agent)!r}", hint=f"It has runs of: {there or 'none with a name'}."
+            f"--agent: project {project} has no runs of {plain(agent)!r}",
+            hint=f"It has runs of: {there or 'unnamed agents only'}.",
         )
     return [agent]
 
@@ -91,7 +93,7 @@ def _show(project: str, agent: str | None, tuning: ProfileTuning, share: float, 
         return
     out.print(tuning_view(agent, tuning))
     if tuning.runs < MIN_RUNS:
-        out.print(f"Too few runs to propose anything: {tuning.runs} of {MIN_RUNS}.", markup=False)
+        out.print(f"Too few runs for a proposal: {tuning.runs} of {MIN_RUNS}.", markup=False)
     elif changes:
         out.print(
             f"Proposed for the policy: each flags at most {share:.1%} of these {counted(tuning.runs, 'run')}.", markup=False
@@ -102,7 +104,7 @@ def _show(project: str, agent: str | None, tuning: ProfileTuning, share: float, 
 
 
 def tuning_view(agent: str | None, tuning: ProfileTuning) -> RenderableType:
-    """The thresholds of one profile on a line each: what the runs have, what is flagged now, what is proposed."""
+    """Show the thresholds of one profile, one per line: values of the runs, runs flagged now, proposal."""
     headers = ["threshold", "now", "median", "p95", "p99", "most", "flags", "proposed", "would flag", "newest flagged runs"]
     fields = Thresholds.model_fields
     rows = [

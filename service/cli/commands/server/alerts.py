@@ -1,4 +1,4 @@
-"""`driftline alerts`: whether alerts can be sent, and which were."""
+"""`driftline alerts`: test the channels, and list the alerts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from service.cli.commands.options import AsJson, Database, Row, print_json, sett
 from service.cli.terminal import MISSING, out, table
 from service.workspace import open_workspace, utc_now
 
-alerts_app = typer.Typer(no_args_is_help=True, help="Try the alert channels, and list alerts.")
-Status = Annotated[str | None, typer.Option("--status", metavar="STATUS", help=f"Only those: {', '.join(STATUSES)}.")]
+alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
+Status = Annotated[
+    str | None, typer.Option("--status", metavar="STATUS", help=f"Only alerts with this status: {', '.join(STATUSES)}.")
+]
 
 
 @alerts_app.command("test")
 def try_channels(as_json: AsJson = False) -> None:
-    """Send a message to every channel that the settings name, at once and without a retry. Exit 1 when one does not take it."""
+    """Send a test message to each configured channel, without retries. Exit 1 if one refuses it."""
     channels = channels_of(settings_of())
     if not channels:
-        raise SettingsError("there is no channel for alerts", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
+        raise SettingsError("no alert channel is configured", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
     outcomes = asyncio.run(_try_each(channels))
     for channel, outcome in outcomes:
         if as_json:
@@ -40,13 +42,13 @@ def try_channels(as_json: AsJson = False) -> None:
 @alerts_app.command("list")
 def list_alerts(
     status: Status = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number, newest first.")] = 20,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List alerts and how far they have come, newest first."""
+    """List alerts and their delivery, newest first."""
     if status is not None and status not in STATUSES:
-        raise InputError("--status: there is no such status", hint=f"There are: {', '.join(STATUSES)}.")
+        raise InputError("--status: unknown status", hint=f"Use one of {', '.join(STATUSES)}.")
     with open_workspace(settings_of(database)) as workspace:
         rows = Outbox(workspace.store).listed(status, limit)
     show_rows(rows, _table, as_json=as_json, none="no alert")

@@ -1,4 +1,4 @@
-"""Commands on access: who may deliver records (connections) and who may read and decide (operators), and their tokens."""
+"""Commands on access: connections deliver records, operators read and decide, and both have tokens."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ SHOWN_LENGTH = 64
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
 Grace = Annotated[
     float | None,
-    typer.Option("--grace", metavar="HOURS", min=0, max=8760, help="The old token ends after so many hours by itself."),
+    typer.Option("--grace", metavar="HOURS", min=0, max=8760, help="Hours after which the old token expires."),
 ]
 
 
 @connections_app.command("add")
 def add_connection(
     name: Name,
-    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Project that its records are filed under.")],
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent that all its records are of.")] = None,
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Project of its records.")],
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent of all its records.")] = None,
     database: Database = None,
 ) -> None:
     """Add a connection and print its token, once."""
@@ -49,13 +49,13 @@ def add_operator(
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
     scopes: Annotated[
         str | None,
-        typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all of them by default."),
+        typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all by default."),
     ] = None,
     database: Database = None,
 ) -> None:
     """Add an operator and print the token, once.
 
-    Scopes: read; review (human scores, decisions on incidents); query (SQL of one's own, with every project only); admin.
+    Scopes: read; review (human scores, decisions on incidents); query (own SQL; needs access to every project); admin.
     """
     given: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
     if scopes is not None:
@@ -68,7 +68,7 @@ def add_operator(
 
 
 def _add_common(app: typer.Typer, kind: Kind) -> None:
-    """The commands that are the same for connections and operators."""
+    """Add the commands that connections and operators share."""
 
     @app.command("list", help=f"List the {kind}s and the state of their tokens; no token is shown.")
     def show(database: Database = None, as_json: AsJson = False) -> None:
@@ -76,16 +76,16 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
             rows = [_row(holder, tokens) for holder, tokens in access.holders(kind)]
         show_rows(rows, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)")
 
-    @app.command("rotate", help="Print a further token, once; the old one stays live until it is revoked or its grace ends.")
+    @app.command("rotate", help="Print another token, once; the old one stays valid until it is revoked or its grace ends.")
     def rotate(name: Name, grace: Grace = None, database: Database = None) -> None:
         with _opened(database) as access, _kept(access, f"{kind}s rotate", name):
             token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace))
         _show_token(token)
 
-    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of a NAME, at once.")
+    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of NAME, at once.")
     def revoke(
         which: Annotated[
-            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Holder of the tokens, or prefix of one token.")
+            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Name that holds the tokens, or the prefix of one token.")
         ],
         database: Database = None,
     ) -> None:
@@ -106,7 +106,7 @@ def _opened(database: Any) -> AccessStore:
 
 @contextlib.contextmanager
 def _kept(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
-    """Keep in the audit log who ran a command, and how it ended."""
+    """Note in the audit log who ran a command, and how it ended."""
     write = Write(
         kind="command", name=_account(), method="COMMAND", route=command, project=project, subject=subject[:SHOWN_LENGTH]
     )
@@ -120,7 +120,7 @@ def _kept(access: AccessStore, command: str, subject: str, project: str | None =
 
 
 def _account() -> str:
-    """The account of this machine; containers may have a number without a name."""
+    """Return the account on this machine; containers may have a number without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -130,7 +130,7 @@ def _account() -> str:
 def _show_token(token: str) -> None:
     """Print a token alone on its line, so that a script can take it."""
     out.say(token)
-    err.print("This is shown once: keep it where secrets are kept. The server stores only a digest of it.")
+    err.print("The token is shown only once: keep it where you keep secrets. The server stores only its digest.")
 
 
 def _row(holder: Holder, tokens: list[TokenState]) -> dict[str, Any]:

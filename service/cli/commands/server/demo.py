@@ -1,4 +1,4 @@
-"""`driftline demo`: synthetic sessions through the real pipeline, imported and over HTTP, and a report of what was found."""
+"""`driftline demo`: synthetic sessions through the real pipeline, imported and over HTTP, and a report of the findings."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from service.workspace import Workspace, open_workspace
 from streams.sources.transcript_sources import OPENCLAW
 
 PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
-"""The demo's present: the day after its last session, so that the report is the same whenever it is made."""
+"""The demo's present: the day after its last session, so that the report is the same on any day."""
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 """Project of the imported sessions; those that come over HTTP have projects of their own."""
 POLICY = """\
-# What the demo judges by; every field that is not here has its default (examples/policy.yaml explains them).
+# Policy of the demo; fields that are not set have their defaults (examples/policy.yaml explains them).
 version: 1
 defaults:
   # Its prompt cache takes prefixes from 512 tokens on. The judge's instructions have more, so that nearly every call reads them for
@@ -57,7 +57,7 @@ def demo(
         Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; replaced each time.")
     ] = Path("demo-data"),
 ) -> None:
-    """Make up sessions, import some, have others judged by a simulated judge, and report what was found; offline, no key."""
+    """Generate sessions, import some, have a simulated judge score others, and report the findings. Offline, no key."""
     from service.demo.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
 
     _make_room(folder)
@@ -93,14 +93,14 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
 
 
 def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
-    """Lines and tables: what became of the dialogues, then the report on the imported sessions and that on the dialogues."""
+    """Lines and tables: the outcomes of the dialogues, then the report on the imported sessions and that on the dialogues."""
     from service.cli.next_steps import next_steps, pages_steps, program_name  # noqa: PLC0415 - it knows of the HTTP client
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
     yield delivered_line(store, projects, len(sessions))
     yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
     yield fleet_report(store, PROJECT)
-    yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): what the {SIMULATED} makes of them ━━")
+    yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): the scores of the {SIMULATED} ━━")
     yield exchange_report(store, projects, WORSE_SINCE)
     yield heading(f"Drift and anomaly spikes in all projects, as of {PRESENT:%m-%d}; {SIMULATED}")
     found = check_projects(workspace, [*projects, PROJECT])
@@ -130,7 +130,7 @@ def _make_room(folder: Path) -> None:
     marker = folder / MARKER
     if folder.exists() and any(folder.iterdir()):
         if not marker.exists():
-            raise SettingsError(f"{folder} is not empty and no earlier demo made it", hint="Name another folder with --dir.")
+            raise SettingsError(f"{folder} is not empty and no earlier demo made it", hint="Choose another folder with --dir.")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     marker.write_text("Made by `driftline demo`, which empties this folder when it runs again.\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`driftline doctor`: what is configured, what is missing, what to do about it."""
+"""`driftline doctor`: checks of the configuration, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at. `state` is ok, note (something could be better) or problem (something does not work)."""
+    """One check. `state` is ok, note (something could be better) or problem (something does not work)."""
 
     subject: str
     state: str
@@ -47,7 +47,7 @@ def doctor(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is configured, what is missing and what to do; exit 1 when something does not work."""
+    """Check the configuration: what is set, what is missing and what to do. Exit 1 if something does not work."""
     settings = settings_of(database, policy)
     findings = [finding for look in LOOKS for finding in look(settings)]
     if as_json:
@@ -67,7 +67,7 @@ def _look_at_versions(_settings: Settings) -> Iterator[Finding]:
 
 def _look_at_policy(settings: Settings) -> Iterator[Finding]:
     if settings.policy is None:
-        yield Finding("policy", "note", "none: every default is in force", "write one and set DRIFTLINE_POLICY")
+        yield Finding("policy", "note", "none: all defaults apply", "write a policy file and set DRIFTLINE_POLICY")
         return
     try:
         policy = load_policy(settings.policy)
@@ -93,9 +93,9 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         parent = path.resolve().parent
         writable = parent.is_dir() and os.access(parent, os.W_OK)
         advice = (
-            "driftline import openclaw PATH makes it, and so does driftline serve"
+            "driftline import openclaw PATH or driftline serve creates it"
             if writable
-            else f"make the folder {parent} and let it be written to"
+            else f"create the folder {parent} and make it writable"
         )
         yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
         return
@@ -112,7 +112,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
     if waiting:
         words = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
-        yield Finding("write-ahead log", "note", words, "they land with the next command that reads or with the next start")
+        yield Finding("write-ahead log", "note", words, "they land with the next command that reads, or when the server starts")
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     if letters:
@@ -120,13 +120,13 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "dead letters",
             "note",
-            f"{total} records could not be taken, e.g. {letters[0]['source']}: {letters[0]['example']}",
+            f"{total} records were refused, e.g. {letters[0]['source']}: {letters[0]['example']}",
             for_database("driftline dead-letters list", path),
         )
 
 
 def _waiting(store: Store) -> int:
-    """How many records a server that was killed has left in its write-ahead log. StoreError where the database is an older copy."""
+    """Count the records that a killed server left in its write-ahead log. StoreError if the database is an older copy."""
     if store.path is None or not log_folder(store.path).exists():
         return 0
     from streams.log.landing import waiting_in  # noqa: PLC0415 - RocksDB takes a while to load
@@ -135,12 +135,12 @@ def _waiting(store: Store) -> int:
 
 
 def _unopened(settings: Settings, error: DriftlineError) -> Finding:
-    """A database that cannot be opened. That another process works with it is as it should be: most likely the server."""
+    """Report a database that cannot be opened. One in use by another process is in order: most likely the server has it."""
     if error.hint != IN_USE:
         return Finding("database", "problem", str(error), error.hint)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     asked = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
-    return Finding("database", "note", f"in use, so not looked into: {error}", f"{IN_USE} {asked}")
+    return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE} {asked}")
 
 
 def _look_at_judge(settings: Settings) -> Iterator[Finding]:
@@ -154,29 +154,29 @@ def _look_at_judge(settings: Settings) -> Iterator[Finding]:
         yield Finding("judge", "problem", str(error), error.hint)
         return
     if found.name == NONE:
-        advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own; driftline simulate-judge is one to try"
+        advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to your own server; driftline simulate-judge is one for trials"
         yield Finding("judge", "note", "none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge", advice)
         return
     if found.note:
-        yield Finding("judge", "note", found.note, "start it, or set ANTHROPIC_BASE_URL to where it is")
+        yield Finding("judge", "note", found.note, "start it, or set ANTHROPIC_BASE_URL to its address")
     else:
         yield Finding("judge", "note" if found.name == SIMULATED else "ok", f"{found.name} at {found.address}")
     yield from _prices(policy)
 
 
 def _prices(policy: Policy) -> Iterator[Finding]:
-    """What the models of all projects cost, and which projects' judge is asked nothing because that is not known."""
+    """Report the prices of all projects' models, and projects whose judge is not asked because its price is not known."""
     projects = [policy.for_project(name) for name in ("", *policy.projects)]
     for model, price in {one.settings.judge_model: one.price for one in projects}.items():
         if price is not None:
-            detail = f"{model}: {price.input:g} / {price.output:g} USD a million tokens, read {price.read_on}"
+            detail = f"{model}: {price.input:g} / {price.output:g} USD per million tokens, as of {price.read_on}"
             yield Finding("price", "ok", detail)
     if unpriced := unpriced_note(policy):
         yield Finding("price", "problem", unpriced, PRICE_IT)
 
 
 def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
-    """Whether the cluster answers and its topics are as they should be; nothing where none is named."""
+    """Check that the cluster answers and its topics are as they should be; nothing if no cluster is named."""
     if settings.kafka is None:
         return
     try:
@@ -187,7 +187,7 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         yield Finding("Kafka", "problem", str(error), error.hint)
         return
     if not mismatches:
-        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics as they should be")
+        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are as they should be")
         return
     first, *others = mismatches
     more = f", and {len(others)} more" if others else ""
@@ -198,7 +198,10 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
     path = access_file(settings.database)
     if not path.exists():
         yield Finding(
-            "access", "note", "no tokens: records cannot come in over HTTP", "driftline connections add NAME --project PROJECT"
+            "access",
+            "note",
+            "no tokens: the server accepts no records over HTTP",
+            "driftline connections add NAME --project PROJECT",
         )
         return
     try:
@@ -215,7 +218,7 @@ def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
     for folder in folders:
         yield from _openclaw(settings, look_at_state(folder))
     if not folders:
-        yield Finding("OpenClaw", "note", "no state folder here", f"name the folder or set {STATE_VARIABLE}")
+        yield Finding("OpenClaw", "note", "no state folder here", f"name the folder, or set {STATE_VARIABLE}")
     for source in SOURCES.values():
         folder = Path(source.folder).expanduser()
         if source is not OPENCLAW and folder.is_dir():
@@ -224,14 +227,14 @@ def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
 
 
 def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
-    """What is known of an OpenClaw: its version, the form of its transcripts, whether the plugin delivers."""
-    version = state.version or "of a version that it does not tell"
-    forms = " and ".join(state.forms) or "no transcript yet"
+    """Report an OpenClaw: its version, the format of its transcripts, whether the plugin delivers."""
+    version = state.version or "of unknown version"
+    forms = " and ".join(state.forms) or "no transcripts yet"
     detail = f"{version}, {counted(state.agents, 'agent')} under {state.folder}: {forms}"
     command = for_database(f"driftline import openclaw {shlex.quote(str(state.folder))}", settings.database)
     yield Finding("OpenClaw", "ok", detail, command)
     for words in state.unreadable:
-        yield Finding("OpenClaw", "problem", words, "an import takes the other agents; stop the gateway and look at the file")
+        yield Finding("OpenClaw", "problem", words, "an import takes the other agents; stop the gateway and check the file")
     yield _openclaw_plugin(state)
 
 
@@ -241,14 +244,14 @@ def _openclaw_plugin(state: OpenClawState) -> Finding:
         config = state.folder / "openclaw.json"
         return Finding(subject, "note", f"not known: {config} is not plain JSON", "ask it: openclaw plugins list")
     if not plugin.is_on:
-        return Finding(subject, "note", "not on: sessions come by import only", "docs/openclaw.md says how to turn it on")
+        return Finding(subject, "note", "off: sessions come by import only", "see docs/openclaw.md to turn it on")
     if not plugin.reads_conversations:
         advice = f"openclaw config set plugins.entries.{PLUGIN}.hooks.allowConversationAccess true"
-        return Finding(subject, "note", "on, but it may not read conversations: it sends no exchanges", advice)
+        return Finding(subject, "note", "on, but not allowed to read conversations: it sends no exchanges", advice)
     if plugin.url is None:
         advice = f"openclaw config set plugins.entries.{PLUGIN}.config.url http://127.0.0.1:8377"
         return Finding(
-            subject, "note", "on; its address is not in the configuration, so it has to be in the gateway's environment", advice
+            subject, "note", "on; its address is not in the configuration, so it must be in the gateway's environment", advice
         )
     return Finding(subject, "ok", f"on, delivers to {plugin.url}")
 

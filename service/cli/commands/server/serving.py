@@ -1,4 +1,4 @@
-"""`driftline serve`: the server that takes a fleet's webhooks."""
+"""`driftline serve`: the server for agents' webhooks, the API and the pages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.supervisor.logs import configure_logs
 from service.wiring import policy_of, redactor_of
 
 JUDGES = {
-    NONE: "no judge: everything but Tier 1 stays unscored (no_judge); `driftline rejudge` takes it up later",
-    LIVE: "live judge: calls are paid for, under each session's cap",
-    SIMULATED: "simulated judge: it rates by simple rules, and everything it scores says so",
-    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and what is on the topics lands in the database here",
+    NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",
+    LIVE: "live judge: calls cost money, up to each session's cap",
+    SIMULATED: "simulated judge: it rates by simple rules, and every score is marked as simulated",
+    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and this server lands the topics in the database",
 }
 
 
@@ -27,19 +27,20 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [DRIFTLINE_PORT, 8377].")] = None,
     judge: Annotated[
-        str | None, typer.Option(help="live, none, or auto: live where there is a key [DRIFTLINE_JUDGE, auto].")
+        str | None, typer.Option(help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].")
     ] = None,
     name: Annotated[
-        list[str] | None, typer.Option("--name", metavar="HOST", help="A name the server may be called by; may be repeated.")
+        list[str] | None, typer.Option("--name", metavar="HOST", help="Host name that the server answers to; may be repeated.")
     ] = None,
-    expose: Annotated[bool, typer.Option("--expose", help="Listen beyond loopback, where --host says so.")] = False,
+    expose: Annotated[bool, typer.Option("--expose", help="Allow --host to be an address beyond loopback.")] = False,
     kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Take exchanges and events over HTTP, score them in the background, answer what was found. Stops at SIGTERM or Ctrl-C.
+    """Run the server: take exchanges and events over HTTP, score them in the background, serve the API and the pages.
 
-    With --kafka it produces them to the topics, for workers to score, and lands every topic in the database.
+    With --kafka it produces records to the topics for workers to score, and lands every topic in the database. Stops at SIGTERM or
+    Ctrl-C.
     """
     from service.supervisor.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
@@ -49,7 +50,7 @@ def serve(
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
-    out.say(f"Driftline listens at {url} (open it in a browser; the API's description is at {url}/docs). Ctrl-C stops it.")
+    out.say(f"Driftline listens at {url} (open it in a browser; the API is documented at {url}/docs). Ctrl-C stops it.")
     out.say(JUDGES[judge])
     for note in notes:
         out.say(f"note: {note}")

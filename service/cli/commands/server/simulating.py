@@ -1,4 +1,4 @@
-"""`driftline simulate-judge`: a judge to try things with, offline and for nothing."""
+"""`driftline simulate-judge`: a judge for trials, offline and free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTICE = "(simulated: it rates by simple rules, not by understanding)"
 
 
 def simulate_judge(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 is any free one.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = PORT,
     script: Annotated[
         str,
         typer.Option(metavar="STEPS", help=f"Reaction to each request: kind[:argument][*count],… Kinds: {', '.join(KINDS)}."),
@@ -28,16 +28,16 @@ def simulate_judge(
         list[str] | None,
         typer.Option(
             metavar="TEXT=STEPS",
-            help="Steps for requests whose prompt holds the text; each question goes through them by itself. May be repeated.",
+            help="Steps for requests whose prompt holds the text; each question has its own sequence. May be repeated.",
         ),
     ] = None,
     latency: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before each answer.")] = 0.0,
     faults: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a fault by chance.")
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of requests that get a random fault.")
     ] = 0.0,
-    batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long a batch of messages takes.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Draws other faults.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log one line a request, without texts.")] = False,
+    batch_seconds: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time that a batch of messages takes.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log one line per request, without texts.")] = False,
 ) -> None:
     """Serve a simulated judge until interrupted: it speaks the Messages API, on this machine only, and needs no key.
 
@@ -54,7 +54,7 @@ def simulate_judge(
 
 
 def _script_for(given: str) -> tuple[str, str]:
-    """Text and steps; steps hold no equals sign, so a text may."""
+    """Split a text and its steps; steps hold no equals sign, so a text may."""
     text, _, steps = given.rpartition("=")
     if not text:
         raise SettingsError(

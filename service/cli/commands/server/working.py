@@ -1,4 +1,4 @@
-"""`driftline worker`: the stages at work on Kafka."""
+"""`driftline worker`: the stages on Kafka."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def worker(
     kafka: Kafka = None,
     policy: PolicyFile = None,
     judge: Annotated[
-        str | None, typer.Option(help="live, none, or auto: live where there is a key [DRIFTLINE_JUDGE, auto].")
+        str | None, typer.Option(help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].")
     ] = None,
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
-    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce what comes of it. Stops at SIGTERM or Ctrl-C."""
+    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce the results. Stops at SIGTERM or Ctrl-C."""
     settings = settings_of(None, policy, kafka=kafka, judge=judge)
     wanted = _stages(stages)
     in_force = policy_of(settings)
@@ -47,7 +47,7 @@ def worker(
     partitions = partitions_of(connection_of(settings), wanted)
     out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")
     if processes > sum(partitions.values()):
-        note = f"note: {processes} processes for {sum(partitions.values())} partitions: the others wait for one to go"
+        note = f"note: {processes} processes for {sum(partitions.values())} partitions: the rest stand by until one stops"
         out.say(note)
     if any(stage.judged for stage in wanted):
         opened = who_judges(settings, in_force)
@@ -60,7 +60,7 @@ def worker(
 
 
 def _stages(names: str) -> Sequence[Stage]:
-    """The stages of these names, in the order of the topology."""
+    """Return the stages of these names, in the order of the topology."""
     wanted = {name.strip() for name in names.split(",")}
     unknown = sorted(wanted - set(STAGES))
     if unknown:
