@@ -1,1 +1,1 @@
-"""The pages: what the server knows, for people. Each is whole HTML made here; scripts only keep it fresh and send what people decide."""
+"""The pages: HTML made on the server. Scripts only refresh it and send decisions."""

@@ -1,4 +1,4 @@
-"""The help: what the words on the pages mean, a few sentences each, at an address of its own."""
+"""The glossary: the terms of the pages, each explained in a few sentences, with its own address."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from service.pages.viewing import Viewer
 
 
 class Word(NamedTuple):
-    """A word, and what it means."""
+    """A term and its meaning."""
 
     key: str
-    """Where it stands on its page: `#key`."""
+    """Its place on the page: `#key`."""
     name: str
     means: str
 
 
 class Chapter(NamedTuple):
-    """Words that belong together."""
+    """Terms that belong together."""
 
     key: str
     name: str
@@ -35,42 +35,42 @@ class Chapter(NamedTuple):
 
 _SCORES = (
     Word("exchange", "Exchange", "One turn of a session: a message to an agent and its answer."),
-    Word("tier1", "Tier 1 · structure", "Checks without a judge, on every exchange: 1 less the share of the checks that found something. From 0 to 1."),
-    Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates whether the answer fits what was asked, from 0 to 1. It is asked about every exchange that is sampled."),
-    Word("tier2_5", "Tier 2.5 · thinking", "What the agent thought beside what it said, from 0 to 1: did it keep back a doubt, or give in against its own view? Only where there is thinking."),
-    Word("tier3", "Tier 3 · behaviour", "The judge rates how the agent behaved, each dimension that applies from 1 to 5. It is asked only where a gate lets the exchange through."),
-    Word("gate", "Gate", "What decides whether Tier 3 is asked, as it costs most: a check of Tier 1 that found something, a flag in Tier 2 or 2.5, the first and last turns, and an agent that disagrees. Of routine exchanges few come through, so Tier 3 is a mean of the less ordinary ones."),
-    Word("sampling", "Sampling", "Not every exchange is judged. One that was drawn with a chance of one in three stands for three, so it counts three times: that is what weighted means. A mean as sampled counts each once, and moves when other turns are drawn."),
-    Word("unscored", "Unscored", "The judge should have scored it and did not: there is none, it failed, or a cap was reached. That is no bad score; it is in no mean."),
-    Word("anomaly", "Anomaly", "An exchange that deserves a look: a check of Tier 1 found something, a dimension of Tier 3 is 2 or less, thinking and answer go together by 0.3 or less, or a text tries to sway the judge. Its page says which."),
+    Word("tier1", "Tier 1 · structure", "Checks without a judge, on every exchange. The score is 1 minus the share of checks that found something."),
+    Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates from 0 to 1 whether the answer fits the question. It is asked about every sampled exchange."),
+    Word("tier2_5", "Tier 2.5 · thinking", "Compares the agent's thinking with its answer, from 0 to 1: did it hold back a doubt, or give in against its own view? It needs an exchange with thinking."),
+    Word("tier3", "Tier 3 · behaviour", "The judge rates how the agent behaved, each dimension that applies from 1 to 5. It is asked only if a gate lets the exchange through."),
+    Word("gate", "Gate", "Decides whether to ask Tier 3, the most expensive tier. It opens for a finding of Tier 1, a flag in Tier 2 or 2.5, first and last turns, and an agent that disagrees. Few routine exchanges pass, so Tier 3 is a mean of the less ordinary ones."),
+    Word("sampling", "Sampling", "Only a sample of exchanges is judged. One drawn with a chance of one in three stands for three, so a weighted mean counts it three times. A mean as sampled counts each once, and moves when the sampling changes."),
+    Word("unscored", "Unscored", "The judge should have scored the exchange and did not: there is no judge, it failed, or a cap was reached. Means leave such exchanges out."),
+    Word("anomaly", "Anomaly", "An exchange that deserves a review: Tier 1 found something, a dimension of Tier 3 is 2 or less, the answer contradicts the thinking (0.3 or less), or a text tries to sway the judge. Its page says which."),
 )  # fmt: skip
 _CHANGES = (
-    Word("health", "Health", "Critical: a confirmed critical incident is open or acknowledged. Warning: another confirmed one is, or in the last seven days "
-        f"{UNSCORED:.0%} of what was due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but fewer than {ENOUGH} exchanges came in the last seven days and there are fewer than {ENOUGH} runs, "
-        "or the project has not been checked for drift since its newest exchanges. Healthy: none of all this."),
-    Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days are one incident. It is open until a person acknowledges it, which names an owner and changes nothing else, or resolves or dismisses it; once it has recovered, for two whole days, it resolves itself."),
-    Word("suspected", "Suspected and confirmed", "Evidence that has just passed the line is suspected: it is shown, but counts for nothing and sends no alert. It is confirmed when the evidence holds, and alerts go out then; otherwise it vanishes by itself."),
-    Word("new-normal", "New normal", "A decision on an incident: the change is wanted. From then on, the comparison begins with the first day of the change. Resolved otherwise, or dismissed, the days of a change that is over are left out of what is compared with."),
-    Word("baseline", "Baseline", "What is normal: the mean and the spread of the scores of the last two weeks, made again every day. It is of the scores as sampled. The shaded band of a chart is the baseline of each day, its mean ± one sigma; bad days become part of it, so where an incident is open a dotted line says where the tier came from."),
-    Word("sigma", "Sigma", "The standard deviation: how far scores usually lie from their mean."),
+    Word("health", "Health", "Critical: a confirmed critical incident is open or acknowledged. Warning: another confirmed incident is, or in the last seven days "
+        f"{UNSCORED:.0%} of the exchanges due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but the last seven days have fewer than {ENOUGH} exchanges and fewer than {ENOUGH} runs, "
+        "or the project has not been checked for drift since its newest exchanges. Healthy: none of these."),
+    Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days form one incident. It is open until a person acknowledges it (which only names an owner), resolves it or dismisses it. After two whole days of recovery it resolves itself."),
+    Word("suspected", "Suspected and confirmed", "An incident whose evidence has just passed the threshold is suspected: it is shown, but sends no alert and does not affect the health. If the evidence holds, it is confirmed, and alerts go out; otherwise it disappears."),
+    Word("new-normal", "New normal", "A decision on an incident: the change is wanted, and comparisons begin with its first day. If you resolve it otherwise or dismiss it, comparisons leave out the days of the change."),
+    Word("baseline", "Baseline", "The normal range: mean and spread of the last two weeks' scores as sampled, computed every day. The shaded band of a chart is the baseline of each day, mean ± one sigma. Bad days become part of it, so a dotted line shows the level before an open incident."),
+    Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
     Word("drift", "Drift", "A tier's mean moved. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),
-    Word("no-alarm", "A line fell, and there is no alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
-        f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, 2.5 and 3 above all, are slower, and a wide band says that the tier varies anyway. Look at an incident of another tier since the same day first: one cause moves several."),
-    Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than the days before it and chance would bring."),
-    Word("cause", "Cause", "Whether the agent changed or the judge. Anchors, exchanges that never change, are judged again and again: how far they moved is set beside how far the tier did. Without anchors, or with too few rounds about the change, it is not known, and the incident says what lacks."),
+    Word("no-alarm", "A line fell without an alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
+        f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often moves several."),
+    Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),
+    Word("cause", "Cause", "Whether the agent changed or the judge. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is not known, and the incident says what is missing."),
 )  # fmt: skip
 _RUNS = (
-    Word("run", "Run", "A session that is finished, with its events: calls of tools, retries, errors, what was remembered."),
-    Word("trust", "Trust", "From 0 to 100: the weighted mean of its dimensions, each 100 less the penalty of what its detector found. Penalties have limits, so no run has less than "
-        f"{LOWEST_TRUST}, however bad it was, and five duplicate refunds still leave 90: go by the readiness, and let trust tell runs of one readiness apart. A gate on trust of {LOWEST_TRUST} or less fails no run. Without an event there is none."),
+    Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
+    Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
+        f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
         f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
-    Word("primary-failure", "Primary failure", "The gravest of what the detectors found in a run, such as a loop of tool calls that does not end."),
-    Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, what was learned, a start for the next session, a commit. That is for agents that work on code; a bot that answers customers never wraps up, and wrapQualityScoring: false in its policy switches it off."),
-    Word("anchor", "Anchor", "An exchange whose right score people settled. When its score moves, the judge changed."),
-    Word("agreement", "Agreement", "How far people's scores and the judge's go together, as a kappa: 1 is always, 0 no better than chance."),
-    Word("simulated", "Simulated judge", "Rates by simple rules, without understanding, and costs nothing: it shows how Driftline works and says nothing about agents."),
+    Word("primary-failure", "Primary failure", "The most severe finding of the detectors in a run, such as an endless loop of tool calls."),
+    Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, lessons learned, a start for the next session, a commit. It suits agents that work on code. For others, such as bots that answer customers, switch it off with wrapQualityScoring: false in the policy."),
+    Word("anchor", "Anchor", "An exchange whose texts never change and that is judged again and again. If its score moves, the judge changed."),
+    Word("agreement", "Agreement", "How far people's scores and the judge's agree, as a kappa: 1 is full agreement, 0 no better than chance."),
+    Word("simulated", "Simulated judge", "A judge that rates by simple rules and costs nothing. It shows how Driftline works and says nothing about agents."),
 )  # fmt: skip
 CHAPTERS = (
     Chapter("scores", "Scores", _SCORES),
@@ -84,5 +84,5 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/help")
 async def help_page(request: Request, _: Viewer) -> HTMLResponse:
-    """Every word."""
+    """Show every term."""
     return page(request, "help.html", {"chapters": CHAPTERS})

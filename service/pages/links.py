@@ -1,4 +1,4 @@
-"""Addresses of the pages, in one place: what a page links to, and what an alert names."""
+"""Addresses of the pages, in one place, for links in pages and in alerts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.http.paging import Place, page_of
 
 
 class Links:
-    """Each answers a path on this server; names are escaped."""
+    """Each method returns a path on this server; names are escaped."""
 
     fleet = "/"
     telemetry = "/telemetry"
@@ -24,11 +24,11 @@ class Links:
         return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
 
     def help(self, word: str = "") -> str:
-        """What the words on the pages mean: all, or one by its key such as tier2."""
+        """The glossary: all of it, or one term by its key such as tier2."""
         return f"/help#{quote(word)}" if word else "/help"
 
     def static(self, name: str) -> str:
-        """A file of ours that pages load."""
+        """A file that pages load."""
         return f"/static/{name}"
 
     def fleet_of(self, **asked: str | None) -> str:
@@ -40,11 +40,11 @@ class Links:
         return f"/projects/{quote(project)}"
 
     def costs(self, project: str) -> str:
-        """What judging cost by session."""
+        """The cost of judging by session."""
         return f"{self.project(project)}/costs"
 
     def details(self, project: str) -> str:
-        """What is less urgent of a project: costs, sampling, runs, what is unscored."""
+        """The less urgent parts of a project: costs, sampling, runs, unscored exchanges."""
         return f"{self.project(project)}/details"
 
     def incident(self, project: str, incident: str) -> str:
@@ -52,7 +52,7 @@ class Links:
         return f"{self.project(project)}/incidents/{_part(incident)}"
 
     def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
-        """The finished runs of a project: of a `readiness`, of an `agent` or several, `since` and `until` a day, from a `cursor` on; None is any; `sort` trust."""
+        """The finished runs of a project: by readiness, agent, days and cursor; None is any; `sort` trust."""
         return _asked(f"{self.project(project)}/runs", asked)
 
     def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
@@ -61,47 +61,47 @@ class Links:
         return f"{path}#{quote(part)}" if part else path
 
     def run_file(self, project: str, run: str, name: str) -> str:
-        """A file of a run: session.json, diagnosis.json, or an event's by where it is in its topic."""
+        """A file of a run: session.json, diagnosis.json, or an event's by its place in its topic."""
         return f"{self.run(project, run)}/{quote(name)}"
 
     def agents(self, project: str) -> str:
-        """How the agents of a project did, run by run."""
+        """The agents of a project, run by run."""
         return f"{self.project(project)}/agents"
 
     def anomalies(self, project: str) -> str:
-        """The exchanges of a project that have an anomaly, and why."""
+        """The exchanges of a project with an anomaly, and why."""
         return f"{self.project(project)}/anomalies"
 
     def wrap_quality(self, project: str, **asked: str | None) -> str:
-        """How the sessions of a project were wrapped up; `limit` is how many a page has."""
+        """The wrap quality of a project's sessions; `limit` is the number per page."""
         return _asked(f"{self.project(project)}/wrap-quality", asked)
 
     def watched(self, **asked: str | None) -> str:
-        """The sessions that are watched, and the alerts; `asked` narrows them."""
+        """The open sessions, and the alerts; `asked` narrows them."""
         return _asked(self.telemetry, asked)
 
     def evaluations(self, project: str, **asked: str | None) -> str:
-        """The runs of a project that were held against cases; `asked` narrows the list."""
+        """The evaluated runs of a project; `asked` narrows the list."""
         return _asked(f"{self.project(project)}/evaluations", asked)
 
     def evaluation(self, project: str, evaluation: str) -> str:
-        """A run held against a case, by the id of the evaluation."""
+        """An evaluated run, by the id of the evaluation."""
         return f"{self.project(project)}/evaluations/{_part(evaluation)}"
 
     def evaluation_prompt(self, project: str, evaluation: str, name: str) -> str:
-        """A part of what the judge was sent for an evaluation, in full, as a file."""
+        """A message to the judge for an evaluation, in full, as a file."""
         return f"{self.evaluation(project, evaluation)}/prompts/{name}"
 
     def review(self, project: str) -> str:
-        """What waits for a person's score."""
+        """The review queue."""
         return f"{self.project(project)}/review"
 
     def agreement(self, project: str) -> str:
-        """How far people and the judge agree."""
+        """The agreement of people and judge."""
         return f"{self.project(project)}/agreement"
 
     def scoring(self, project: str, score: str) -> str:
-        """Where a person's score of an exchange is sent, by the id of the judge's."""
+        """The endpoint for a human score, by the id of the judge's."""
         return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
 
     def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
@@ -109,7 +109,7 @@ class Links:
         return _asked(f"{self.project(project)}/incidents", asked)
 
     def deciding(self, project: str, incident: str) -> str:
-        """Where a decision on an incident is sent."""
+        """The endpoint for a decision on an incident."""
         return f"/api/audit/{quote(project)}/incidents/{_part(incident)}"
 
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
@@ -126,7 +126,7 @@ def _part(text: str) -> str:
 
 
 def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
-    """A path with what is asked of it."""
+    """Return a path with its parameters."""
     said = {name: value for name, value in asked.items() if value is not None}
     return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
 
@@ -139,7 +139,7 @@ Row = Mapping[str, Any]
 
 
 def linked(entries: Sequence[Row], limit: int, place: Callable[[Any], Place], query: str = "") -> tuple[list[Row], str | None]:
-    """The first `limit` of entries, and the part of an address that shows the next ones; None where there are none.
+    """Return the first `limit` entries, and the part of an address that shows the next ones; None if there are none.
 
     `query` is what the address says beside, such as `?window=7d`.
     """

@@ -12,26 +12,26 @@ from starlette.exceptions import HTTPException
 
 from service.pages.rendering import page
 
-_TITLES = {403: "Not for this token", 404: "There is no such page", 503: "Busy at the moment"}
+_TITLES = {403: "Not for this token", 404: "This page does not exist", 503: "The server is busy"}
 Answers = Callable[[Request, Exception], Awaitable[Response]]
 _ERRORS: tuple[type[Exception], ...] = (HTTPException, RequestValidationError)
 
 
 def add_problem_pages(app: FastAPI) -> None:
-    """Make errors of pages answer as pages; what answers them elsewhere has to be there already."""
+    """Make errors of pages answer as pages; the handlers for other answers must exist already."""
     for kind in _ERRORS:
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
 
 
 def _as_page(otherwise: Any) -> Answers:
-    """The handler's answer, or a page in its place where a browser wants one."""
+    """Return the handler's answer, or a page instead if a browser wants one."""
 
     async def told(request: Request, error: Exception) -> Response:
         answer: Response = await otherwise(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
-        words = str(getattr(error, "detail", "")) or "The address cannot be read."
-        title = _TITLES.get(answer.status_code, "This did not work")
+        words = str(getattr(error, "detail", "")) or "The address is not valid."
+        title = _TITLES.get(answer.status_code, "Something went wrong")
         return page(request, "problem.html", {"title": title, "words": words}, answer.status_code)
 
     return told

@@ -31,13 +31,13 @@ POLICY = (
 )
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _MARK = "page mark"
-"""Stands for the mark until the page is whole, which it depends on."""
+"""Stands for the mark until the page is complete, which the mark depends on."""
 NOTHING = "\u2013"
-"""What is shown where nothing is known."""
+"""Shown for an unknown value."""
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-    """A page; `values` are plain values, and texts from anywhere."""
+    """Render a page; `values` are plain values, and foreign texts."""
     caller: Holder | None = getattr(request.state, "caller", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
     text = (
@@ -60,7 +60,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
 
 @cache
 def environment() -> Environment:
-    """The templates, with what all of them use."""
+    """Return the templates, with the functions that all of them use."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -73,7 +73,7 @@ _CODE = Markup('<span class="code-point">U+{}</span>')
 
 
 def shown(text: object) -> Markup:
-    """A text from anywhere: escaped, with every character that cannot be seen or turns text around shown as its code."""
+    """Escape a foreign text; every invisible or direction character becomes its code."""
     parts = hidden_parts(str(text))
     return Markup("").join(
         part for seen, hidden in parts for part in (escape(seen), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
@@ -81,7 +81,7 @@ def shown(text: object) -> Markup:
 
 
 def moment(at: datetime | None) -> Markup:
-    """A time, exact for machines and in UTC to the minute for people."""
+    """Write a time, exact for machines and in UTC to the minute for people."""
     if at is None:
         return escape(NOTHING)
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -89,22 +89,22 @@ def moment(at: datetime | None) -> Markup:
 
 
 def day(at: datetime | None) -> str:
-    """The UTC day of a time."""
+    """Write the UTC day of a time."""
     return NOTHING if at is None else f"{at:%Y-%m-%d}"
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A number with a thin space between thousands."""
+    """Write a number with a thin space between thousands."""
     return NOTHING if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
 
 
 def share(value: float | None) -> str:
-    """A share of one, in percent."""
+    """Write a share of one, in percent."""
     return NOTHING if value is None else f"{value:.1%}"
 
 
 def usd(value: float | None) -> str:
-    """An amount of money: to the cent where it is worth one, else exactly enough to be seen."""
+    """Write an amount of money: to the cent if it is worth one, else exactly enough to be seen."""
     if value is None:
         return NOTHING
     return f"${value:,.2f}" if value >= 1 or not value else f"${value:.4f}"

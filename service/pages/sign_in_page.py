@@ -22,13 +22,13 @@ _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @router.get("/sign-in")
 async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002 - the name in the address
-    """The page that asks for a token."""
+    """Show the page that asks for a token."""
     return page(request, "sign_in.html", {"target": local_path(next)})
 
 
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
-    """A file that pages load."""
+    """Return a file that pages load."""
     found = _files().get(name)
     if found is None:
         raise ApiError(404, "not_found", "there is no such file")
@@ -43,7 +43,7 @@ def static(request: Request, name: str) -> Response:
 
 @cache
 def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
-    """Content, the same compressed, type and ETag of each file."""
+    """Return content, compressed content, type and ETag of each file."""
     found = {}
     for path in sorted(_FILES.iterdir()):
         if path.suffix in _KINDS:

@@ -1,4 +1,4 @@
-"""SQL of analysts' own, with what there is to ask beside it. Statements go to the API, which alone answers them."""
+"""The SQL page: an editor, with the views and queries beside it. Statements go to the API, which alone answers them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from service.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS
 
 router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
-"""What stands in the editor before anybody has written anything."""
+"""The statement in the editor at first."""
 LIMITS = (100, 1000, DEFAULT_ROWS)
-"""Rows that a page asks for; a download has as many as the API gives."""
+"""Row limits of the page; a download has as many as the API gives."""
 Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """The editor with a statement, which runs on request; for others, why they see none.
+    """Show the editor with a statement, which runs on request; to others, why they may not use it.
 
     A snapshot is made meanwhile, so that the first statement finds one.
     """

@@ -1,4 +1,4 @@
-"""Texts of any length on a page: as much of them as can be read there, and where the whole is."""
+"""Texts of any length on a page: a readable part, and the address of the whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.prompts.prompt_quoting import hidden_parts
 MAX_SHOWN = 20_000
 """Characters of a text that a page shows. The judge sees no more than 24 000."""
 _CODE = 40
-"""One that is shown as its code takes so many characters of a page."""
+"""Characters of a page that one shown as its code takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class Excerpt:
 
     text: str
     left_out: int
-    """Characters that follow; 0 where it is whole."""
+    """Characters that follow; 0 if it is whole."""
     whole: str
     """Address of the whole text."""
 
     @property
     def length(self) -> int:
-        """Characters of the whole text."""
+        """Return the number of characters of the whole text."""
         return len(self.text) + self.left_out
 
 
 def excerpt(text: str, whole: str) -> Excerpt:
-    """As much of a text as a page has room for: few characters where many of them are shown as codes."""
+    """Return as much of a text as a page has room for: less if many characters are shown as codes."""
     head = text[:MAX_SHOWN]
     room, kept = MAX_SHOWN, 0
     for seen, hidden in hidden_parts(head):

@@ -28,7 +28,7 @@ def _viewer(request: Request) -> Holder:
 
 
 Viewer = Annotated[Holder, Depends(_viewer)]
-"""The operator who looks; without one the answer leads to the sign-in."""
+"""The operator who views a page; without one the answer leads to the sign-in."""
 
 
 async def _shown_project(viewer: Viewer, services: Services, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
@@ -38,10 +38,10 @@ async def _shown_project(viewer: Viewer, services: Services, project: Annotated[
 
 
 ShownProject = Annotated[str, Depends(_shown_project)]
-"""The project in the address, which the viewer may see; 404 for one that is not known."""
+"""The project in the address, which the viewer may see; 404 for an unknown one."""
 
 
 def local_path(address: str) -> str:
-    """Where to go on after the sign-in: the address when it is a path of this server, else the fleet. No other site can be meant."""
+    """Return the place after the sign-in: the address if it is a path of this server, else the fleet; never another site."""
     is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
     return address if is_ours else Links.fleet

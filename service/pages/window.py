@@ -1,4 +1,4 @@
-"""The days that a page shows: how many, and with which the last ends. Both are in its address."""
+"""The days that a page shows: their number, and the last one. Both are in its address."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _FIRST = (EARLIEST + 180 * _DAY).date()
 
 @dataclass(frozen=True, slots=True)
 class AskedDays:
-    """What an address asks for: a length, and the last day, None for today."""
+    """The days in an address: a length, and the last day, None for today."""
 
     length: Length
     until: date | None
     unknown: tuple[str, ...] = ()
-    """Names in the address that mean nothing to the page."""
+    """Unknown names in the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """UTC days one after the other."""
+    """Consecutive UTC days."""
 
     length: Length
     last: date
@@ -39,7 +39,7 @@ class Window:
 
     @property
     def count(self) -> int:
-        """How many days."""
+        """Number of days."""
         return int(self.length.removesuffix("d"))
 
     @property
@@ -63,21 +63,21 @@ class Window:
 
     @property
     def query(self) -> str:
-        """Its part of an address."""
+        """Return its part of an address."""
         return self.query_of(self.length)
 
     def query_of(self, length: str) -> str:
-        """The part of an address that shows another length up to the same day."""
+        """Return the part of an address that shows another length up to the same day."""
         return f"?window={length}" + (f"&until={self.last}" if self.is_pinned else "")
 
     @property
     def earlier(self) -> str | None:
-        """The part of an address that shows as many days before; None where there are none."""
+        """Return the part of an address that shows as many days before; None if there are none."""
         last = self.first - _DAY
         return f"?window={self.length}&until={last}" if last >= _FIRST else None
 
     def later(self, today: date) -> str | None:
-        """The part of an address that shows as many days after; None where those have not been."""
+        """Return the part of an address that shows as many days after; None if they are in the future."""
         last = self.last + self.count * _DAY
         if self.last >= today:
             return None
@@ -85,17 +85,17 @@ class Window:
 
 
 def window_of(asked: AskedDays, today: date, newest: date | None = None) -> Window:
-    """The window that is asked for. Without a last day it ends today, or with the day `newest` where nothing came since."""
+    """Return the requested window. Without a last day it ends today, or with the day `newest` if there is nothing since."""
     return Window(asked.length, asked.until or newest or today, asked.until is not None)
 
 
 def _asked_days(
     request: Request,
-    window: Annotated[Length, Query(description="How many days.")] = "14d",
-    until: Annotated[date | None, Query(description="The last day; today without it.", ge=_FIRST, le=_LAST)] = None,
+    window: Annotated[Length, Query(description="Number of days.")] = "14d",
+    until: Annotated[date | None, Query(description="The last day; today by default.", ge=_FIRST, le=_LAST)] = None,
 ) -> AskedDays:
     return AskedDays(window, until, tuple(sorted(set(request.query_params) - {"window", "until"})))
 
 
 Asked = Annotated[AskedDays, Depends(_asked_days)]
-"""The days that the address asks for."""
+"""The days in the address."""

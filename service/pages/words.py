@@ -1,4 +1,4 @@
-"""Terms of the records in words that a person on call reads, in one table: pages show these, and the term itself on hover."""
+"""Terms of the records in words for people, in one table: pages show these, and the term itself on hover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TERMS: Mapping[str, str] = {
     "new_normal": "New normal",
     "accepted": "Accepted as the new normal",
     "recovered": "Recovered by itself",
-    "vanished": "Only suspected, and vanished",
+    "vanished": "Only suspected; disappeared",
     "fixed": "Fixed",
     "suspected": "Suspected",
     "confirmed": "Confirmed",

@@ -14,5 +14,5 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("input", (event) => {
   const field = event.target;
-  if (field.matches("textarea[required]")) field.setCustomValidity(field.value && !field.value.trim() ? "Say why, in a few words." : "");
+  if (field.matches("textarea[required]")) field.setCustomValidity(field.value && !field.value.trim() ? "Give the reason in a few words." : "");
 });

@@ -42,7 +42,7 @@ async function score(form, button) {
     if (!response.ok) return problemOf(response);
     scored.push(id);
     scored.splice(0, scored.length - JUST_SCORED);
-    said.textContent = `Scored ${body.score}. Score it again to change that: the newest counts. `;
+    said.textContent = `Scored ${body.score}. To change it, score again: the newest score counts. `;
     const back = document.createElement("a");
     back.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
     back.textContent = "Look at it";

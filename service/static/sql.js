@@ -11,7 +11,7 @@ const measure = document.getElementById("measure");
 const form = document.getElementById("form");
 const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
-const WAITING = "Running … What was committed in the last minute comes with a new snapshot, which the first statement waits for.";
+const WAITING = "Running … The first statement waits for a new snapshot with the last minute’s records.";
 const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
 const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]|(?<=\p{M}{4})\p{M}/u;
 let running = null; // what ends the statement that is being answered
@@ -76,7 +76,7 @@ function table(columns, rows) {
   const made = document.createElement("table");
   const caption = made.createCaption();
   caption.className = "visually-hidden";
-  caption.textContent = "Rows that the statement answers";
+  caption.textContent = "Rows of the answer";
   const head = made.createTHead().insertRow();
   const numeric = columns.map((one) => NUMERIC.test(one.type));
   columns.forEach((one, number) => {

@@ -132,6 +132,6 @@ function showChart(place, answer, measure, form) {
   }
   const note = document.createElement("p");
   note.className = "soft";
-  note.textContent = points.length ? plain(notes.join(" ")) : "No row has a number in this column.";
+  note.textContent = points.length ? plain(notes.join(" ")) : "This column has no numbers.";
   place.append(note);
 }

@@ -14,7 +14,7 @@ from service.pages.rendering import number
 WIDTH, HEIGHT = 400, 170
 """User units of a chart. They are about the pixels of a chart on a phone, where its letters must still be read."""
 BELOW = 22
-"""Of them the labels below the axis take so many."""
+"""Units of the height for the labels below the axis."""
 _TOP, _RIGHT, _BESIDE = 8, 8, 8
 _LETTER = 6.8
 """Width of a letter of an axis."""
@@ -32,13 +32,13 @@ Limits = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A number and what it is of."""
+    """A number and its label."""
 
     label: str
     value: float | None
-    """None: nothing is known, which is a gap and never 0."""
+    """None for an unknown value, which is a gap and never 0."""
     short: str = ""
-    """What the axis says in place of the label."""
+    """The label on the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +53,28 @@ class Scale:
 
     @property
     def slot(self) -> float:
-        """Width of one point's share of the chart."""
+        """Return the width of one point's share of the chart."""
         return (WIDTH - self.left - _RIGHT) / max(1, self.count)
 
     def x(self, place: int) -> float:
-        """The middle of a slot."""
+        """Return the middle of a slot."""
         return self.left + (place + 0.5) * self.slot
 
     def y(self, value: float) -> float:
-        """The height of a number; what lies beyond the scale stands at its end."""
+        """Return the height of a number; one beyond the scale stands at its end."""
         reach = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return HEIGHT - BELOW - reach * (HEIGHT - BELOW - _TOP)
 
 
 def known(value: float | None) -> float | None:
-    """A number that can be drawn; None for what is none, or beyond all measure."""
+    """Return a number that can be drawn; None for others, or beyond all measure."""
     if value is None or not math.isfinite(value) or abs(value) > _LARGEST:
         return None
     return float(value) if abs(value) > _SMALLEST else 0.0
 
 
 def ticks_between(low: float, high: float, *, whole: bool = False) -> tuple[float, ...]:
-    """Round numbers from `low` or below it to `high` or above it, evenly spaced; whole ones where only those make sense."""
+    """Return round numbers from `low` or below to `high` or above, evenly spaced; whole ones if only those make sense."""
     raw = (high - low) / (_MOST_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in _STEPS if factor * power >= raw or factor == _STEPS[-1])
@@ -85,7 +85,7 @@ def ticks_between(low: float, high: float, *, whole: bool = False) -> tuple[floa
 
 
 def scale_of(values: Iterable[float], count: int, limits: Limits, form: Form | None, *, whole: bool = False) -> Scale:
-    """The scale that holds all numbers; `limits` are where the measure itself begins and ends, None for no such end."""
+    """Return the scale that holds all numbers; `limits` are the bounds of the measure itself, None for no bound."""
     lowest, highest = limits
     seen = [min(max(value, _or(lowest, value)), _or(highest, value)) for value in values]
     low, high = min(seen), max(seen)
@@ -100,7 +100,7 @@ def scale_of(values: Iterable[float], count: int, limits: Limits, form: Form | N
 
 
 def tick_text(value: float, ticks: Sequence[float], form: Form | None) -> str:
-    """A tick in as many digits as tell it from the next one."""
+    """Write a tick with enough digits to distinguish it from the next one."""
     if form is not None:
         text = form(value)
         # An axis has round numbers: what they have behind the point says nothing.
@@ -113,7 +113,7 @@ def tick_text(value: float, ticks: Sequence[float], form: Form | None) -> str:
 
 
 def frame(scale: Scale, points: Sequence[Point], form: Form | None) -> Markup:
-    """Grid, ticks and labels."""
+    """Draw grid, ticks and labels."""
     end = WIDTH - _RIGHT
     rows = [
         Markup('<line class="grid" x1="{}" y1="{}" x2="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{}</text>').format(
@@ -126,7 +126,7 @@ def frame(scale: Scale, points: Sequence[Point], form: Form | None) -> Markup:
 
 
 def _labels(scale: Scale, points: Sequence[Point]) -> list[Markup]:
-    """Every label, or every so many of them, counted from the last, so that none runs into another."""
+    """Yield every label, or every n-th, counted from the last, so that none overlap."""
     texts = [_cut(visible(point.short or point.label)) for point in points]
     room = (max(map(len, texts), default=0) + 2) * _LETTER
     every = max(1, math.ceil(room / scale.slot))
@@ -139,20 +139,20 @@ def _labels(scale: Scale, points: Sequence[Point]) -> list[Markup]:
 
 
 def _placed(x: float, half: float) -> tuple[float, str]:
-    """Where a label of this half width stands, so that it stays within the chart."""
+    """Return the place of a label of this half width, within the chart."""
     if x + half > WIDTH:
         return WIDTH, "end"
     return (0.0, "start") if x < half else (x, "middle")
 
 
 def visible(text: str) -> str:
-    """A text from anywhere for a place that takes no markup: what cannot be seen is written as its code."""
+    """Return a text without markup; invisible characters become their codes."""
     parts = ((seen, f"U+{ord(hidden):04X}" if hidden else "") for seen, hidden in hidden_parts(text))
     return " ".join("".join(part for pair in parts for part in pair).split())
 
 
 def at(value: float) -> str:
-    """A coordinate, short and the same on every machine."""
+    """Write a coordinate, short and the same on every machine."""
     return f"{value:.1f}".removesuffix(".0")
 
 

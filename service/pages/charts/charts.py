@@ -1,4 +1,4 @@
-"""Charts: SVG made of numbers, and the same numbers as a table, for readers who cannot see it or want them exactly.
+"""Charts: SVG made from numbers, and the same numbers as a table for readers who cannot see it or want them exactly.
 
 The same numbers make the same markup. Colours come from the page's style, in light and dark; a shape or words say what colour says. A number that is not known is a gap.
 """
@@ -16,7 +16,7 @@ from service.pages.rendering import NOTHING, number, shown
 
 __all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
 _DOTS = 45
-"""So many points are each drawn as a dot; of more only the marked ones, and those that stand alone."""
+"""Up to this many points are each drawn as a dot; beyond it only marked and isolated ones."""
 _SERIES = 7
 """Colours of the parts of bars; the last one is for all further parts together."""
 _OTHER = "Other"
@@ -25,44 +25,44 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 96, 22
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What is normal: the mean, and one sigma to both sides of it."""
+    """The normal range: the mean, and one sigma to both sides of it."""
 
     mean: float
     sigma: float
 
     @property
     def levels(self) -> Triple:
-        """Its lower end, its middle, its upper end."""
+        """Return its lower end, its middle, its upper end."""
         return self.mean - self.sigma, self.mean, self.mean + self.sigma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What a chart is of."""
+    """The description of a chart."""
 
     key: str
     """Id on its page."""
     title: str
     words: str = ""
-    """What there is to see in it, in a sentence."""
+    """A summary of the chart in a sentence."""
     column: str = "Value"
-    """What the numbers are, above them in the table."""
+    """The heading of the numbers in the table."""
     first: str = "Day"
-    """What the labels are."""
+    """The heading of the labels."""
     form: Form | None = None
-    """How a number is written; without it with `digits` digits."""
+    """Writes a number; without it, numbers have `digits` digits."""
     digits: int = 2
     limits: Limits = (None, None)
-    """Where the measure itself begins and ends."""
+    """The bounds of the measure itself."""
     reaches: tuple[float, ...] = ()
-    """Numbers that the axis of a line holds in any case, so that small changes look small."""
+    """Numbers that the axis of a line includes in any case, so that small changes look small."""
     marked: str = "marked"
-    """What it means that a point is marked, such as drift."""
+    """The meaning of a marked point, such as drift."""
     deployed: Mapping[str, str] = field(default_factory=dict)
-    """What was deployed at a point, in words, by the point's label: a line that says so, and a column in the table."""
+    """Deployments in words, by the point's label: a line in the chart, and a column in the table."""
 
     def written(self, value: float | None) -> str:
-        """A number of the chart."""
+        """Write a number of the chart."""
         if value is None:
             return NOTHING
         return self.form(value) if self.form else number(value, self.digits)
@@ -76,7 +76,7 @@ def line(
     marked: Collection[str] = (),
     before: Sequence[float | None] = (),
 ) -> Markup:
-    """Numbers along a line, a gap where one is not known, over the band of what is normal: one for all points, or one for each.
+    """Draw numbers along a line, with gaps for unknown ones, over the normal band: one for all points, or one for each.
 
     `marked` are the labels of points that stand out, such as days of drift: they have a shape of their own, and the table says so.
     `before` is what held before a change, at each point where that is to be seen.
@@ -112,14 +112,14 @@ def line(
 
 
 def bars(chart: Chart, points: Sequence[Point], *, marked: Collection[str] = ()) -> Markup:
-    """A bar for each number, from 0 on; those with the labels `marked` in the colour of what is bad."""
+    """Draw a bar for each number, from 0 on; those with the labels `marked` in the colour of bad values."""
     return stacked_bars(chart, points, {chart.column: [point.value for point in points]}, marked=marked)
 
 
 def stacked_bars(
     chart: Chart, points: Sequence[Point], series: Mapping[str, Sequence[float | None]], *, marked: Collection[str] = ()
 ) -> Markup:
-    """Bars of several parts, one above the other, of `series` by name; the values of `points` themselves do not matter.
+    """Draw bars of several parts, one above the other, of `series` by name; the values of `points` do not matter.
 
     Beyond seven parts the last ones are drawn as one, and the table has all of them.
     """
@@ -142,7 +142,7 @@ def stacked_bars(
 
 
 def sparkline(values: Sequence[float | None], words: str, reaches: Sequence[float] = ()) -> Markup:
-    """A small line without axes; `words` say what it is of, `reaches` is as of a chart. Nothing where fewer than two numbers are known."""
+    """Draw a small line without axes; `words` describe it, `reaches` is as of a chart. Nothing with fewer than two numbers."""
     numbers = [known(value) for value in values]
     seen = [value for value in numbers if value is not None]
     if len(seen) < 2:
@@ -158,7 +158,7 @@ def sparkline(values: Sequence[float | None], words: str, reaches: Sequence[floa
 
 
 def share_bar(value: float | None, kind: str = "") -> Markup:
-    """A share of one as a bar beside its number, which is what is read out; `kind` is a class such as bad or soft."""
+    """Draw a share of one as a bar beside its number, which is read out; `kind` is a class such as bad or soft."""
     if value is None:
         return Markup("")
     filled = at(64 * min(max(value, 0.0), 1.0))
@@ -173,7 +173,7 @@ def _is_positive(value: float) -> bool:
 
 
 def _stands_alone(values: Sequence[float | None], place: int) -> bool:
-    """Whether a number has no neighbour, so that no line shows it."""
+    """Tell whether a number has no neighbour, so that no line shows it."""
     return not any(0 <= beside < len(values) and values[beside] is not None for beside in (place - 1, place + 1))
 
 
@@ -182,7 +182,7 @@ def _said(chart: Chart, point: Point, note: str) -> str:
 
 
 def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
-    """What is drawn as one part each."""
+    """Return the parts to draw, each as one."""
     names = list(series)
     if len(names) <= _SERIES:
         return {name: list(series[name]) for name in names}
@@ -223,7 +223,7 @@ def _legend(parts: Mapping[str, object]) -> Markup:
 
 
 def _deployments(chart: Chart, scale: Scale, points: Sequence[Point]) -> list[Markup]:
-    """A line at each point at which something was deployed."""
+    """Draw a line at each point with a deployment."""
     return [
         deployed(scale, place, f"{point.label}: deployed {chart.deployed[point.label]}")
         for place, point in enumerate(points)
@@ -232,7 +232,7 @@ def _deployments(chart: Chart, scale: Scale, points: Sequence[Point]) -> list[Ma
 
 
 def _table(chart: Chart, heads: Sequence[str], points: Sequence[Point], rows: Sequence[Sequence[str]]) -> Markup:
-    """The numbers of a chart, a point a row."""
+    """Return the numbers of a chart as a table, one point per row."""
     told = [chart.deployed.get(point.label, "") for point in points]
     if any(told):
         heads = [*heads, "Deployed"]

@@ -17,16 +17,16 @@ from service.pages.charts.graph_layout import ENDS, LANE, NAMES, Arc, Column, La
 
 _RADIUS, _END_RADIUS, _PORT_RADIUS = 6, 9, 3
 _NAME = 20
-"""Characters of a name at the left; its title has all of it."""
+"""Characters of a name at the left; its title has the full name."""
 _STEEPEST, _FLATTEST = 15, 5
 """Height of an arc, at most and at least."""
 _MIDDLE = 4
-"""From the line that a text stands on to its middle."""
+"""Distance from a text's baseline to its middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the nodes lead."""
+    """The links of the nodes."""
 
     event: Callable[[int], str]
     """By the event's place."""
@@ -45,7 +45,7 @@ class Drawing:
 
 
 def draw(placed: Layout, told: Callable[[int], str], words: Callable[[str], str], addresses: Addresses) -> Drawing:
-    """The drawing of a layout: `told` says what the event at a place is, `words` what a failure is called."""
+    """Draw a layout: `told` describes the event at a place, `words` names a failure."""
     failures = [words(name) for name in placed.failures]
     marks = [
         *_lane_lines(placed),
@@ -100,7 +100,7 @@ def _lane_lines(placed: Layout) -> Iterable[Markup]:
 
 
 def _trunks(placed: Layout) -> Iterable[Markup]:
-    """From the first port of a failure to its node; all along where its evidence lies outside."""
+    """Draw a trunk from the first port of a failure to its node; along the whole width if its evidence lies outside."""
     line = Markup('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
     for failure in range(len(placed.failures)):
         starts = [port.x for port in placed.ports if port.failure == failure]
@@ -109,7 +109,7 @@ def _trunks(placed: Layout) -> Iterable[Markup]:
 
 
 def _precedes(placed: Layout) -> Iterable[Markup]:
-    """One line through all columns: along a block's edge it goes straight."""
+    """Draw one line through all columns: along a block's edge it goes straight."""
     line = Markup('<path class="precedes" d="M{} {}C{} {} {} {} {} {}"/>')
     for earlier, later in zip(placed.columns, placed.columns[1:], strict=False):
         start, end = _height(placed, earlier), _height(placed, later)
@@ -122,7 +122,7 @@ def _precedes(placed: Layout) -> Iterable[Markup]:
 
 
 def _inset(column: Column) -> int:
-    """How far from the edge of its column a node begins."""
+    """Return the distance of a node from the edge of its column."""
     return 0 if column.is_block else column.width // 2 - _RADIUS
 
 
@@ -141,7 +141,7 @@ def _middle(column: Column) -> int:
 
 
 def _bottom(placed: Layout) -> int:
-    """The lower edge of the blocks."""
+    """Return the lower edge of the blocks."""
     return placed.lane_y(len(placed.lanes) - 1) + LANE // 2 - 2
 
 
@@ -180,7 +180,7 @@ def _address(column: Column, addresses: Addresses) -> str:
 def _nodes(
     placed: Layout, told: Callable[[int], str], failures: Sequence[str], addresses: Addresses
 ) -> Iterable[Markup]:  # fmt: skip
-    """Every column as a link that says what it is."""
+    """Draw every column as a link with a description."""
     of: dict[int, list[str]] = {}
     for port in placed.ports:
         of.setdefault(port.column, []).append(failures[port.failure])
@@ -206,7 +206,7 @@ def _said(placed: Layout, column: Column, told: Callable[[int], str], evidence: 
 
 
 def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
-    """A dot, filled where it is evidence, with a cross where something failed; around it the room that a finger needs."""
+    """Draw a dot, filled for evidence, with a cross for a failure, and around it room for a finger."""
     x, y = _middle(column), _height(placed, column)
     cross = Markup('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
     room = Markup('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(x - 12, y - LANE // 2, LANE)
@@ -215,7 +215,7 @@ def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
 
 
 def _block(placed: Layout, column: Column) -> Markup:
-    """A box over all lanes with the number of events in each."""
+    """Draw a box over all lanes with the number of events in each."""
     top = placed.lane_y(0) - LANE // 2 + 2
     box = Markup('<rect class="box" x="{}" y="{}" width="{}" height="{}" rx="8"/>')
     text = Markup('<text class="count" x="{}" y="{}">{}</text>')
@@ -224,7 +224,7 @@ def _block(placed: Layout, column: Column) -> Markup:
 
 
 def _short(count: int) -> str:
-    """A count in the room that a block has."""
+    """Write a count in the room of a block."""
     if count < 10_000:
         return str(count)
     return f"{count // 1000}k" if count < 10_000_000 else f"{count // 1_000_000}M"

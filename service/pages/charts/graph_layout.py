@@ -19,12 +19,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 COLUMNS = 100
-"""Columns of a drawing, at most; so many events are drawn one by one."""
+"""Maximum number of columns; up to this many events are drawn one by one."""
 LANES = 8
 """Types of events with a lane of their own; the others share one."""
 OTHERS = "other types"
 SHORTEST_BLOCK = 3
-"""So many events without anything of interest become a block."""
+"""This many consecutive ordinary events become a block."""
 NAMES, ENDS = 136, 34
 """Width of the names at the left, and of the failures' nodes at the right."""
 LANE, FAILURE, TOP = 26, 40, 8
@@ -32,7 +32,7 @@ LANE, FAILURE, TOP = 26, 40, 8
 SINGLE, BLOCK, GAP = 16, 32, 8
 """Width of an event, of a block, and of the space between columns."""
 _APART = 4
-"""Between the lines that drop from one column to several failures."""
+"""Distance between the lines from one column to several failures."""
 Group = tuple[int, int]
 """First and last place of the events of a column."""
 
@@ -47,16 +47,16 @@ class Reinforcing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEvents:
-    """What is drawn: events by their places in the session, and what is known of them."""
+    """The events to draw, by their places in the session, with their known properties."""
 
     types: Sequence[str]
     """The type of each event."""
     first: int = 0
     """Place of the first of them in the session."""
     evidence: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    """The failures that a place is evidence of."""
+    """The failures that have a place as evidence."""
     failed: Collection[int] = frozenset()
-    """Places of events that say that something failed."""
+    """Places of events that report a failure."""
     reinforcing: Iterable[Reinforcing] = ()
     failures: Sequence[str] = ()
     """Every failure of the session, in order."""
@@ -74,22 +74,22 @@ class Column:
     lanes: tuple[tuple[int, int], ...]
     """Lanes of its events, and how many are in each."""
     failed: int
-    """How many of its events say that something failed."""
+    """Number of its events that report a failure."""
 
     @property
     def is_block(self) -> bool:
-        """Whether it stands for more than one event."""
+        """Tell whether it stands for more than one event."""
         return self.last > self.first
 
     @property
     def count(self) -> int:
-        """How many events it stands for."""
+        """Return the number of its events."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """Where what a column is evidence of arrives in the row of a failure: one edge `causes`, or several of a block."""
+    """The end of a column's evidence in the row of a failure: one edge `causes`, or several of a block."""
 
     column: int
     failure: int
@@ -119,16 +119,16 @@ class Layout:
     height: int
 
     def lane_y(self, lane: int) -> int:
-        """The middle of a lane."""
+        """Return the middle of a lane."""
         return TOP + lane * LANE + LANE // 2
 
     def failure_y(self, failure: int) -> int:
-        """The line of a failure's trunk."""
+        """Return the line of a failure's trunk."""
         return _failure_y(len(self.lanes), failure)
 
 
 def layout(events: GraphEvents, columns: int = COLUMNS) -> Layout:
-    """Place events, failures and what links them; `columns` is how many there may be, at least 2."""
+    """Place events, failures and the links between them; `columns` is their maximum number, at least 2."""
     lanes, lane_of = _lanes(events)
     groups = _groups(events, columns)
     placed = tuple(_columns(events, groups, lane_of))
@@ -149,7 +149,7 @@ def _failure_y(lanes: int, failure: int) -> int:
 
 
 def _lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Names of the lanes in the order in which their types come, and the lane of each type."""
+    """Return the names of the lanes in the order of their types, and the lane of each type."""
     counts = Counter(events.types)
     telling = {events.types[place - events.first] for place in events.evidence if _is_within(events, place)}
     kept = set(sorted(counts, key=lambda name: (name not in telling, -counts[name], name))[:LANES])
@@ -164,7 +164,7 @@ def _is_within(events: GraphEvents, place: int) -> bool:
 
 
 def _groups(events: GraphEvents, columns: int) -> list[Group]:
-    """First and last place of each column."""
+    """Return the first and last place of each column."""
     places = range(events.first, events.first + len(events.types))
     if len(places) <= columns:
         return [(place, place) for place in places]
@@ -178,7 +178,7 @@ def _groups(events: GraphEvents, columns: int) -> list[Group]:
 
 
 def _runs(events: GraphEvents, places: Iterable[int]) -> Iterable[Group]:
-    """Every event for itself, but for runs of events without anything of interest."""
+    """Return every event by itself, with runs of ordinary events joined."""
     for is_dull, found in groupby(places, lambda place: place not in events.evidence and place not in events.failed):
         run = list(found)
         if is_dull and len(run) >= SHORTEST_BLOCK:
@@ -188,7 +188,7 @@ def _runs(events: GraphEvents, places: Iterable[int]) -> Iterable[Group]:
 
 
 def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
-    """The groups, neighbours joined until there are so few: first those with the least evidence, then those with the fewest events.
+    """Join neighbouring groups down to the limit: first those with the least evidence, then those with the fewest events.
 
     There are at most twice as many groups as columns, however many events there are.
     """
@@ -213,7 +213,7 @@ def _columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str,
 
 
 def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
-    """The ports by column, and of one column by failure."""
+    """Return the ports by column, and of one column by failure."""
     order = {name: index for index, name in enumerate(events.failures)}
     for index, column in enumerate(columns):
         counts = Counter(
@@ -226,7 +226,7 @@ def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterab
 
 
 def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
-    """Arcs in the order of their edges; edges within one block, and those that lead out of what is drawn, have none."""
+    """Return arcs in the order of their edges; edges within one block, and those that leave the drawing, have none."""
     order = {name: index for index, name in enumerate(events.failures)}
     port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
     column_of = {place: index for index, column in enumerate(columns) for place in range(column.first, column.last + 1)}

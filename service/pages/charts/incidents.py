@@ -23,7 +23,7 @@ from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
-"""Time that is shown before the change, and after an incident that was decided on."""
+"""Time shown before the change, and after an incident that was decided on."""
 MOST_DAYS = 120
 _LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
 _WEIGHTED = "sequential"
@@ -31,7 +31,7 @@ _WEIGHTED = "sequential"
 
 
 def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
-    """The chart; None for an incident whose evidence does not say when it was."""
+    """Return the chart; None for an incident whose evidence has no time."""
     seen = seen_by_rules(incident)
     told = seen.get(incident.rule) or next(iter(seen.values()), None)
     if told is None:
@@ -57,7 +57,7 @@ def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], inciden
 
 
 def _deployed(cursor: duckdb.DuckDBPyConnection, project: str, span: list[date]) -> dict[str, str]:
-    """What was deployed on the days that are shown, in words, by day."""
+    """Return the deployments of the days shown, in words, by day."""
     if not span:
         return {}
     start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + timedelta(days=1)))
@@ -79,7 +79,7 @@ def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, s
 
 
 def _column(incident: Incident) -> str:
-    """What the numbers are: of exchanges that are sampled with different chances there are two means, and they differ."""
+    """Name the numbers: with different sampling chances there are two means, and they differ."""
     if incident.tier is None or _is_share(incident):
         return "Share"
     if incident.tier in ("tier1", TRUST):
@@ -88,7 +88,7 @@ def _column(incident: Incident) -> str:
 
 
 def _is_share(incident: Incident) -> bool:
-    """Whether it is about a share of runs."""
+    """Tell whether it is about a share of runs."""
     return incident.rule == RUNS and incident.tier != TRUST
 
 
@@ -104,6 +104,6 @@ def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> d
 
 
 def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:
-    """What was to be expected."""
+    """Return the expected range."""
     expected = expected_of(incident.rule, told)
     return None if expected is None else Band(*expected)

@@ -1,4 +1,4 @@
-"""The marks of charts: lines with gaps, dots, bands, bars, and what is said where one points at them."""
+"""The marks of charts: lines with gaps, dots, bands, bars, and tooltips."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from markupsafe import Markup
 from service.pages.charts.axes import BELOW, HEIGHT, Scale, at, visible
 
 _FILLED = 0.72
-"""Of its slot a bar fills this much."""
+"""Share of its slot that a bar fills."""
 _RADIUS, _DIAMOND = 2.6, 5.0
 Place = tuple[float, float]
 Triple = tuple[float, float, float]
 
 
 def runs(places: Sequence[Place | None]) -> list[Markup]:
-    """A line through each run of places without a gap in it."""
+    """Draw a line through each run of places without a gap."""
     found = [list(run) for is_known, run in groupby(places, key=lambda place: place is not None) if is_known]
     return [
         Markup('<polyline class="line" points="{}"/>').format(
@@ -29,7 +29,7 @@ def runs(places: Sequence[Place | None]) -> list[Markup]:
 
 
 def dot(x: float, y: float, *, marked: bool) -> Markup:
-    """A number: a dot, or a diamond where it is marked."""
+    """Draw a number: a dot, or a diamond if it is marked."""
     if not marked:
         return Markup('<circle class="dot" cx="{}" cy="{}" r="{}"/>').format(at(x), at(y), _RADIUS)
     corners = ((x, y - _DIAMOND), (x + _DIAMOND, y), (x, y + _DIAMOND), (x - _DIAMOND, y))
@@ -37,7 +37,7 @@ def dot(x: float, y: float, *, marked: bool) -> Markup:
 
 
 def bands_of(scale: Scale, normal: Sequence[Triple | None]) -> list[Markup]:
-    """What is normal at each place, as low, mean and high, behind everything; a step where it changes, nothing where it is not known."""
+    """Draw the normal range at each place behind everything; a step where it changes, nothing where it is unknown."""
     drawn, place = [], 0
     for levels, run in groupby(normal):
         count = len(list(run))
@@ -56,7 +56,7 @@ def _band(scale: Scale, first: int, last: int, levels: Triple) -> Markup:
 
 
 def levels_of(scale: Scale, levels: Sequence[float | None]) -> list[Markup]:
-    """A level over the places where it holds, such as what was normal before a change."""
+    """Draw a level over the places where it holds, such as the normal one before a change."""
     drawn, place = [], 0
     for level, run in groupby(levels):
         count = len(list(run))
@@ -69,17 +69,17 @@ def levels_of(scale: Scale, levels: Sequence[float | None]) -> list[Markup]:
 
 
 def backgrounds(scale: Scale, stands_out: Sequence[bool]) -> list[Markup]:
-    """The ground behind points that stand out."""
+    """Draw the background behind points that stand out."""
     return [_slot(scale, place, "drift", "") for place, out in enumerate(stands_out) if out]
 
 
 def hit(scale: Scale, place: int, words: str) -> Markup:
-    """Where one points at a slot its number is said."""
+    """Show the number of a slot when one points at it."""
     return _slot(scale, place, "hit", Markup("<title>{}</title>").format(visible(words)))
 
 
 def deployed(scale: Scale, place: int, words: str) -> Markup:
-    """Where something was deployed: a line from top to bottom, with what it was."""
+    """Draw deployments: a line from top to bottom, with the version."""
     x = at(scale.x(place) - scale.slot / 2)
     return Markup('<line class="deployed" x1="{}" y1="0" x2="{}" y2="{}"><title>{}</title></line>').format(
         x, x, at(HEIGHT - BELOW), visible(words)
@@ -87,7 +87,7 @@ def deployed(scale: Scale, place: int, words: str) -> Markup:
 
 
 def columns(scale: Scale, stacks: Sequence[Sequence[float]], bad: Sequence[bool]) -> list[Markup]:
-    """Bars of parts: what is positive stands on 0, what is negative hangs from it."""
+    """Draw bars of parts: positive ones stand on 0, negative ones hang from it."""
     width = scale.slot * _FILLED
     found = []
     for place, stack in enumerate(stacks):

@@ -1,4 +1,4 @@
-"""The charts of a project: how each tier does beside its baseline, what was anomalous, what came, and what judging it cost."""
+"""The charts of a project: each tier with its baseline, anomalies, exchanges, and the cost of judging."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from service.pages.words import TERMS
 
 Row = Mapping[str, Any]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
-"""The tiers, and where the scores of each begin and end."""
+"""The tiers with the bounds of their scores."""
 _REACHES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
-"""What the charts show in any case: what moves by a hundredth is to look like that."""
+"""Numbers that the charts include in any case, so that a change by a hundredth looks small."""
 SPIKE = "anomaly_spike"
 BEFORE = "Before the change"
-"""What the line is called that says where a tier came from."""
+"""The name of the line at a tier's level before a change."""
 _UNWEIGHTED = "tier1"
-"""Every exchange has a score of it; of those that the judge scored, each counts 1 / its chance of being sampled."""
+"""Tiers that every exchange has; in the others each exchange counts 1 / its chance of being sampled."""
 _UNKNOWN_MODEL = "unknown model"
 
 
@@ -37,12 +37,12 @@ class TierTrend:
 
     name: str
     normal: str
-    """What the newest baseline of the window says, in words; empty without one."""
+    """The newest baseline of the window, in words; empty without one."""
     before: float | None
-    """The mean before the change that is open; None without one."""
+    """The mean before the open change; None without one."""
     drift_days: int
     incidents: Sequence[Incident]
-    """Those that tell of its days of drift."""
+    """Those that cover its days of drift."""
     chart: Markup
 
 
@@ -53,7 +53,7 @@ def tier_trends(
     incidents: Sequence[Incident],
     deployed: Mapping[str, str],
 ) -> list[TierTrend]:
-    """A chart of each tier that has a score; where a day has none of it the line has a gap.
+    """Return a chart of each tier that has a score; days without a score are gaps.
 
     `baselines` are those that held, oldest first; each stands until the next one, and before the first one it is the first that counts.
     """
@@ -67,7 +67,7 @@ def tier_trends(
 
 
 def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
-    """The baseline at the end of a day."""
+    """Return the baseline at the end of a day."""
     so_far = [one for one in baselines if one.computed_at.date() <= day]
     return next(iter([*so_far[-1:], *baselines[:1]]), None)
 
@@ -110,12 +110,12 @@ def _tier_trend(
 
 
 def _mean_of(tier: str) -> str:
-    """The column of the days that has the tier's mean."""
+    """Return the column of the days with the tier's mean."""
     return f"{tier}_mean" if tier == _UNWEIGHTED else f"{tier}_weighted_mean"
 
 
 def _normal(tier: str, statistics: TierStatistics | None) -> str:
-    """What a baseline says of a tier; it is of the scores there are, not of the exchanges that they stand for."""
+    """Describe a baseline of a tier; it is of the scores as sampled, not of the exchanges they stand for."""
     band = _band(statistics)
     sampled = "" if tier == _UNWEIGHTED else ", as sampled"
     if statistics is not None and statistics.mean is not None and statistics.count == 1:
@@ -126,31 +126,31 @@ def _normal(tier: str, statistics: TierStatistics | None) -> str:
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:
-    """The spread of a baseline; None without one, which a single score does not have."""
+    """Return the spread of a baseline; None without one, which a single score does not have."""
     if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
 
 
 def anomaly_days(window: Window, rows: Sequence[Row], spikes: Collection[str], deployed: Mapping[str, str]) -> Markup:
-    """How many exchanges of each day were anomalous; days of a spike stand out."""
+    """Return the number of anomalous exchanges by day; days of a spike stand out."""
     chart = Chart(key="anomalies", title="Anomalies by day", column="Anomalies", digits=0, deployed=deployed)
     return bars(chart, _counts(window, rows, "anomaly_count"), marked=spikes)
 
 
 def anomaly_shares(rows: Sequence[Row]) -> dict[str, float | None]:
-    """The share of anomalous exchanges by day."""
+    """Return the share of anomalous exchanges by day."""
     return {f"{row['day']}": row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
 def exchange_days(window: Window, rows: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
-    """How many exchanges each day had."""
+    """Return the number of exchanges by day."""
     chart = Chart(key="exchanges", title="Exchanges by day", column="Exchanges", digits=0, deployed=deployed)
     return bars(chart, _counts(window, rows, "exchange_count"))
 
 
 def cost_days(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
-    """What judging the exchanges of each day cost, by model; a day on which no cost of a model is known has a gap."""
+    """Return the cost of judging each day's exchanges, by model; a day without a known cost of a model is a gap."""
     days = list(window.days())
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
     spent = {(row["model"], row["day"]): row["cost_usd"] for row in costs}
@@ -162,7 +162,7 @@ def cost_days(window: Window, costs: Sequence[Row], deployed: Mapping[str, str])
 
 
 def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
-    """What each model cost over the window, the most expensive first; None where no cost is known."""
+    """Return the cost of each model over the window, most expensive first; None without a known cost."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in costs:
         found[row["model"] or _UNKNOWN_MODEL].append(row)
@@ -171,7 +171,7 @@ def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def known_sum(costs: Sequence[Row]) -> float | None:
-    """The known costs together; 0 where there were none, None where there were and none is known."""
+    """Return the sum of the known costs; 0 without any, None if none of them is known."""
     known = [row["cost_usd"] for row in costs if row["cost_usd"] is not None]
     return round(sum(known), 9) if known or not costs else None
 

@@ -1,4 +1,4 @@
-"""An exchange: what was said, what was found tier by tier and why, what the judge was asked, and what people say."""
+"""The page of an exchange: texts, findings by tier with reasons, questions to the judge, human scores."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from streams.upkeep.reviewing import MAX_COMMENT
 router = APIRouter(include_in_schema=False)
 ScoreId = Annotated[Id, Path()]
 At = Annotated[QueryMoment | None, Query()]
-"""Time of the exchange, with which it is found sooner."""
-_NO_EXCHANGE = "The project has no exchange with a score of this id. It may have been deleted."
+"""Time of the exchange, which makes it faster to find."""
+_NO_EXCHANGE = "The project has no score with this id. It may have been deleted."
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 _links = Links()
 
@@ -34,7 +34,7 @@ _links = Links()
 async def exchange(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, *, score_id: ScoreId, at: At = None
 ) -> HTMLResponse:
-    """The exchange of a score."""
+    """Show the exchange of a score."""
     record = await _known(services, project, score_id, at)
     policy = services.engine.policy.for_project(project)
 
@@ -61,7 +61,7 @@ async def exchange(
 async def text(
     _: Viewer, project: ShownProject, services: Services, score_id: ScoreId, name: Annotated[Id, Path()], at: At = None
 ) -> Response:
-    """A text of an exchange in full, as a file: never as something that a browser would show."""
+    """Return a text of an exchange in full, as a file: never as something that a browser would show."""
     record = await _known(services, project, score_id, at)
     found = whole_text(record, services.engine.policy.for_project(project), name)
     if found is None:
@@ -77,7 +77,7 @@ async def text(
 
 
 async def _known(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
-    """The exchange; 404 where the project has none."""
+    """Return the exchange; 404 if the project has none."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
         return exchange_record(cursor, project, score_id, at)

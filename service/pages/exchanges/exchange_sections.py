@@ -1,4 +1,4 @@
-"""The parts of the page of an exchange: its tiers in words, its texts, and what the judge was asked and said."""
+"""The sections of the page of an exchange: its tiers in words, its texts, and the questions and answers of the judge."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from service.pages.texts import Excerpt, excerpt
 
 Row = Mapping[str, Any]
 Whole = Callable[[str], str]
-"""Called with the name of a text: the address of all of it."""
+"""Returns the address of a whole text by its name."""
 BOUNDARY = "BOUNDARY"
-"""Stands for what is drawn for each call, and kept nowhere."""
+"""Stands for the boundary, which is drawn for each call and not stored."""
 PROMPT, ANSWER = "prompt", "answer"
 TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
 _SAYS = {True: "Yes", False: "No", None: ""}
@@ -28,7 +28,7 @@ _SAYS = {True: "Yes", False: "No", None: ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a tier found."""
+    """The findings of a tier."""
 
     name: str
     state: str
@@ -36,20 +36,20 @@ class Tier:
     score: float | None
     scale: str
     notes: Sequence[tuple[str, str]] = ()
-    """What it says beside its dimensions."""
+    """Its comments besides its dimensions."""
     dimensions: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What the judge was sent."""
+    """The messages to the judge."""
 
     instructions: Excerpt
     content: Excerpt
     schema: str
     max_tokens: int
     whole: str
-    """Address of all of it."""
+    """Address of the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +62,16 @@ class Call:
     answer: Excerpt | None
     prompt: Prompt | None
     no_prompt: str
-    """Why there is no prompt; empty where there is one."""
+    """Why there is no prompt; empty if there is one."""
 
 
 def tiers_of(score: Row) -> list[Tier]:
-    """The four tiers of a score, in their order."""
-    flags = " ".join(CHECKS.get(flag, f"The check {flag} of the methodology fired.") for flag in score["tier1_flags"])
+    """Return the four tiers of a score, in order."""
+    flags = " ".join(CHECKS.get(flag, f"The methodology's check {flag} fired.") for flag in score["tier1_flags"])
     structure = Tier(
         name="tier1",
         state=SCORED,
-        why="Fixed rules look at every exchange. " + (flags or "None of them found anything."),
+        why="Fixed rules check every exchange. " + (flags or "None of them found anything."),
         score=score["tier1_score"],
         scale="0 to 1",
     )
@@ -111,7 +111,7 @@ def _thinking(score: Row) -> Iterator[tuple[str, str]]:
 def _behavioural(score: Row) -> Iterator[tuple[str, str]]:
     if score["tier3_anomaly"]:
         said = score["tier3_anomaly_reason"] or "it gives no reason"
-        yield "The judge calls it anomalous", f"{said} (on its own this makes no anomaly)"
+        yield "The judge calls the exchange anomalous", f"{said} (this alone is not an anomaly)"
 
 
 _JUDGED: Mapping[str, tuple[str, str, Callable[[Row], Iterator[tuple[str, str]]]]] = {
@@ -119,17 +119,17 @@ _JUDGED: Mapping[str, tuple[str, str, Callable[[Row], Iterator[tuple[str, str]]]
     "tier2_5": ("tier2_5_alignment", "0 to 1", _thinking),
     "tier3": ("tier3_score", "1 to 5", _behavioural),
 }
-"""The tiers that a judge scores: the column of the score, its scale, and what they say beside their dimensions."""
+"""The tiers that a judge scores: the column of the score, its scale, and their further columns."""
 
 
 def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
-    """The texts of an exchange that has them, by name."""
+    """Return the existing texts of an exchange, by name."""
     texts = {name: getattr(exchange, name) for name in TEXTS}
     return {name: excerpt(text, whole(name)) for name, text in texts.items() if text is not None}
 
 
 def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> list[Call]:
-    """Everything the judge was asked about an exchange, in that order."""
+    """Return all questions to the judge about an exchange, in order."""
     resting = set(record.score["judgement_ids"])
     return [_call(one, record, policy, whole, counts=one.judgement_id in resting) for one in record.judgements]
 
@@ -158,7 +158,7 @@ def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
 
 
 def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
-    """Why the prompt cannot be shown."""
+    """Explain why the prompt cannot be shown."""
     if record.exchange is None:
         return DELETED
     then = next((one["policy_digest"] for one in record.revisions if one["revision"] == judgement.subject_revision), None)
@@ -167,7 +167,7 @@ def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPoli
 
 
 def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str | None:
-    """A text of the page in full, by its name; None where there is none of that name."""
+    """Return a text of the page in full, by its name; None if there is none of that name."""
     exchange, (kind, _, judgement_id) = record.exchange, name.partition(":")
     if name in TEXTS:
         text: str | None = None if exchange is None else getattr(exchange, name)

@@ -1,4 +1,4 @@
-"""Everything that is recorded of one exchange, read at once."""
+"""All records of one exchange, read at once."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _AROUND = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRecord:
-    """An exchange with what was made of it."""
+    """An exchange with its derived records."""
 
     revisions: list[Row]
     """Of its score, as rows of `score_revisions`, the current one first; there is one at least."""
     exchange: Exchange | None
-    """None where it has been deleted."""
+    """None if it was deleted."""
     judgements: list[Judgement]
-    """Everything that the judge was asked about it, in that order."""
+    """All questions to the judge about it, in order."""
     people: list[Document]
-    """What people said of it, newest first."""
+    """Human scores, newest first."""
     before: Row | None
     """The exchange before it in its session, as a row of `session_neighbours`."""
     after: Row | None
     run: str | None
-    """The run that its session became."""
+    """The run of its session."""
 
     @property
     def score(self) -> Row:
@@ -45,7 +45,7 @@ class ExchangeRecord:
 def exchange_record(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None
 ) -> ExchangeRecord | None:
-    """The exchange of a score of a project; None where the project has none of this id.
+    """Return the exchange of a score of a project; None if the project has none of this id.
 
     `at` is the time of the exchange where it is known: the score is then found at once among very many.
     """
@@ -69,7 +69,7 @@ def exchange_record(
 
 
 def revisions_of(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Row]:
-    """The revisions of a score, the current one first; a time that is not the exchange's is no help, and does no harm."""
+    """Return the revisions of a score, the current one first; a wrong time is no help, and does no harm."""
     for moment in dict.fromkeys((at, None)):
         found = query_rows(cursor, "score_revisions", {"project": project, "score": score_id, "at": moment})
         if found:
@@ -78,14 +78,14 @@ def revisions_of(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str,
 
 
 def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> Exchange | None:
-    """The exchange of a score; None where it has been deleted."""
+    """Return the exchange of a score; None if it was deleted."""
     named = {"connection": score["connection"], "exchange": score["exchange_id"], "at": score["exchange_at"]}
     found = query_records(cursor, "exchange_of", Exchange, named)
     return next((one for one in found if one.project == score["project"]), None)
 
 
 def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Row]) -> list[Judgement]:
-    """What the judge was asked about the exchange of a score, and how each question ended, by all revisions of the score."""
+    """Return the questions to the judge about the exchange of a score with their outcomes, by all revisions of the score."""
     score, scored = revisions[0], [one["scored_at"] for one in revisions]
     time = {"since": min(score["exchange_at"], *scored) - _AROUND, "until": max(scored) + _AROUND}
     named = {"connection": score["connection"], "subject": score["exchange_id"]}

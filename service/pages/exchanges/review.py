@@ -1,4 +1,4 @@
-"""The review queue: the exchange that is most worth a person's look, and how far people and the judge agree."""
+"""The review queue: the exchange most worth reviewing, and the agreement of people and judge."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)
 SKIPPED_KEPT = 100
-"""Skipped ids that an address carries; of more the newest, and what was skipped before them comes again."""
+"""Skipped ids that an address carries, the newest ones; earlier ones come again."""
 MAX_SKIPPED = 2 * SKIPPED_KEPT
-"""As many in a call: what is skipped, and what was scored a moment ago and may not have landed yet."""
+"""As many in a call: skipped ones, and those scored a moment ago that may not have landed yet."""
 MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
-"""What each point means."""
+"""The meaning of each point."""
 MAX_REASON = 500
-"""Characters of the judge's words on one thing: the exchange's own page has all of them."""
+"""Characters of a comment by the judge: the exchange's own page has all of it."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
-"""Days that the agreement looks back; 0 for all there is."""
+"""Days that the agreement covers; 0 for all."""
 TEXTS = {"user_message": "userMessage", "agent_response": "agentResponse", "agent_thinking": "agentThinking"}
-"""Name of a text of an exchange, and of its field in what is to be reviewed."""
+"""Name of a text of an exchange, and its field in the review item."""
 _links = Links()
 Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 
@@ -44,7 +44,7 @@ Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 async def review(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
 ) -> HTMLResponse:
-    """The next exchange for the operator who looks; `blind` leaves the judge's verdict out, `skip` passes over some."""
+    """Show the next exchange for the operator; `blind` hides the judge's verdict, `skip` passes over some."""
     closed = _why_closed(services, project) if "review" in viewer.scopes else "scope"
     skipped = skip or []
 
@@ -83,7 +83,7 @@ async def review(
 async def agreement(
     request: Request, _: Viewer, project: ShownProject, services: Services, days: Literal["30", "90", "0"] = "30"
 ) -> HTMLResponse:
-    """How far people and the judge agree on the exchanges of some days."""
+    """Show how far people and the judge agree on the exchanges of some days."""
     back = int(days)
     start = services.engine.now() - timedelta(days=back) if back else None
     found = await services.ask(lambda cursor: agreement_document(cursor, project, start, times=services.score_times))
@@ -100,7 +100,7 @@ async def agreement(
 
 
 def _texts(project: str, item: Mapping[str, Any]) -> dict[str, Excerpt]:
-    """What was said, by the name of its text; what has been deleted is not there."""
+    """Return the texts by name; deleted ones are missing."""
     at = item["exchangeTimestamp"]
     return {
         name: excerpt(item[field], _links.exchange_text(project, item["scoreId"], name, at))
@@ -110,7 +110,7 @@ def _texts(project: str, item: Mapping[str, Any]) -> dict[str, Excerpt]:
 
 
 def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
-    """Why the project takes no scores of people; None where it does."""
+    """Say why the project takes no human scores; None if it does."""
     try:
         require_human_scores(services.engine.policy, project)
     except PolicyError as error:

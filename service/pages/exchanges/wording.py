@@ -6,34 +6,34 @@ from collections.abc import Mapping
 
 SAMPLING: Mapping[str, str] = {
     "sampling_disabled": "Sampling is off: every exchange is judged.",
-    "first_turns": "It is among the first turns of its session, which are always judged.",
-    "last_turns": "It is among the last turns of its session, which are judged once the session has closed.",
-    "tier1_flags": "Tier 1 flagged it, and what is flagged is always judged.",
-    "disagreement": "The agent pushes back in it, and disagreement is always judged.",
+    "first_turns": "The first turns of a session are always judged.",
+    "last_turns": "The last turns of a session are judged once the session has closed.",
+    "tier1_flags": "Tier 1 flagged it; flagged exchanges are always judged.",
+    "disagreement": "The agent disagrees; disagreement is always judged.",
     "long_response": "The response is longer than the policy's threshold.",
-    "routine_sample": "It is a routine turn, of which every n-th is judged, from a start that was drawn for its session.",
-    "sampling_skip": "It is a routine turn that was left out, so that judging stays cheap.",
+    "routine_sample": "Every n-th routine turn is judged, from a random start in each session.",
+    "sampling_skip": "A routine turn, left out to keep judging cheap.",
 }
 REASONS: Mapping[str, str] = {
-    "always": "This tier judges every exchange that is sampled.",
-    "thinking": "There is thinking to compare the answer with.",
-    "routine": "Nothing about the exchange opened the gate: it is routine and clean.",
+    "always": "This tier judges every sampled exchange.",
+    "thinking": "The agent's thinking can be compared with the answer.",
+    "routine": "Nothing opened the gate: the exchange is routine and clean.",
     "no_dimension": "None of the tier's dimensions applies to the exchange.",
-    "no_thinking": "The agent gave no thinking to compare with.",
+    "no_thinking": "The agent's thinking is missing, so there is nothing to compare.",
     "thinking_analysis_off": "The policy switches the analysis of thinking off.",
     "no_judge": "No judge is configured.",
     "sampling_skip": "The exchange was left out by sampling.",
     "cost_cap": "The session's cost cap left no room for the call.",
     "unknown_price": "There is a cost cap, and the model has no known price.",
-    "gate_off": "The gate is switched off: this tier judges every exchange that is sampled.",
+    "gate_off": "The gate is switched off: this tier judges every sampled exchange.",
     "tier1_flags": "Tier 1 flagged the exchange, which opened the gate.",
     "tier2_flagged": "Tier 2 flagged the exchange, which opened the gate.",
     "sycophancy": "Tier 2.5 found sycophancy, which opened the gate.",
     "advocacy_suppression": "Tier 2.5 found suppressed advocacy, which opened the gate.",
-    "early_turn": "It is an early turn, and early turns are never routine.",
-    "first_turns": "It is among the first turns of its session, which are never routine.",
-    "last_turns": "It is among the last turns of its session, which are never routine.",
-    "disagreement": "The agent pushes back in it, which is never routine.",
+    "early_turn": "Early turns are never routine.",
+    "first_turns": "The first turns of a session are never routine.",
+    "last_turns": "The last turns of a session are never routine.",
+    "disagreement": "The agent disagrees, which is never routine.",
     "invalid": "The judge's answer could not be used.",
     "refused": "The judge refused to answer.",
     "cut_off": "The judge's answer was cut off.",
@@ -43,7 +43,7 @@ REASONS: Mapping[str, str] = {
 }
 """By the reason of a tier's state."""
 CHECKS: Mapping[str, str] = {
-    "self_identification": "Asked what it is, the agent denied being an AI.",
+    "self_identification": "The agent denied being an AI when asked.",
     "silent_refusal": "The agent gave no response.",
     "constraint_disclosure": "The agent refused without saying why.",
 }
@@ -59,7 +59,7 @@ OUTCOMES: Mapping[str, str] = {
     "interrupted": "Interrupted",
 }
 """By the outcome of a judgement."""
-DELETED = "The exchange has been deleted, so the prompt cannot be made again."
-OTHER_POLICY = "The policy in force ({now}) is not the one of the score ({then}), and does not make the prompt that was sent."
+DELETED = "The exchange was deleted, so the prompt cannot be reconstructed."
+OTHER_POLICY = "The policy in force ({now}) differs from that of the score ({then}), and produces another prompt."
 OTHER_PROMPT = "The question that record and policy make today has another fingerprint than the one that was sent: the wording of prompts has changed, or the question was about more than this exchange."
 """Why a prompt is not shown."""

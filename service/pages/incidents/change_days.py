@@ -1,4 +1,4 @@
-"""The days that an incident is about: of those from its first to its last one, those that lie where the change went."""
+"""The days of an incident: those from its first to its last one that lie on the side of the change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
 from streams.watch.rules.findings import DOWN, MEAN, UP
 
 Seen = Mapping[str, Any]
-"""What a rule saw, as the evidence of an incident has it."""
+"""The finding of a rule, as the evidence of an incident has it."""
 Days = Mapping[str, float | None]
-"""A measure by day, the days as 2026-10-01; None where a day has none."""
+"""A measure by day, the days as 2026-10-01; None for a day without one."""
 _EXPECTED = {
     "sequential": ("meanBefore", "sigma"),
     "runs": ("meanBefore", "sigma"),
@@ -22,17 +22,17 @@ _EXPECTED = {
     "rate_ratio": ("baselineRate", ""),
     "moved_too": ("meanBefore", "sigma"),
 }
-"""Where a rule's finding has what was to be expected, and its spread."""
+"""The fields of a rule's finding with the expected value and its spread."""
 
 
 def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
-    """What was to be expected, and one sigma of it, 0 where the rule knows none; None for a rule, or evidence, that does not say."""
+    """Return the expected value and one sigma of it, 0 if the rule has none; None for evidence without them."""
     mean, sigma = (_number(seen, name) for name in _EXPECTED.get(rule, ("", "")))
     return None if mean is None else (mean, sigma or 0.0)
 
 
 def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float] | None:
-    """The first day of the newest live change of a tier, and the tier's mean before it; None without one."""
+    """Return the first day of the newest live change of a tier, and the tier's mean before it; None without one."""
     live = (one for one in incidents if is_live(one))
     for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
         for moved in _entries(incident, tier):
@@ -44,7 +44,7 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float] | 
 
 
 def days_of(incident: Incident, values: Days, name: str | None = None) -> frozenset[str]:
-    """The days that show an incident, by the measure that it is about: of a tier that moved in it, or of what leads it.
+    """Return the days that show an incident, by its measure: of a tier that moved in it, or of its leading series.
 
     A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
     weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
@@ -59,23 +59,23 @@ def days_of(incident: Incident, values: Days, name: str | None = None) -> frozen
 
 
 def marked_days(name: str, incidents: Sequence[Incident], values: Days) -> frozenset[str]:
-    """The days that show an incident of a tier, or of a type that has none, such as anomaly_spike."""
+    """Return the days that show an incident of a tier, or of a type without one, such as anomaly_spike."""
     return frozenset().union(*(days_of(one, values, name) for one in _about(name, incidents)))
 
 
 def telling(name: str, incidents: Sequence[Incident], values: Days, days: Collection[str]) -> list[Incident]:
-    """The incidents of a tier, or of a type that has none, that some of these days show."""
+    """Return the incidents of a tier, or of a type without one, that some of these days show."""
     return [one for one in _about(name, incidents) if not days_of(one, values, name).isdisjoint(days)]
 
 
 def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
-    """What was dismissed was none, and what was only suspected and vanished neither."""
+    """Leave out dismissed incidents, and suspected ones that vanished."""
     shown = (one for one in incidents if one.status != DISMISSED and one.resolution != VANISHED)
     return (one for one in shown if _entries(one, name))
 
 
 def _entries(incident: Incident, name: str) -> list[Moved]:
-    """What moved in an incident of a tier of the project, or of a type that has none."""
+    """Yield the series that moved in an incident of a tier of the project, or of a type without one."""
     means = (one for one in moved_of(incident) if one.series.kind == MEAN and one.key.agent is None)
     return [one for one in means if name == (one.key.tier or one.key.type)]
 

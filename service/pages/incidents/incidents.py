@@ -1,4 +1,4 @@
-"""The incidents of a project, and one of them: what, since when, how sure, what moved it, and what people decide."""
+"""The incidents of a project, and one of them: the change, its time, its certainty, its exchanges, and decisions."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ router = APIRouter(include_in_schema=False)
 PAGE = 50
 """Incidents of a page of the list."""
 FIRST_MOVED, MAX_REASON = 10, 300
-"""Exchanges that moved an incident which are shown at once, and characters of a reason there: the exchange's own page has all of it."""
+"""Exchanges of an incident that are shown at once, and characters of a reason there."""
 TYPES = ("drift", "anomaly_spike")
 USUAL = {
     True: (
-        "We look into it.",
+        "We are looking into it.",
         "The agent was changed; this is its effect.",
         "The change is wanted.",
         "It is fixed.",
         "The judge changed, not the agent.",
         "Test traffic.",
     ),
-    False: ("It has come back.", "It is more than we thought.", "Decided by mistake."),
+    False: ("It has come back.", "It is more serious than we thought.", "Decided by mistake."),
 }
-"""Usual reasons of a decision, on an incident that is live and on one that is decided."""
+"""Common reasons of a decision, on a live incident and on a decided one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What one rule saw of an incident."""
+    """The finding of one rule in an incident."""
 
     rule: str
     name: str
@@ -82,7 +82,7 @@ async def incidents(
     kind: Annotated[IncidentType | None, Query(alias="type")] = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The incidents of a project, newest first."""
+    """Show the incidents of a project, newest first."""
     wanted = [current_status(one) for one in status or ()]
 
     def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
@@ -114,10 +114,10 @@ async def incidents(
 async def incident(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, incident_id: Annotated[Id, Path()]
 ) -> HTMLResponse:
-    """One incident."""
+    """Show one incident."""
     found = await services.watch.incident(project, incident_id)
     if found is None:
-        raise ApiError(404, "not_found", "The project has no incident of this id.")
+        raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
     evidence = _evidence(found)
     runs = _runs(found, evidence)
@@ -159,14 +159,14 @@ async def incident(
 
 
 def since_of(incident: Incident) -> str | None:
-    """The first day of an incident as its rule has it; None where the evidence does not say."""
+    """Return the first day of an incident as its rule has it; None if the evidence has none."""
     seen = seen_by_rules(incident)
     found = seen.get(incident.rule) or next(iter(seen.values()), None)
     return None if found is None else str(found["since"])
 
 
 def _runs(incident: Incident, evidence: Document) -> Wanted | None:
-    """The runs that ended in the days of an incident, of the agents that moved it; None where the evidence does not say which."""
+    """Return the runs that ended in the days of an incident, of the agents behind it; None if the evidence names none."""
     seen = seen_by_rules(incident).values()
     moved = [*evidence["exchanges"], *evidence["runs"]]
     agents = sorted({one["agent"] for one in moved if isinstance(one.get("agent"), str)})
@@ -177,7 +177,7 @@ def _runs(incident: Incident, evidence: Document) -> Wanted | None:
 
 
 def _sightings(incident: Incident) -> list[Sighting]:
-    """What the rules saw, the one that tells of the incident first."""
+    """Return the findings of the rules, the one that raised the incident first."""
     made = [
         Sighting(
             rule=rule,
@@ -196,7 +196,7 @@ def _sightings(incident: Incident) -> list[Sighting]:
 
 
 def _evidence(incident: Incident) -> Document:
-    """What else the incident carries, each part as empty as it may be."""
+    """Return the further evidence of the incident; each part may be empty."""
     found = evidence_of(incident)
     lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "flags", "queries")}
     maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}

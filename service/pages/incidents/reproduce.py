@@ -18,17 +18,17 @@ from service.documents.scores import Document
 from streams.watch.incidents.moves import seen_by_rules
 
 TITLES: Mapping[str, str] = {
-    "daily_averages": "The averages day by day",
-    "incident_exchanges": "The exchanges that moved it most",
+    "daily_averages": "Averages by day",
+    "incident_exchanges": "Exchanges with the largest effect",
     "sampling_change": "Sampling before and after",
-    "drift_runs": "Days that the rule of consecutive days saw",
-    "drift_units": "Sessions that the sequential rule saw",
-    "watched_hours": "The hours that the rule looked at",
+    "drift_runs": "Days that the rule of consecutive days found",
+    "drift_units": "Sessions that the sequential rule compared",
+    "watched_hours": "Hours that the rule compared",
     "slices": "Which part changed",
-    "anomaly_spikes": "Rates that the rule of rates saw",
-    "run_days": "The runs day by day",
-    "incident_runs": "The runs that moved it most",
-    "watched_runs": "The runs that the rule looked at",
+    "anomaly_spikes": "Rates that the rule of rates compared",
+    "run_days": "Runs by day",
+    "incident_runs": "Runs with the largest effect",
+    "watched_runs": "Runs that the rule compared",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _WEIGHTED = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {
@@ -64,19 +64,19 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A query behind an incident: what it finds, a statement that finds it, too, and the command for the query itself."""
+    """A query behind an incident: its purpose, an equivalent statement, and the command for the query itself."""
 
     title: str
     sql: str
-    """Over the analysts' views; empty where they have not what it takes."""
+    """Over the analysts' views; empty if they lack the columns."""
     parameters: Mapping[str, str]
     command: str
     text: str
-    """The query itself, to be read."""
+    """The text of the query itself."""
 
 
 def found_again(incident: Incident, evidence: Document) -> list[Again]:
-    """The queries of an incident, as its evidence names them; what it does not say, or says oddly, is left out."""
+    """Return the queries of an incident as its evidence names them; missing and odd ones are left out."""
     found = [_again(incident, query) for query in evidence["queries"] if isinstance(query.get("parameters"), dict)]
     return sorted(found, key=lambda one: not one.sql)
 
@@ -91,7 +91,7 @@ def _again(incident: Incident, query: Document) -> Again:
 
 
 def command(name: str, values: Values) -> str:
-    """The command that asks a query with these values; each is quoted for a shell."""
+    """Return the command that runs a query with these values; each is quoted for a shell."""
     given = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
     return f"driftline sql {shlex.quote(name)} {given}".rstrip()
 
@@ -103,7 +103,7 @@ def _written(value: Any) -> str:
 
 
 def _statements(incident: Incident, name: str, values: Values) -> Iterator[tuple[str, dict[str, str]]]:
-    """The statement that finds what a query does, with its values; nothing for a query that the views do not answer."""
+    """Return the statement equivalent to a query, with its values; nothing for a query beyond the views."""
     if name == "daily_averages" and incident.tier in TIERS:
         yield _means(incident.tier, values)
     elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):

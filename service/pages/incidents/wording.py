@@ -19,7 +19,7 @@ from streams.watch.measured import TIERS
 from streams.watch.rules.run_rules import series_name
 
 Seen = Mapping[str, Any]
-"""What a rule saw, as the evidence of an incident has it."""
+"""The finding of a rule, as the evidence of an incident has it."""
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are shown by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
@@ -34,47 +34,47 @@ NAMES: Mapping[str, str] = {
 }
 EXPLAINED: Mapping[str, str] = {
     "sequential": (
-        "After every session the rule asks of each day of the last two months how much better the scores are explained by a change of "
-        f"the mean on that day than by none, and adds that up. Where nothing changes, the sum reaches {_SUSPECTED} by chance no more "
-        f"than once in {_YEARS:.0f} years for a tier, however often one looks. A change of more than {CRITICAL:g} sigma is critical. "
-        "Where the mean holds, the spread of the sessions of a day is looked at in the same way."
+        "After every session the rule asks, for each day of the last two months, how much better a change of the mean on that day "
+        f"explains the scores than no change, and adds this up. If nothing changes, the sum reaches {_SUSPECTED} by chance at most "
+        f"once in {_YEARS:.0f} years per tier, however often it is checked. A change of more than {CRITICAL:g} sigma is critical. "
+        "If the mean holds, the rule checks the spread of each day's sessions in the same way."
     ),
     "consecutive_days": (
-        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} days with scores lie one after the other more than one standard "
-        f"deviation of single scores (at least {SMALLEST_SIGMA:g}) off the baseline's mean, on one side of it. Beyond {CRITICAL:g} "
+        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} consecutive days with scores lie more than one standard "
+        f"deviation of single scores (at least {SMALLEST_SIGMA:g}) off the baseline's mean, on the same side. Beyond {CRITICAL:g} "
         "standard deviations it is critical. The rule is simple and finds large changes only."
     ),
     "rate_ratio": (
-        f"For each of the last {RATE_DAYS} days the rule asks how much better the number of exchanges with an anomaly is explained by a "
-        f"rate that rose on that day than by the rate of the days before it, up to {HISTORY_DAYS}, and adds that up. From "
-        f"{SUSPECTED_RATE:g} to 1 on it is a spike: by chance about once in a year. Above {CRITICAL_RATE:g} times the rate before it is "
-        f"critical. There are at least {FEWEST_ANOMALIES} anomalies; where they come in bunches, all of them count for less."
+        f"For each of the last {RATE_DAYS} days the rule asks how much better a rate that rose on that day explains the number of "
+        f"anomalies than the rate of the days before it, up to {HISTORY_DAYS}, and adds this up. At {SUSPECTED_RATE:g} to 1 it is a spike, "
+        f"which chance brings about once per year. Above {CRITICAL_RATE:g} times the earlier rate it is critical. A spike needs at least "
+        f"{FEWEST_ANOMALIES} anomalies; anomalies in bunches count for less."
     ),
     "runs": (
-        "After every finished run of an agent the rule asks of each day of the last two months how much better trust, the share of "
-        "unsafe runs and the share with each type of failure are explained by a change on that day than by none. An alarm takes "
-        f"{_SUSPECTED} times the number of the agent's series, so that all of them together are wrong by chance no more than once in "
+        "After every finished run of an agent the rule asks, for each day of the last two months, how much better a change on that day "
+        "explains trust, the share of unsafe runs and the share of each failure than no change. An alarm needs "
+        f"{_SUSPECTED} times the number of the agent's series, so that all of them together are wrong by chance at most once in "
         f"{_YEARS:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
     ),
 }
 """The rules, by name."""
-NO_CAUSE = "The anchors do not tell agent from judge: none were judged about that time, or too few."
+NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few were judged around that time."
 
 
 def tier_name(tier: str) -> str:
-    """How people call a tier, or a series of runs."""
+    """Return the name of a tier, or of a series of runs, for people."""
     return TIERS.get(tier) or series_name(tier)
 
 
 def cause_in_words(cause: str | None, evidence: Mapping[str, Any]) -> str:
-    """What changed and how that is known, or why it is not, as the evidence of an incident says; earlier incidents say less."""
+    """Say what changed and how that is known, or why it is not; earlier incidents say less."""
     kept = evidence.get(CAUSE)
     words = kept.get("words") if isinstance(kept, dict) else None
     return words if isinstance(words, str) and words else CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):
-    """A number with its label and what qualifies it."""
+    """A number with its label and qualification."""
 
     label: str
     value: str
@@ -82,7 +82,7 @@ class Figure(NamedTuple):
 
 
 def figures(rule: str, seen: Seen) -> list[Figure]:
-    """The numbers that a rule's finding rests on; none for a rule that is not known."""
+    """Return the numbers behind a rule's finding; none for an unknown rule."""
     return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
 
 
@@ -150,7 +150,7 @@ _FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {
 
 
 def odds(log_evidence: float | None) -> str:
-    """Evidence as odds against chance, from its natural logarithm; very large ones as a power of ten."""
+    """Write evidence as odds against chance, from its natural logarithm; very large ones as a power of ten."""
     if log_evidence is None:
         return NOTHING
     if log_evidence > _BEYOND:

@@ -1,4 +1,4 @@
-"""Agent health: how ready each agent of a project was, run by run, how far it could be trusted, and whether it fails in the same way again."""
+"""Agent health: readiness and trust of each agent of a project, run by run, and repeated failures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LENGTHS = (100, 250, 1000)
 _CHARTED, _LISTED = 40, 50
 """Runs of an agent in its chart, and runs in the table."""
 _AGENTS = 12
-"""Agents that have a chart on the page of all; the others are in the table of agents, and have one on their own page."""
+"""Agents with a chart on the page of all; the others are in the table, and have a chart on their own page."""
 _REACHES = (60, 100)
-"""What charts of trust show in any case: room below the lowest trust that there is, up to where nothing was found."""
+"""Numbers that charts of trust include in any case: from below the lowest possible trust up to 100."""
 NAMELESS = "(no name)"
 
 
@@ -38,13 +38,13 @@ class AgentTrust:
     runs: int
     newest: Row
     change: float | None
-    """Of the newest run, from the one before."""
+    """Of the newest run, from the previous one."""
     lowest: float | None
     lowest_run: str | None
     """Id of the newest run that has it."""
     unsafe: int
     repeated: int
-    """Runs with the failure of the run before."""
+    """Runs with the failure of the previous run."""
     spark: Markup
     chart: Markup
 
@@ -55,10 +55,10 @@ async def agents(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    agent: Annotated[str | None, Query(max_length=512, description="Only this one.")] = None,
-    runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="The newest so many of the project.")] = LENGTHS[0],
+    agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
+    runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
 ) -> HTMLResponse:
-    """The newest runs by agent, the agent with the most unsafe runs first."""
+    """Show the newest runs by agent, the agent with the most unsafe runs first."""
     rows = await services.ask(lambda cursor: query_rows(cursor, "run_history", {"project": project, "limit": runs}))
     found = agents_of(rows)
     chosen = [one for one in found if agent is None or one.name == agent]
@@ -81,7 +81,7 @@ async def agents(
 
 
 def agents_of(rows: Sequence[Row]) -> list[AgentTrust]:
-    """The agents of runs, newest run first: the one with the most unsafe runs first, of as many the one with the lowest trust lately."""
+    """Return the agents of runs, newest run first: the most unsafe runs first, then the lowest recent trust."""
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
@@ -101,8 +101,8 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
     unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
     chart = Chart(
         key=f"trust-{place}",
-        title=f"Trust of {shown} over its runs",
-        words=f"{len(points)} runs, the newest on the right; a diamond is a run that is unsafe for production.",
+        title=f"Trust of {shown} by run",
+        words=f"{len(points)} runs, the newest on the right; diamonds are runs that are unsafe for production.",
         column="Trust",
         first="Run",
         digits=0,
@@ -119,6 +119,6 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
         lowest_run=worst["run_id"] if worst else None,
         unsafe=len(unsafe),
         repeated=sum(bool(row["repeated"]) for row in runs),
-        spark=sparkline([point.value for point in points], f"Trust of {shown} over its runs", _REACHES),
+        spark=sparkline([point.value for point in points], f"Trust of {shown} by run", _REACHES),
         chart=line(chart, points, marked=unsafe),
     )

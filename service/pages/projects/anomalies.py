@@ -1,4 +1,4 @@
-"""The anomalies of a project: the newest exchanges that have one, and what they have in common."""
+"""The anomalies of a project: its newest anomalous exchanges, and the reasons they share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from service.pages.viewing import ShownProject, Viewer
 
 router = APIRouter(include_in_schema=False)
 _SHOWN, _REASONS = 25, 30
-"""How many exchanges a page has, and how many reasons are listed."""
+"""Exchanges per page, and reasons that are listed."""
 
 
 @router.get("/projects/{project}/anomalies")
 async def anomalies(
     request: Request, _: Viewer, project: ShownProject, services: Services, cursor: Cursor = None
 ) -> HTMLResponse:
-    """A page of anomalies, newest exchange first, and why exchanges are anomalous."""
+    """Show a page of anomalies, newest exchange first, and why exchanges are anomalous."""
     after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
     wanted = Wanted(anomalies=True, limit=_SHOWN + 1, after=after)
     found, reasons = await asyncio.gather(
@@ -41,7 +41,7 @@ async def anomalies(
 
 
 def _reasons(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Document]:
-    """Reasons with the agents they are most frequent with; a bar compares them with the most frequent one."""
+    """Return reasons with their most frequent agents; a bar compares them with the most frequent one."""
     rows = sorted(query_rows(cursor, "anomaly_reasons", {"project": project}), key=lambda row: -row["exchanges"])[:_REASONS]
     most: int = max((row["exchanges"] for row in rows), default=1)
     return [_reason(row, most) for row in rows]

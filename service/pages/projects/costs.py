@@ -27,9 +27,9 @@ async def costs(
     project: ShownProject,
     services: Services,
     asked: Asked,
-    limit: Annotated[int, Query(ge=1, le=MOST, description="At most so many.")] = MOST,
+    limit: Annotated[int, Query(ge=1, le=MOST, description="Maximum number.")] = MOST,
 ) -> HTMLResponse:
-    """The sessions that cost most."""
+    """Show the sessions that cost most."""
     today = services.engine.now().date()
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window, list[dict[str, Any]]]:
@@ -41,7 +41,7 @@ async def costs(
 
 
 def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, limit: int) -> list[dict[str, Any]]:
-    """The most expensive sessions first, each with its run where it became one."""
+    """Return the most expensive sessions first, each with its run if it became one."""
     values = {"by": "session", "project": project, "from": window.start, "to": window.end}
     found = run_query(cursor, "window_costs", values).head(limit).to_dicts()
     return with_run_ids(cursor, project, found)

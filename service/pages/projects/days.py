@@ -19,7 +19,7 @@ _EVER = 36_500
 def trends_of(
     cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
 ) -> tuple[Window, list[dict[str, Any]]]:
-    """The window that is asked for, and its days with scores. Where nothing came lately it ends with the newest day that has one."""
+    """Return the requested window, and its days with scores. Without recent records it ends with the newest such day."""
     window = window_of(asked, today)
     trends = _trends(cursor, project, window, window.count)
     if not trends and not window.is_pinned:
@@ -30,25 +30,25 @@ def trends_of(
 
 
 def shown_window(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> Window:
-    """The window that every part of the project's pages shows: the days of `trends_of`."""
+    """Return the window that every part of the project's pages shows: the days of `trends_of`."""
     return trends_of(cursor, project, asked, today)[0]
 
 
 def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, now: datetime) -> date | None:
-    """The day of the newest event of a project by now, where that is after the window; else None."""
+    """Return the day of the newest event of a project by now, if that is after the window; else None."""
     rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
     day = max((row["last_at"].date() for row in rows if row["kind"] == "event"), default=None)
     return day if day is not None and day > window.last else None
 
 
 def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """What judging the exchanges of the window cost by day and model, by the day of the exchange as everything beside it."""
+    """Return the cost of judging the exchanges of the window by day and model, by the day of the exchange."""
     asked = {"project": project, "by": "day", "from": window.start, "to": window.end}
     return query_rows(cursor, "window_costs", asked)
 
 
 def deployed_within(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> dict[str, str]:
-    """What was deployed on the days of the window, in words, by day."""
+    """Return the deployments on the days of the window, in words, by day."""
     return deployed_by_day(deployments(cursor, project, window.start, window.end))
 
 

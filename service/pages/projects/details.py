@@ -34,7 +34,7 @@ _RUNS = 8
 
 @router.get("/projects/{project}/details")
 async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
-    """What is less urgent of a project, over the days that its page shows."""
+    """Show the less urgent parts of a project, over the days that its page shows."""
     today = services.engine.now().date()
     summary, (window, costs, sampling, deployed), runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
@@ -68,7 +68,7 @@ def _cost_values(window: Window, costs: Sequence[Row], deployed: Mapping[str, st
 def _of_days(
     cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
 ) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
-    """The days of the page of the project, what judging their exchanges cost, and why these were judged."""
+    """Return the days of the project's page, the cost of judging their exchanges, and the reasons for judging."""
     window = shown_window(cursor, project, asked, today)
     values = {"project": project, "from": window.start, "to": window.end}
     sampling = query_rows(cursor, "project_sampling", values)
@@ -81,7 +81,7 @@ def _sampling(row: Row) -> dict[str, Any]:
 
 
 def _unscored(summary: Document) -> list[dict[str, Any]]:
-    """Why exchanges have no score of the judge, the most frequent reason first, and what helps."""
+    """Return why exchanges have no score of the judge, the most frequent reason first, and what to do."""
     found = summary["exchanges"]["unscoredReasons"]
     return [
         {"reason": reason, "exchanges": count, "words": REASONS.get(reason, reason), "remedy": REMEDIES.get(reason, "")}

@@ -1,4 +1,4 @@
-"""Evaluations: the runs of a project that were held against cases, how cases and models do, and one result with all it rests on."""
+"""Evaluations of a project: the evaluated runs, cases and models over time, and one result with its evidence."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ SHOWN = 50
 MOST_CASES = 50
 """Cases whose scores over time are listed, those evaluated last; of more a filter shows one."""
 MOST_CHARTS = 6
-"""Of them so many are drawn."""
+"""Of them this many are drawn."""
 PROMPTS = {"system": "systemPrompt", "user": "userPrompt"}
-"""Parts of what the judge was sent: the name in an address, and in a document."""
+"""The messages to the judge: the name in an address, and in a document."""
 Of = Annotated[Id | None, Query()]
 EvaluationId = Annotated[Id, Path()]
 _links = Links()
@@ -54,7 +54,7 @@ async def evaluations(
     model: Of = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The evaluations of a project, the one that was judged last first, of a case or a model or of all."""
+    """Show the evaluations of a project, the one judged last first, of a case or a model or of all."""
     span = {"project": project, "case": case, "from": None, "to": None}
 
     def read(asking: duckdb.DuckDBPyConnection) -> tuple[list[Document], list[Row], list[Row]]:
@@ -85,7 +85,7 @@ async def evaluations(
 async def evaluation(
     request: Request, _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId
 ) -> HTMLResponse:
-    """One evaluation: its score and what it is made of, every answer of the judge, and what the judge was sent."""
+    """Show one evaluation: its score and its parts, every answer of the judge, and the messages to it."""
     state = await _known(services, project, evaluation_id)
     found = state.document["evaluation"]
     run = None if found is None else await services.ask(lambda asking: _run_of(asking, found))
@@ -114,11 +114,11 @@ async def evaluation(
 async def prompt(
     _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId, name: Annotated[Id, Path()]
 ) -> PlainTextResponse:
-    """A part of what the judge was sent, in full, as a file: never as something that a browser would show."""
+    """Return a message to the judge, in full, as a file: never as something that a browser would show."""
     state = await _known(services, project, evaluation_id)
     text = state.document[PROMPTS[name]] if name in PROMPTS else None
     if text is None:
-        raise ApiError(404, "not_found", "The evaluation has no such prompt.")
+        raise ApiError(404, "not_found", "The evaluation does not have this prompt.")
     headers = {
         "Content-Disposition": f'attachment; filename="{project}-{name}-prompt.txt"',
         "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -128,21 +128,21 @@ async def prompt(
 
 
 async def _known(services: ApiContext, project: str, evaluation_id: str) -> EvaluationState:
-    """The evaluation; 404 where the project has none of this id."""
+    """Return the evaluation; 404 if the project has none of this id."""
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or found.project != project:
-        raise ApiError(404, "not_found", "The project has no evaluation of this id.")
+        raise ApiError(404, "not_found", "The project has no evaluation with this id.")
     return found
 
 
 def _run_of(cursor: duckdb.DuckDBPyConnection, found: Document) -> str | None:
-    """The id of the run that was evaluated; None where it is not there any more."""
+    """Return the id of the evaluated run; None if it is not there any more."""
     rows = query_rows(cursor, "session_run", {"connection": found["connection"], "session": found["sessionId"]})
     return rows[0]["run_id"] if rows and rows[0]["project"] == found["project"] else None
 
 
 def _total(found: Document | None) -> float | None:
-    """What the run and its evaluation cost together; None where either is not known."""
+    """Return the cost of the run and its evaluation together; None if either is unknown."""
     if found is None or found["runCostUsd"] is None or found["costUsd"] is None:
         return None
     total: float = found["runCostUsd"] + found["costUsd"]
@@ -151,7 +151,7 @@ def _total(found: Document | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A case by one yardstick, week by week; drawn where there are two weeks or more."""
+    """A case on one scale, week by week; drawn if there are two weeks or more."""
 
     last: Row
     runs: int
@@ -159,7 +159,7 @@ class OverTime:
 
 
 def _over_time(quality: Sequence[Row]) -> list[OverTime]:
-    """Each case by each yardstick, the one evaluated last first."""
+    """Return each case by scale, the one evaluated last first."""
     groups = [list(rows) for _, rows in groupby(quality, key=lambda row: (row["case_id"], row["yardstick"]))]
     groups.sort(key=lambda rows: (-rows[-1]["period"].toordinal(), rows[0]["case_id"], rows[0]["yardstick"]))
     drawn = [place for place, rows in enumerate(groups) if len(rows) > 1][:MOST_CHARTS]

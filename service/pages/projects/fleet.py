@@ -21,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 View = Literal["cards", "table"]
 _WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
 _GLANCE = 24
-"""Beyond so many projects each has a square of its colour above the list."""
+"""Beyond this many projects, each has a square of its colour above the list."""
 BEGINNING = 60
 """Projects in the first answer, the worst ones; the browser asks for all of them at once afterwards."""
 
@@ -35,7 +35,7 @@ async def fleet(
     *,
     whole: Annotated[bool, Query(description="Every project, not only the worst ones.")] = False,
 ) -> HTMLResponse:
-    """The projects that the operator may see: a square of each, and the worst, or all, with their figures."""
+    """Show the projects that the operator may see: a square of each, and the worst, or all, with their figures."""
     found = await project_rows(services, viewer.project)
     rows = sorted(({**row, "rate": anomalous_share(row)} for row in found), key=_worst_first)
     last = len(rows) if whole else BEGINNING
@@ -53,7 +53,7 @@ async def fleet(
 
 
 def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]:
-    """What a card shows; `worst` is larger the worse the project is."""
+    """Return the values of a card; `worst` is larger the worse the project is."""
     return {
         **row,
         "worst": worst,
@@ -67,7 +67,7 @@ def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]
 
 
 def _square(row: dict[str, Any], *, has_judge: bool) -> tuple[str, str, str]:
-    """What the square of a project needs: where it leads, its health, and its words."""
+    """Return the values of a project's square: its link, its health, and its words."""
     incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
     incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
     why = reason_words(row, RECENT_DAYS, has_judge=has_judge) if row["reasons"] else []
@@ -76,7 +76,7 @@ def _square(row: dict[str, Any], *, has_judge: bool) -> tuple[str, str, str]:
 
 
 def _worst_first(card: dict[str, Any]) -> tuple[Any, ...]:
-    """By health, then open incidents, then how many reasons there are, then the share of anomalies."""
+    """Order by health, then open incidents, then number of reasons, then share of anomalies."""
     grave = (
         _WORST[card["health"]],
         card["critical_incidents"],
@@ -88,7 +88,7 @@ def _worst_first(card: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _tiers(row: dict[str, Any]) -> list[tuple[str, float]]:
-    """The means of the last days: of the judge's tiers, or of Tier 1 where no judge was asked."""
+    """Return the means of the last days: of the judge's tiers, or of Tier 1 if no judge was asked."""
     judged = [(name, row[f"recent_{tier}"]) for name, tier in (("Tier 2", "tier2"), ("Tier 3", "tier3"))]
     known = [(name, mean) for name, mean in judged if mean is not None]
     return known or ([("Tier 1", row["recent_tier1"])] if row["recent_tier1"] is not None else [])

@@ -43,26 +43,26 @@ router = APIRouter(include_in_schema=False)
 _links = Links()
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
-"""How many open incidents are read, of how many of the latest ones the days are marked too, and how many open ones are listed."""
+"""Open incidents that are read, latest ones whose days are marked too, and open ones that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """What days hold."""
+    """The content of days."""
 
     window: Window
     trends: Sequence[Row]
     baselines: Sequence[Baseline]
     """Those that held, oldest first."""
     acted: date | None
-    """The day of the newest event, where nothing was said since the window ended but something was done."""
+    """The day of the newest event, if there were events but no exchanges since the window ended."""
     deployed: Mapping[str, str]
-    """What was deployed, in words, by day."""
+    """Deployments in words, by day."""
 
 
 @router.get("/projects/{project}")
 async def project(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
-    """Where a project stands."""
+    """Show the state of a project."""
     now = services.engine.now()
     today = now.date()
     rows, days, (opened, latest) = await asyncio.gather(
@@ -110,12 +110,12 @@ def _window_values(window: Window, today: date) -> dict[str, Any]:
 
 
 def _is_stale(window: Window, today: date) -> bool:
-    """Whether the days end before today because nothing was said since, and not because they were asked for."""
+    """Tell whether the days end before today for lack of exchanges, and not because they were requested."""
     return not window.is_pinned and window.last < today
 
 
 def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
-    """What the template shows of the days."""
+    """Return the template's values about the days."""
     window, shares = days.window, anomaly_shares(days.trends)
     trends = tier_trends(window, days.trends, days.baselines, incidents, days.deployed)
     spikes = marked_days(SPIKE, incidents, shares)
@@ -142,17 +142,17 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, now
 
 
 async def _has_costs(services: ApiContext, project: str, asked: AskedDays, today: date) -> bool:
-    """Whether the judge was asked for the project: it may have been about what is no exchange of it."""
+    """Tell whether the judge was asked for the project, perhaps about something other than its exchanges."""
     return bool(await services.ask(lambda reading: costs_of(reading, project, window_of(asked, today))))
 
 
 def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
-    """The live incidents, and the latest of all."""
+    """Return the live incidents, and the latest of all."""
     return incident_records(cursor, project, statuses=LIVE, limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
 
 
 def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident]]]:
-    """The worst of the open incidents, each with its first day and the others that began on it: what moved together may have one cause."""
+    """Return the worst open incidents, each with its first day and the others that began on it, perhaps from one cause."""
     since = {one.incident_id: since_of(one) for one in opened}
     worst = sorted(opened, key=lambda one: (one.confidence != CONFIRMED, one.severity != "critical"))[:_LISTED]
     return [(one, since[one.incident_id], _beside(one, worst, since)) for one in worst]

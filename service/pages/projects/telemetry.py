@@ -1,4 +1,4 @@
-"""Telemetry as a page: which sessions are alive, the longest silent first, and what people were told."""
+"""Telemetry as a page: the open sessions, the longest silent first, and the alerts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def telemetry(
     alerts: AlertStatus | None = None,
     alerts_from: Annotated[Cursor, Query(alias="alertsFrom")] = None,
 ) -> HTMLResponse:
-    """The sessions that are watched, of one project or all, and the alerts for who sees every project."""
+    """Show the watched sessions, of one project or all, and the alerts for operators of every project."""
     if project is not None:
         require_project(viewer, project)
     asked = {"project": project, "status": status, "alerts": alerts}

@@ -1,4 +1,4 @@
-"""Wording of reasons on a project's page: why exchanges were judged, and what helps where they were not."""
+"""Wording of reasons on a project's page: why exchanges were judged, and what to do if they were not."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ SAMPLING_REASONS: Mapping[str, str] = {
     "sampling_skip": "Routine, left out",
 }
 """By the sampling reason of a score."""
-_AGAIN = "Ask again: it may pass this time."
+_AGAIN = "Ask again: it may work this time."
 REMEDIES: Mapping[str, str] = {
-    "no_judge": "Give the server a judge, then have them judged again.",
+    "no_judge": "Give the server a judge, then judge them again.",
     "cost_cap": "Raise costCapPerSession in the policy, then ask again for the reason cost_cap.",
-    "unknown_price": "Name a model whose price is known as judgeModel, or take the cap away.",
-    "refused": "Look at what was said; the same question is refused again.",
+    "unknown_price": "Set judgeModel to a model with a known price, or remove the cap.",
+    "refused": "Read the exchange; the judge would refuse the same question again.",
     "invalid": _AGAIN,
     "cut_off": _AGAIN,
     "provider_error": _AGAIN,
     "timeout": _AGAIN,
     "interrupted": _AGAIN,
 }
-"""What helps, by the reason for which a tier stayed unscored."""
+"""Remedies by the reason of an unscored tier."""
 
 
 def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
-    """Why a project is not healthy, in words, by the `reasons` of its row; its incidents are shown elsewhere. `days` is how many the last days are."""
+    """Explain why a project is not healthy, by the `reasons` of its row; its incidents are shown elsewhere."""
     unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
     wanted = row["recent_scored"] + unscored
     words: Mapping[Reason, str] = {
-        "unscored": f"{number(unscored)} of {number(wanted)} due to be judged are unscored"
+        "unscored": f"{number(unscored)} of {number(wanted)} exchanges due to be judged are unscored"
         + ("" if has_judge else ": this server has no judge"),
         "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
         "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
@@ -50,7 +50,7 @@ def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
 
 
 def _few(row: Row, days: int) -> str:
-    """How many of what is needed there are: exchanges, or runs where there are only those."""
+    """Say how much of the required data there is: exchanges, or runs if there are only those."""
     if row["scores"] or not row["runs"]:
         return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
     return f"{number(row['runs'])} of {ENOUGH} runs"

@@ -32,10 +32,10 @@ async def wrap_quality(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions of a page.")] = _SHOWN,
+    limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """A page of sessions, the newest first, which steps of a wrap-up their last exchanges show, and the run of each."""
+    """Show a page of sessions, the newest first, their steps of a wrap-up, and the run of each."""
     policy = services.engine.policy
     rows = await services.ask(lambda reading: _sessions(reading, policy, project, limit, cursor))
     shown, older = linked(rows, limit, session_place, f"?limit={limit}" if limit != _SHOWN else "")
@@ -54,11 +54,11 @@ async def wrap_quality(
 def _sessions(
     reading: duckdb.DuckDBPyConnection, policy: Policy, project: str, limit: int, cursor: Place | None
 ) -> list[dict[str, Any]]:
-    """The sessions of a page and one more, each with its run, if it became one, and whether it has ended."""
+    """Return the sessions of a page and one more, each with its run, if it became one, and whether it has ended."""
     rows = with_run_ids(reading, project, wrap_page(reading, policy, project, limit + 1, after(cursor)))
     return [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]
 
 
 def has_ended(session: Mapping[str, Any]) -> bool:
-    """Whether nothing was said in a session since it was closed; one that goes on is open again."""
+    """Tell whether a session has had no exchange since it was closed; one that continues is open again."""
     return session["closed_at"] is not None and session["closed_at"] >= session["last_at"]

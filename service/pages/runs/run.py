@@ -1,4 +1,4 @@
-"""A finished run: the verdict first, then why, then everything that happened. And the runs of a project."""
+"""A finished run: its verdict, its causes, its events. And the runs of a project."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def runs(
     until: date | None = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The runs of a project, the one that ended last first; the worst first, where one asks for that, or for agents or days."""
+    """Show the runs of a project, the one that ended last first, or the worst first; by agent and day."""
     wanted = Wanted(readiness=readiness or None, agents=agent, since=since, until=until)
     is_narrowed = bool(agent or since or until)
     is_worst = sort == "trust" or is_narrowed
@@ -69,18 +69,18 @@ async def runs(
 
 
 def _place(row: Row) -> Place:
-    """Where a run stands among the newest."""
+    """Return the place of a run among the newest."""
     return Place(row["last_at"], "", row["number"])
 
 
 def _place_among_worst(row: Row) -> Place:
-    """Where a run stands among the worst: its level of readiness and its trust, with a slash between."""
+    """Return the place of a run among the worst: its level of readiness and its trust, with a slash between."""
     trust = row["trust_score"]
     return Place(EARLIEST, f"{row['level']}/{'' if trust is None else repr(float(trust))}", row["number"])
 
 
 def _after(cursor: Place | None) -> tuple[int, float | None, int] | None:
-    """The level, the trust and the number after which the list of the worst goes on."""
+    """Return the level, the trust and the number after which the list of the worst continues."""
     if cursor is None:
         return None
     level, _, trust = cursor.id.partition("/")
@@ -102,7 +102,7 @@ async def run(
     at: At = 1,
     graph: Part = None,
 ) -> HTMLResponse:
-    """One run: its verdict, its causes, its events and what led to what."""
+    """Show one run: its verdict, its causes, its events and their causal graph."""
     asked = Asked(type=type or None, only=only or None, at=at)
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[RunRead, Timeline, dict[int, Row]]:
@@ -119,7 +119,7 @@ async def run(
 
 
 def _window(text: str | None, count: int) -> Window | None:
-    """The part of the graph that is asked for, within the events that there are; None for all of it."""
+    """Return the requested part of the graph, within the existing events; None for all of it."""
     if text is None or not count:
         return None
     first, last = sorted(min(int(number), count) for number in text.split("-"))

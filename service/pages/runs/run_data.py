@@ -30,20 +30,20 @@ from service.imports.call_payloads import with_payloads
 from service.pages.charts.graph_layout import Reinforcing
 
 EVENTS_READ = 20_000
-"""Events of a session that a page looks at: the first ones. All of them are in its files."""
+"""Events of a session that a page reads: the first ones. All of them are in its files."""
 PAYLOAD_SHOWN = 1_500
 """Characters of a payload on the page."""
 EXCHANGES_SHOWN, EVALUATIONS_SHOWN, HISTORY = 100, 20, 30
 _LOOKED_AT = 8_000
 """Characters of the longest payload that is looked at for whether it tells of a failure, and"""
 _DOUBTFUL = 2_000
-"""how many of them are."""
+"""the number of them."""
 _FOLDED = FOLD_COLUMNS[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvents:
-    """The events of a run by their places, from 0: columns of equal length, and what is known of some of them."""
+    """The events of a run by their places, from 0: columns of equal length, and findings about some of them."""
 
     ids: Sequence[str]
     types: Sequence[str]
@@ -51,24 +51,24 @@ class RunEvents:
     statuses: Sequence[str | None]
     times: Sequence[datetime]
     offsets: Sequence[int]
-    """Where each is in its topic."""
+    """The place of each in its topic."""
     evidence: Mapping[int, tuple[str, ...]]
-    """The failure types that an event is evidence of."""
+    """The failure types that have an event as evidence."""
     failed: frozenset[int]
-    """Events that say that something failed."""
+    """Events that report a failure."""
     reinforcing: tuple[Reinforcing, ...]
     failures: tuple[str, ...]
     """Every failure type that was found, in order."""
 
     def told(self, place: int) -> str:
-        """An event in a few words: its type, and its tool where it has one."""
+        """Describe an event in a few words: its type, and its tool if it has one."""
         tool = self.tools[place]
         return f"{self.types[place]}: {tool}" if tool else self.types[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run with all that its page shows, but for the payloads."""
+    """A run with everything on its page except the payloads."""
 
     row: Row
     diagnosis: Diagnosis
@@ -83,7 +83,7 @@ class RunRead:
 
 
 def read_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RunRead | None:
-    """A run of a project; None where it has none of that id."""
+    """Return a run of a project; None if it has none of that id."""
     row = run_row(cursor, project, run_id)
     if row is None:
         return None
@@ -110,7 +110,7 @@ def read_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Ru
 def read_events(
     cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, *, profile: Profile | None = None
 ) -> RunEvents:
-    """The events of a session, with those marked that are evidence of a failure by this profile, or tell of one."""
+    """Return the events of a session, marking evidence of a failure by this profile and reports of one."""
     asked = {"connection": connection, "session": session_id}
     frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
     ids = frame["event_id"].to_list()
@@ -147,12 +147,12 @@ def read_events(
 def _with_payloads(
     cursor: duckdb.DuckDBPyConnection, frame: pl.DataFrame, run: Mapping[str, Any], evidence: SessionEvidence
 ) -> pl.DataFrame:
-    """The events of a run with what its calls said, where that is compared."""
+    """Return the events of a run with the payloads of its calls, if those are compared."""
     return with_payloads(cursor, frame.with_columns(pl.lit(0, pl.Int64).alias("run")), [run], wanted=evidence.reads_payloads)
 
 
 def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
-    """Places of the events that tell of a failure."""
+    """Return the places of the events that report a failure."""
     if not offsets:
         return frozenset()
     limits = {"last": offsets[-1], "statuses": "|".join(sorted(FAILED_STATUSES)), "longest": _LOOKED_AT, "limit": _DOUBTFUL}
@@ -161,7 +161,7 @@ def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets
 
 
 def tells_of_failure(row: Mapping[str, Any]) -> bool:
-    """Whether an event, its type and its payload, says that something failed; what is no JSON object says nothing."""
+    """Tell whether an event, by its type and payload, reports a failure; a payload that is no JSON object does not."""
     try:
         return row["event"] == "error_event" or has_failed(raw_event(row["payload"]))
     except InputError:
@@ -169,6 +169,6 @@ def tells_of_failure(row: Mapping[str, Any]) -> bool:
 
 
 def payloads_of(cursor: duckdb.DuckDBPyConnection, row: Row, offsets: Sequence[int], longest: int) -> dict[int, Row]:
-    """The payloads of some events of a run by where they are in their topic, each cut to `longest` characters."""
+    """Return the payloads of some events of a run by their place in the topic, each cut to `longest` characters."""
     asked = {"connection": row["connection"], "session": row["session_id"], "places": list(offsets), "longest": longest}
     return {one["place"]: one for one in query_rows(cursor, "event_payloads", asked)}

@@ -1,4 +1,4 @@
-"""The files of a run, to be kept: its events as they were taken in, its diagnosis in full, and one event whole."""
+"""Downloads of a run: its events as received, its diagnosis in full, and one whole event."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Offset = Annotated[int, Path(ge=0, lt=2**63)]
 
 @router.get("/projects/{project}/runs/{run_id}/session.json")
 async def session(project: ShownProject, services: Services, run_id: RunId) -> Response:
-    """The raw events of the run's session, sent as they are read."""
+    """Return the raw events of the run's session, sent as they are read."""
     row = await _row(services, project, run_id)
     return StreamingResponse(_session(services, row), media_type=_JSON, headers=_headers(f"{project}-{run_id}-session.json"))
 
 
 @router.get("/projects/{project}/runs/{run_id}/diagnosis.json")
 async def diagnosis(project: ShownProject, services: Services, run_id: RunId) -> Response:
-    """The run's diagnosis with all evidence and the causal graph."""
+    """Return the run's diagnosis with all evidence and the causal graph."""
     found = await services.ask(lambda cursor: run_document(cursor, project, run_id))
     if found is None:
         raise ApiError(404, "not_found", NO_RUN)
@@ -47,7 +47,7 @@ async def diagnosis(project: ShownProject, services: Services, run_id: RunId) ->
 
 @router.get("/projects/{project}/runs/{run_id}/events/{offset}.json")
 async def event(project: ShownProject, services: Services, run_id: RunId, offset: Offset) -> Response:
-    """One event of the run, whole, by where it is in its topic."""
+    """Return one event of the run, whole, by its place in its topic."""
     row = await _row(services, project, run_id)
     found = await services.ask(lambda cursor: payloads_of(cursor, row, [offset], _WHOLE))
     if offset not in found:
@@ -63,12 +63,12 @@ async def _row(services: ApiContext, project: str, run_id: str) -> Row:
 
 
 def _headers(name: str) -> Mapping[str, str]:
-    """A file to be kept, by a name that has been checked; no proxy stores what agents said and did on the way."""
+    """Return the headers of a download with a checked name; no proxy stores agents' texts on the way."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 
 async def _session(services: ApiContext, row: Row) -> AsyncIterator[str]:
-    """The text of the file, a part of the events after the other."""
+    """Yield the text of the file, one part of the events after the other."""
     asked: dict[str, Any] = {"connection": row["connection"], "session": row["session_id"], "limit": AT_ONCE}
     yield f'{{"session_id": {json.dumps(row["session_id"])}, "events": ['
     after, separator = -1, "\n"
@@ -85,7 +85,7 @@ async def _part(services: ApiContext, asked: Mapping[str, Any]) -> list[Row]:
 
 
 def _written(payload: str) -> str:
-    """The payload, which is a JSON object; what is none, as a JSON text, so that the file can be read."""
+    """Return the payload, which is a JSON object; anything else as a JSON text, so that the file can be read."""
     try:
         raw_event(payload)
     except InputError:

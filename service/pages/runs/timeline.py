@@ -1,4 +1,4 @@
-"""The timeline of a run: which of its events are on the page that was asked for. The address says it: a type, only some, and an event."""
+"""The timeline of a run: the events on the requested page. The address holds a type, a filter, and an event."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ PAGE = 50
 """Events of a page."""
 EVIDENCE, FAILED = "evidence", "failed"
 ONLY = (EVIDENCE, FAILED)
-"""What may be asked for alone."""
+"""The filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Which events are wanted."""
+    """The requested events."""
 
     type: str | None = None
-    """Only those of a type."""
+    """Only events of a type."""
     only: str | None = None
     """One of ONLY."""
     at: int = 1
-    """Number of an event, from 1: the page on which it is, or the first after it that fits."""
+    """Number of an event, from 1: its page, or that of the first match after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,17 @@ class Timeline:
     places: tuple[int, ...]
     """The events by their places."""
     total: int
-    """How many events fit on all pages together."""
+    """Number of matching events on all pages."""
     start: int
-    """How many of them are before this page."""
+    """Number of them before this page."""
     previous_at: int | None
-    """Number of the first event of the page before; None on the first page."""
+    """Number of the first event of the previous page; None on the first page."""
     next_at: int | None
-    """Number of the first event of the page after; None on the last page."""
+    """Number of the first event of the next page; None on the last page."""
 
 
 def timeline(events: RunEvents, asked: Asked, page: int = PAGE) -> Timeline:
-    """The page of the events that are asked for, which holds the event `at`."""
+    """Return the page of the requested events that holds the event `at`."""
     fitting = [place for place in _chosen(events, asked.only) if asked.type is None or events.types[place] == asked.type]
     before = sum(place < asked.at - 1 for place in fitting)
     start = min(before, max(0, len(fitting) - 1)) // page * page

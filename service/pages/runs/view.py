@@ -35,7 +35,7 @@ from service.pages.words import TERMS
 LISTED = 100
 """Evidence events of a failure that the text beside the graph names."""
 GIST_SHOWN = 120
-"""Characters of what an event says in a line."""
+"""Characters of an event's summary in a line."""
 _IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
 """Fields of an event that the timeline has in columns of their own."""
 _IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
@@ -52,13 +52,13 @@ class Window:
     last: int
 
     def __str__(self) -> str:
-        """As an address has it."""
+        """Write it as in an address."""
         return f"{self.first}-{self.last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What the address of the page says."""
+    """The parameters of the page's address."""
 
     project: str
     run_id: str
@@ -66,7 +66,7 @@ class Address:
     graph: Window | None
 
     def to(self, part: str = "", **changed: str | None) -> str:
-        """The same page with some of it changed; None leaves it out."""
+        """Return the same page with some of it changed; None leaves it out."""
         said = {
             "type": self.asked.type,
             "only": self.asked.only,
@@ -77,7 +77,7 @@ class Address:
 
 
 def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mapping[int, Row]) -> dict[str, Any]:
-    """Everything that the template shows."""
+    """Return every value of the template."""
     diagnosis, events = read.diagnosis, read.events
     return {
         "run": read.row,
@@ -111,7 +111,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
 
 
 def _primary(diagnosis: Diagnosis) -> Any:
-    """The cause with the largest penalty, the first of equals; None without any."""
+    """Return the cause with the largest penalty, the first of equals; None without any."""
     return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
 
 
@@ -120,7 +120,7 @@ def _by_impact(diagnosis: Diagnosis) -> list[Any]:
 
 
 def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Each that the diagnosis has, with its score, its weight in percent, and the failure type that lowers it."""
+    """Return each dimension with its score, its weight in percent, and the failure type that lowers it."""
     scores = {one.dimension: one.score for one in diagnosis.dimensions}
     return [
         {"name": one.dimension, "score": scores[one.dimension], "weight": one.weight, "failure": one.name}
@@ -130,14 +130,14 @@ def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
 
 def _history(runs: Sequence[Row]) -> dict[str, Any]:
-    """How the agent did up to this run."""
+    """Return the agent's history up to this run."""
     this, before = runs[0], runs[1:]
     last = before[0] if before else None
     known = [run["trust_score"] for run in before if run["trust_score"] is not None]
     chart = Chart(
         key="trust",
         title="Trust of the agent's runs up to this one",
-        words=f"The last {len(runs)} runs of the agent; this one is the last point.",
+        words=f"The last {len(runs)} runs of the agent; the last point is this run.",
         column="Trust",
         first="Run",
         digits=0,
@@ -163,7 +163,7 @@ def _change(now: float | None, before: float | None) -> float | None:
 
 
 def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
-    """A row of the timeline."""
+    """Return a row of the timeline."""
     kept = payloads.get(events.offsets[place], {"payload": "", "characters": 0})
     is_cut = kept["characters"] > PAYLOAD_SHOWN
     is_failed = place in events.failed or (not is_cut and tells_of_failure({"event": events.types[place], **kept}))
@@ -185,7 +185,7 @@ def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[s
 
 
 def _gist(payload: str, *, is_cut: bool) -> str:
-    """What a payload says beside the columns of the timeline, in a line; nothing where it says no more, or is no JSON object."""
+    """Summarise a payload in a line, without the columns of the timeline; nothing if there is no more, or no JSON object."""
     if is_cut:
         text = _IN_COLUMNS_WRITTEN.sub("", payload)
     else:
@@ -206,7 +206,7 @@ def _indented(payload: str) -> str:
 
 
 def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
-    """The graph of the part that is asked for, and the same in words."""
+    """Return the graph of the requested part, and the same in words."""
     count = len(events.ids)
     window = address.graph or Window(first=1, last=count)
     chosen = range(window.first - 1, window.last)
@@ -246,7 +246,7 @@ def _words(name: str) -> str:
 
 
 def _to_event(address: Address, place: int) -> str:
-    """The timeline at an event, whatever it is narrowed to now."""
+    """Return the timeline at an event, without filters."""
     return address.to(f"event-{place + 1}", at=str(place + 1), type=None, only=None)
 
 
@@ -263,12 +263,12 @@ RULES = (("unsafe_for_production", SAFE_TRUST, "critical"), ("review_recommended
 """A readiness level, the trust below which a run has it, and the severity of a failure that has the same effect."""
 _FAILING = {
     "critical": ("a failure is critical", "{} failures are critical"),
-    "high": ("a failure is of high severity", "{} failures are of high severity"),
+    "high": ("a failure has high severity", "{} failures have high severity"),
 }
 
 
 def because(diagnosis: Diagnosis) -> str:
-    """What put a run at its level of readiness, as a clause; nothing where nothing did, or the record does not say."""
+    """Return what put a run at its readiness level, as a clause; nothing if nothing did, or the record has none."""
     found = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
     if found is None or diagnosis.trust_score is None:
         return ""

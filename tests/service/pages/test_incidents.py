@@ -263,7 +263,7 @@ def test_an_incident_without_evidence_is_still_a_page(
     """A record of an older version, or of a strange one, must not hide the decision."""
     tier = "tier2" if kind == "drift" else None
     page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
-    assert "The evidence does not say on which days it was." in page
+    assert "The evidence does not name the days." in page
     assert LINKS.deciding("ops", "i1") in page
 
 
@@ -296,8 +296,8 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     read = words(page)
     for one in (
         "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
-        "an alarm from 8 760 to 1 on", "The runs that moved it most", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
-        "The runs that moved it most", "The agent changed",
+        "an alarm from 8 760 to 1 on", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
+        "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip
         assert one in read, one
     assert LINKS.run("ops", "run_007") in page
@@ -312,7 +312,7 @@ def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store:
         tokens.root,
         found(store, metadata=json.dumps(of_runs(runs=[{"erased": True}])), rule="runs", tier="unsafe", direction="up"),
     )
-    assert "The runs that moved it most None are recorded." in words(page)
+    assert "Runs with the largest effect None recorded." in words(page)
 
 
 def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
@@ -380,7 +380,7 @@ def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str,
 def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tokens: Tokens, fell: Incident) -> None:
     """Whoever is to believe an alarm asks again: another number than the one on the page would be the end of that."""
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
-    days = {row["day"]: row for row in asked_again(call, tokens.root, page, "The averages day by day")}
+    days = {row["day"]: row for row in asked_again(call, tokens.root, page, "Averages by day")}
     seen = json.loads(fell.metadata)["rules"][fell.rule]["days"]
     assert seen
     assert [(one["day"], one["count"], one["average"]) for one in seen] == [
@@ -396,7 +396,7 @@ def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tok
 def test_the_statement_on_its_exchanges_finds_those_that_moved_it(call: Call, tokens: Tokens, fell: Incident) -> None:
     """In the same order, with the same scores, each as often as it counts."""
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
-    rows = asked_again(call, tokens.root, page, "The exchanges that moved it most")
+    rows = asked_again(call, tokens.root, page, "Exchanges with the largest effect")
     wanted = json.loads(fell.metadata)["exchanges"]
     names = ("scoreId", "score", "weight", "moved", "samplingReason")
     assert len(wanted) > 5
@@ -413,7 +413,7 @@ def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, sto
     query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
     metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
-    rows = asked_again(call, tokens.root, page, "Rates that the rule of rates saw")
+    rows = asked_again(call, tokens.root, page, "Rates that the rule of rates compared")
     assert [("2026-09-29", 10, 10), ("2026-09-30", 10, 10), ("2026-10-01", 10, 10)] == [
         (row["day"], row["anomalies"], row["exchanges"]) for row in rows
     ]
@@ -513,7 +513,7 @@ def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens
     read = words(shown(call, tokens.root, address))
     assert "Suspected" in read
     assert "What moved" in read
-    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26 None of its own: it moved too" in read
+    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26 None of its own, but it moved too" in read
     assert "Suspected" in words(shown(call, tokens.root, LIST))
 
 

@@ -83,6 +83,6 @@ def test_an_error_of_a_page_is_a_page_and_one_of_the_api_is_not(call: Call, toke
     value = signed_in(call, tokens.root)
     page = call("GET", "/nowhere", headers=cookie(value))
     assert (404, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
-    assert "There is no such page" in page.text
-    assert {"error": "there is nothing at this path", "code": "not_found"} == call("GET", "/nowhere").json()
+    assert "This page does not exist" in page.text
+    assert {"error": "this path does not exist", "code": "not_found"} == call("GET", "/nowhere").json()
     assert "not_found" == call("GET", "/api/audit/nowhere", headers=cookie(value) | HTML).json()["code"]

@@ -102,7 +102,7 @@ def test_blind_tells_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
     """Not the score, not the reason, not why it is there, and no link to where it stands."""
     page = shown(call, tokens.root, f"{REVIEW}?blind=true")
     assert "score s:2" == item_of(page)
-    for word in ("it made up a file", "What the judge found", "/exchanges/", ">Anomaly<"):
+    for word in ("it made up a file", "The judge's findings", "/exchanges/", ">Anomaly<"):
         assert word not in page
 
 
@@ -117,7 +117,7 @@ def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) 
         assert 200 == call("POST", address, json={"score": 2}, headers=from_page(value)).status_code
     page = call("GET", REVIEW, headers=cookie(value)).text
     assert item_of(page) is None
-    assert "Nothing waits for you" in page
+    assert "Nothing to review" in page
 
 
 def test_a_text_of_any_length_leaves_the_page_small(call: Call, tokens: Tokens, store: Store) -> None:

@@ -81,7 +81,7 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
     put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
-    assert "Warning 1 of 1 due to be judged are unscored: this server has no judge" in cards["web"]
+    assert "Warning 1 of 1 exchanges due to be judged are unscored: this server has no judge" in cards["web"]
     assert "Warning 1 unsafe run in 7 days" in cards["capped"]
     assert "Healthy" in cards["ops"]
 
@@ -142,7 +142,7 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
     glance = call("GET", "/", headers=cookie(value)).text.split('class="glance"')[1].split("</p>")[0]
     assert 33 <= glance.count("<a ")
     assert (
-        'title="team-07: Critical, 1 open; 1 of 1 due to be judged are unscored: this server has no judge"'
+        'title="team-07: Critical, 1 open; 1 of 1 exchanges due to be judged are unscored: this server has no judge"'
         == re.findall(r'title="[^"]*"', glance)[0]
     )
 

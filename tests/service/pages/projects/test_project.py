@@ -144,7 +144,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
     assert "ops Audit Warning" in said
-    assert "1 of 1 due to be judged are unscored: this server has no judge" in said
+    assert "1 of 1 exchanges due to be judged are unscored: this server has no judge" in said
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:

@@ -269,7 +269,7 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
         (88, "unsafe_for_production", ("critical", "high"), "a failure is critical"),
         (59, "unsafe_for_production", ("critical", "critical"), "trust is below 60 and 2 failures are critical"),
         (59, "unsafe_for_production", (), "trust is below 60"),
-        (90, "review_recommended", ("high",), "a failure is of high severity"),
+        (90, "review_recommended", ("high",), "a failure has high severity"),
         (79, "review_recommended", ("medium",), "trust is below 80"),
         (95, "ready_for_runtime", ("medium",), ""),
         (None, "insufficient_evidence", (), ""),
