@@ -10,7 +10,7 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
-    """The banner of a project, six lines; two where it is not audited.
+    """Return the banner of a project, six lines; two if it is not audited.
 
     `judge` is who judges: none, live, or another, such as `simulated judge`, which is named beside the model it stands for;
     `check` says in words whether incidents were looked for.

@@ -1,4 +1,4 @@
-"""Dead letters for the command line: found by filter or id, and put back where that can be right."""
+"""Dead letters for the command line: found by filter or id, and retried if that is right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FROM_KAFKA = "Letters that are put back into the file would not be on the topics
 
 @dataclass(frozen=True)
 class Found:
-    """A dead letter, and when it was put back, if it was."""
+    """A dead letter, and when it was retried, if it was."""
 
     letter: DeadLetter
     retried_at: datetime | None
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which letters are meant; None is no bound."""
+    """The letters to choose; None is no bound."""
 
     stage: str | None = None
     reason: str | None = None
@@ -51,23 +51,23 @@ class Filters:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all letters are meant."""
+        """Tell whether all letters are chosen."""
         return self == Filters()
 
 
 @dataclass(frozen=True)
 class LetterBox:
-    """Where the letters are: in a database, or on the topics of a cluster."""
+    """The place of the letters: a database, or the topics of a cluster."""
 
     store: Store
-    """The letters and what was said of them; of a cluster, a copy in memory."""
+    """The letters and their reviews; of a cluster, a copy in memory."""
     workspace: Workspace | None = None
     connection: KafkaConnection | None = None
     framing: RegistryFraming | None = None
-    """What reads values that are framed for a schema registry, where one is named."""
+    """Reads values that are framed for a schema registry, if one is named."""
 
     def put_back(self, returns: Sequence[Return]) -> None:
-        """Put records back, and remember it; durable on return. BrokerError when the broker does not take them."""
+        """Put records back, and remember it; durable on return. BrokerError if the broker refuses them."""
         now = utc_now()
         if self.connection is not None:
             asyncio.run(_produce(self.connection, returns, now))
@@ -78,7 +78,7 @@ class LetterBox:
             self.workspace.runner.publish(accepted)
 
     def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
-        """How each of the letters can go back, or why it cannot. RegistryUnavailableError when a schema cannot be had."""
+        """Yield the way back of each letter, or the obstacle. RegistryUnavailableError if a schema cannot be read."""
         values: Sequence[bytes] = [letter.body for letter in letters]
         if self.framing is not None:
             values = asyncio.run(self.framing.reframe(values))
@@ -86,14 +86,14 @@ class LetterBox:
         return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
 
     def let_stages_run(self) -> None:
-        """Let the stages of a database take up what was put back, without asking a judge; a cluster has workers for that."""
+        """Let the stages of a database read the retried records, without asking a judge; a cluster has workers for that."""
         if self.workspace is not None:
             self.workspace.runner.run()
 
 
 @contextlib.contextmanager
 def letter_box(settings: Settings) -> Iterator[LetterBox]:
-    """The letters of the cluster where one is named, else of the database."""
+    """Return the letters of the cluster if one is named, else of the database."""
     if settings.kafka is not None:
         from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
@@ -108,17 +108,17 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
 
 
 def reasons(store: Store, filters: Filters) -> list[dict[str, Any]]:
-    """How many letters are open, by stage and reason."""
+    """Count the open letters by stage and reason."""
     return query_rows(store.cursor(), "letter_reasons", vars(filters))
 
 
 def open_letters(store: Store, filters: Filters, limit: int) -> list[dict[str, Any]]:
-    """The open letters without their bytes, newest first."""
+    """Return the open letters without their bytes, newest first."""
     return query_rows(store.cursor(), "letters", vars(filters) | {"limit": limit})
 
 
 def letter_of(store: Store, start: str) -> Found:
-    """The one letter whose id starts so; InputError when there is none or more than one."""
+    """Return the one letter whose id starts with this text; InputError if there is none or more than one."""
     found = _records(store, [start]) if start else []
     exact = [one for one in found if one.letter.dead_letter_id == start] or found
     if not exact:
@@ -132,7 +132,7 @@ def letter_of(store: Store, start: str) -> Found:
 
 
 def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
-    """The ids of the open letters that are named or fit the filters, oldest first; and of those named, what went back before."""
+    """Return the ids of the open letters that are named or match, oldest first; and the named ones retried before."""
     if not starts:
         rows = open_letters(store, filters, ALL)
         return [row["dead_letter_id"] for row in reversed(rows)][:limit], []
@@ -143,7 +143,7 @@ def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: i
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a retry came to."""
+    """The outcome of a retry."""
 
     returned: list[Return]
     stays: list[Stays]
@@ -152,7 +152,7 @@ class Outcome:
 
 
 def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
-    """Put back those of the letters that can go, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
+    """Retry the letters that can go back, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
     if box.workspace is not None and is_fed_by_kafka(box.store):
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
     before = _open_ids(box.store)

@@ -1,4 +1,4 @@
-"""Judges of other makers: the judge is asked over Anthropic's Messages API, so another model needs a gateway, and a price of its own."""
+"""Judges of other providers: asked over Anthropic's Messages API, so they need a gateway, and a price in the policy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from schemas.errors import SettingsError
 ANTHROPIC = "https://api.anthropic.com"
 """Address that serves models of Anthropic alone."""
 _OWN = "claude"
-"""What the names of Anthropic's models hold, whichever cloud they come from."""
+"""Parts of the names of Anthropic's models, on any cloud."""
 
 
 def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
-    """SettingsError for a model of another maker that would never be asked; `address` is that of the judge, empty if not known.
+    """SettingsError for another provider's model that would never be asked; `address` is the judge's, empty if unknown.
 
     At Anthropic's own address nothing answers for it, and under a cap nothing is asked without a price.
     """

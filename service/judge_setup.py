@@ -15,19 +15,19 @@ from streams.judges.credentials import DEFAULT_BASE_URL, credentials
 from streams.judges.protocol import SIMULATED_HEADER, Judge
 
 NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
-"""What a judge is called where it is named to people."""
+"""Names of a judge for people."""
 OTHERS = "(others)"
 """Stands for every project that a policy does not name."""
 PRICE_IT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
 NAME_A_JUDGE = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
 PROBE_SECONDS = 2.0
-"""What a server of one's own has to answer at all."""
+"""Seconds within which your own server has to answer at all."""
 _NAMED = 10
 """Projects that a message names; the others are counted."""
 
 
 class OpenedJudge(NamedTuple):
-    """Who judges: the judge (None for no judge), what it is called, the address that is asked, what is wrong with it (or nothing)."""
+    """The judge (None for no judge), its name, its address, and its problem, if any."""
 
     judge: Judge | None
     name: str
@@ -36,7 +36,7 @@ class OpenedJudge(NamedTuple):
 
 
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
-    """The judge that the settings ask for; the caller closes it. SettingsError without credentials.
+    """Open the judge that the settings ask for; the caller closes it. SettingsError without credentials.
 
     Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
     """
@@ -59,7 +59,7 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
 
 
 def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
-    """Who would judge by the settings and the environment; nobody is left open."""
+    """Return the judge by the settings and the environment; nothing is left open."""
 
     async def look() -> OpenedJudge:
         opened = await open_judge(settings, policy, os.environ)
@@ -71,24 +71,24 @@ def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
 
 
 def paid_note(server: ServerLink | None) -> str:
-    """What exchanges cost that go into a server with a live judge, in words; nothing elsewhere: without a server, none is asked."""
+    """Say what exchanges cost that go to a server with a live judge; nothing elsewhere: without a server, none is asked."""
     if server is None or server.call("describe") != LIVE:
         return ""
     return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:
-    """Whether the project's judge is asked nothing, because a cap needs a price and none is known of its model."""
+    """Tell whether the project's judge is not asked, because a cap needs a price and the model has none."""
     return project.settings.enabled and project.cap is not None and project.price is None
 
 
 def unpriced_projects(policy: Policy) -> list[str]:
-    """The projects whose judge is asked nothing for want of a price, in the policy's order; "" is every one it does not name."""
+    """Return the projects whose judge is not asked for want of a price, in policy order; "" is every unnamed one."""
     return [name for name in ("", *policy.projects) if is_unpriced(policy.for_project(name))]
 
 
 def unpriced_note(policy: Policy) -> str:
-    """Which projects' judge is asked nothing for want of a price, in words; nothing where there is none."""
+    """Say which projects' judge is not asked for want of a price; nothing if there is none."""
     found = unpriced_projects(policy)
     named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in found[:_NAMED]]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -98,13 +98,13 @@ def unpriced_note(policy: Policy) -> str:
 
 
 def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
-    """The smallest prefix that the model caches, and whether it thinks unless told otherwise."""
+    """Return the smallest prefix that the model caches, and whether it thinks by default."""
     price = price_of(model, policy.prices)
     return (price.cache_minimum, price.switch_off_thinking) if price else (None, False)
 
 
 async def _simulates(base_url: str) -> bool | None:
-    """Whether the server says of itself that it only simulates a judge; None where nothing answers."""
+    """Tell whether the server says that it only simulates a judge; None if it does not answer."""
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
     from service.http.bounds import LOOPBACK_NAMES  # noqa: PLC0415 - what the server needs, commands do not
@@ -120,7 +120,7 @@ async def _simulates(base_url: str) -> bool | None:
 
 
 def _silent(address: str) -> str:
-    """What it means that a judge does not answer."""
+    """Explain what a judge that does not answer means."""
     return (
         f"{address} does not answer: until it does, nothing is judged (provider_error, timeout); "
         "`driftline rejudge` takes exchanges up later, the same `driftline evaluate` its runs"

@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 def connection_of(settings: Settings) -> KafkaConnection:
-    """The connection; SettingsError naming the variable that is missing, wrong or does not go with another."""
+    """Return the connection; SettingsError naming the variable that is missing, wrong or in conflict with another."""
     connection = KafkaConnection(
         bootstrap=_bootstrap(settings.kafka),
         prefix=settings.kafka_prefix,
@@ -34,7 +34,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
 
 
 def framing_of(settings: Settings) -> RegistryFraming | None:
-    """What reads values in Confluent framing; None where no schema registry is named. SettingsError for a login without one."""
+    """Return the reader of framed values; None without a schema registry. SettingsError for a login without one."""
     auth = settings.schema_registry_auth
     if settings.schema_registry is None:
         if auth is not None:
@@ -52,7 +52,7 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
 
 
 def _bootstrap(given: str | None) -> str:
-    """The addresses, checked; the message does not repeat them, because a password may stand in them."""
+    """Return the addresses, checked; the message does not repeat them, because a password may stand in them."""
     if not given:
         hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
         raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
@@ -67,7 +67,7 @@ def _is_address(text: str) -> bool:
 
 
 def _check_sasl(connection: KafkaConnection) -> None:
-    """Name and password are there where they are used, and only there: a forgotten protocol must not send nothing at all."""
+    """Require name and password exactly if they are used: a forgotten protocol must not silently send none."""
     parts = {
         "MECHANISM": connection.sasl_mechanism,
         "USERNAME": connection.username,

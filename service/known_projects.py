@@ -1,4 +1,4 @@
-"""Known projects: something is stored of them, or the policy, a connection or an operator names them.
+"""Known projects: those with stored records, and those that the policy, a connection or an operator names.
 
 A misspelt name must not read as a project in which all is well, so commands, endpoints and pages refuse what is not known and
 name the nearest known project.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 NAMED = 10
 """Projects that a message lists."""
 IMPORT_FIRST = "Import something first, or start a server: driftline import --help."
-"""What to do about a database that holds nothing."""
+"""The advice for an empty database."""
 
 
 def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
-    """Whether a project is known; `named` are those of the policy and of tokens, which are looked through first.
+    """Tell whether a project is known; `named` are those of the policy and of tokens, which are checked first.
 
     So are names that are kept for anchors: what may be done with one says so itself.
     """
@@ -38,18 +38,18 @@ def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[
 
 
 def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
-    """Every known project by name; `named` are those of the policy and of tokens."""
+    """Return every known project by name; `named` are those of the policy and of tokens."""
     stored = {row["project"] for row in query_rows(cursor, "known_projects")}
     return sorted(stored.union(named))
 
 
 def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
-    """The projects that the policy, a connection or an operator names."""
+    """Return the projects that the policy, a connection or an operator names."""
     return {*policy.projects, *(access.projects() if access is not None else ())}
 
 
 def nearest(project: str, known: Sequence[str]) -> str:
-    """`did you mean support?`, or which projects there are where none is near; empty where there is none."""
+    """Return `did you mean support?`, or the known projects if none is near; empty if there is none."""
     near = difflib.get_close_matches(project, known, n=1)
     if near:
         return f"did you mean {near[0]}?"
@@ -58,7 +58,7 @@ def nearest(project: str, known: Sequence[str]) -> str:
 
 
 def unknown_project(project: str, known: Sequence[str], *, place: str = "--project") -> InputError:
-    """The error for a project that is not known; `place` is the option or argument that names it."""
+    """Return the error for an unknown project; `place` is the option or argument that names it."""
     words = f"{place}: there is no project {plain(project, 64)!r}"
     if not known:
         return InputError(f"{words}: the database is empty", hint=IMPORT_FIRST)
@@ -67,7 +67,7 @@ def unknown_project(project: str, known: Sequence[str], *, place: str = "--proje
 
 
 def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:
-    """InputError that names the nearest project when a database does not know the one asked for; None asks for all of them."""
+    """InputError that names the nearest project if the one asked for is unknown; None asks for all of them."""
     if project is None:
         return
     file = access_file(workspace.settings.database)

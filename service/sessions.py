@@ -1,4 +1,4 @@
-"""Ending the sessions of a workspace: by hand, or because they fell idle."""
+"""Ending the sessions of a workspace: manually, or because they fell idle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streams.upkeep.closing import EXPLICIT, IDLE, closings, sessions_of
 
 
 def close_idle_sessions(workspace: Workspace) -> int:
-    """Record the end of every session of which nothing was heard for longer than the session gap; answers how many."""
+    """Record the end of every session idle for longer than the session gap; return their number."""
     seconds = workspace.policy.session_gap_minutes * 60
     values = {"as_of": workspace.now(), "gap_seconds": seconds, "heard_before": None}
     rows = query_rows(workspace.store.cursor(), "idle_sessions", values)
@@ -20,7 +20,7 @@ def close_idle_sessions(workspace: Workspace) -> int:
 
 
 def finalize_session(workspace: Workspace, session_id: str, connection: str | None = None) -> int:
-    """Record that a session ended and run the stages; answers in how many connections it was.
+    """Record the end of a session and run the stages; return the number of its connections.
 
     InputError when no record of it is there.
     """

@@ -1,4 +1,4 @@
-"""Settings: where things are. What agents are judged by is the policy, which is a file of its own."""
+"""Settings: where things are. The rules for judging agents are in the policy, a separate file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _quiet_hours(text: str) -> str:
 
 CLIENT_GRACE = 20.0
 RECORDING_SECONDS = 5.0
-"""What recording the outcome of a call may take."""
+"""Seconds that recording the outcome of a call may take."""
 SecretAddress = Annotated[SecretStr, AfterValidator(_address)]
 """An address that is a secret itself."""
 
@@ -119,17 +119,17 @@ class Settings(BaseSettings):
 
     @property
     def client_grace(self) -> float:
-        """Seconds a stop waits for calls of clients."""
+        """Seconds that a stop waits for calls of clients."""
         return CLIENT_GRACE if self.stop_grace is None else self.stop_grace
 
     @property
     def judge_grace(self) -> float:
-        """Seconds a stop waits for judge calls under way: one that is cut off is paid for twice."""
+        """Seconds that a stop waits for open judge calls: one that is cut off is paid for twice."""
         return self.judge_deadline + RECORDING_SECONDS if self.stop_grace is None else self.stop_grace
 
 
 def load_settings(**given: object) -> Settings:
-    """The settings from the environment with what was given on the command line on top; SettingsError naming the variable."""
+    """Return the settings from the environment, overridden by the command line; SettingsError naming the variable."""
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:

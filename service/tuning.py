@@ -1,4 +1,4 @@
-"""Thresholds held against the runs that a database has of an agent: see `audit.detectors.tuning`."""
+"""Fitting thresholds to the runs of an agent in a database: see `audit.detectors.tuning`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS_NAMED = 5
 
 
 class ProfileTuning(msgspec.Struct, frozen=True, kw_only=True):
-    """The thresholds of one profile, held against an agent's runs of that kind of source."""
+    """The thresholds of one profile, compared with an agent's runs from that kind of source."""
 
     profile: Profile
     runs: int
@@ -40,7 +40,7 @@ def tune_agent(
     limit: int,
     share: float,
 ) -> list[ProfileTuning]:
-    """Hold the thresholds in force against the newest runs of an agent; one tuning for each kind of source that it has runs of.
+    """Compare the thresholds in force with the newest runs of an agent; one tuning per kind of source.
 
     `share` is the part of the runs, 0 to 1, that a proposed threshold may flag.
     """
@@ -64,7 +64,7 @@ def tune_agent(
 def _folded(
     cursor: duckdb.DuckDBPyConnection, places: Sequence[dict[str, Any]], profiles: dict[ProfileName, Profile]
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
-    """The evidence of some runs in order, each with the profile that it belongs to."""
+    """Yield the evidence of some runs in order, each with its profile."""
     runs = [{"run": place["number"], "connection": place["connection"], "session_id": place["session_id"]} for place in places]
     compared = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
     frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": runs}), runs, wanted=compared)

@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def version() -> str:
-    """The version that is installed; a checkout that runs as it is has none."""
+    """Return the installed version; a checkout that is run without installing has none."""
     try:
         return importlib.metadata.version("driftline")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Wiring: what settings and a database become for commands that judge, redact or write."""
+"""Wiring: settings and a database become the parts of commands that judge, redact or write."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from streams.log.store_log import Log, StoreLog
 
 
 class Runner(Protocol):
-    """Takes records in and has the stages read them: in this process, or in a server that has the database."""
+    """Publishes records and has the stages read them: in this process, or in a server that has the database."""
 
     def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> Mapping[str, Appended]:
         """Publish accepted records, durable on return, and note the import's progress."""
         ...
 
     def run(self) -> object:
-        """Return when the stages have read what is there."""
+        """Return when the stages have read the present records."""
         ...
 
 
@@ -43,29 +43,29 @@ class Wiring:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The policy in force; PolicyError naming file and line when it cannot be used."""
+    """Return the policy in force; PolicyError naming file and line if it cannot be used."""
     return load_policy(settings.policy) if settings.policy else Policy()
 
 
 def redaction_key_of(settings: Settings) -> bytes:
-    """The key of the markers that replace secrets."""
+    """Return the key of the markers that replace secrets."""
     return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
 
 
 def redactor_of(settings: Settings, policy: Policy) -> Redactor:
-    """What takes secrets out of texts."""
+    """Return the redactor, which removes secrets from texts."""
     return Redactor(policy.redaction, redaction_key_of(settings))
 
 
 def embedded_runner(
     settings: Settings, store: Store, policy: Policy, redactor: Redactor, now: Callable[[], datetime]
 ) -> EmbeddedRunner:
-    """What runs the stages in this process, over a database that it has."""
+    """Return the runner of the stages in this process, over a database that it has."""
     return EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
 
 
 def wire(settings: Settings, store: Store, server: ServerLink | None, now: Callable[[], datetime]) -> Wiring:
-    """Wire everything to a database of this process, or to the server that has it. PolicyError and StoreError where that fails.
+    """Wire everything to a database of this process, or to the server that has it. PolicyError or StoreError on failure.
 
     What a server that was killed has left in its write-ahead log lands first.
     """

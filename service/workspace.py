@@ -1,4 +1,4 @@
-"""Workspaces: the one place where settings become a database and what is wired to it (`service.wiring`)."""
+"""Workspaces: the one place where settings become a database and the parts wired to it (`service.wiring`)."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The present, UTC. Everything below the service gets the time handed in."""
+    """Return the present, UTC. Everything below the service gets the time handed in."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """What a command works with: its database, and what is made of the settings once it is asked for."""
+    """A command's database, and the parts that settings ask for, made on first use."""
 
     settings: Settings
     store: Store
     now: Clock
     server: ServerLink | None = None
-    """The server that has the database; None where this process has it."""
+    """The server that has the database; None if this process has it."""
 
     @property
     def policy(self) -> Policy:
-        """What agents are judged by."""
+        """Return the policy that agents are judged by."""
         return self._wiring.policy
 
     @property
     def redactor(self) -> Redactor:
-        """What takes secrets out of texts."""
+        """Return the redactor, which removes secrets from texts."""
         return self._wiring.redactor
 
     @property
     def runner(self) -> Runner:
-        """What takes records in and has the stages read them."""
+        """Return the runner that publishes records and has the stages read them."""
         return self._wiring.runner
 
     @property
     def log(self) -> Log:
-        """What takes records that no stage reads."""
+        """Return the log for records that no stage reads."""
         return self._wiring.log
 
     @functools.cached_property
@@ -70,7 +70,7 @@ class Workspace:
 
 
 def require_database(path: Path) -> None:
-    """SettingsError when there is no database to read from."""
+    """SettingsError if there is no database to read from."""
     if not path.exists():
         raise SettingsError(f"there is no database at {path}", hint="Import something first, or name another with --db.")
 
@@ -97,7 +97,7 @@ def open_workspace(
 
 @contextlib.contextmanager
 def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
-    """The database, opened by this process, or as the server shows it that has it; `alone` as `open_workspace`."""
+    """Return the database, opened by this process, or through the server that has it; `alone` as `open_workspace`."""
     with contextlib.ExitStack() as stack:
         server = None
         try:
@@ -118,11 +118,11 @@ CATCH_UP = (
     "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
     "run it again. Each with the same policy."
 )
-"""What to do about stages that have not read everything."""
+"""The advice for stages that have not read everything."""
 
 
 def stages_behind(store: Store) -> str:
-    """Which stages have not read everything, in words; nothing when all have, or where workers on Kafka do that."""
+    """Name the stages that have not read everything; nothing if all have, or if workers on Kafka do that."""
     if is_fed_by_kafka(store):
         return ""
     return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))

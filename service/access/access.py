@@ -30,7 +30,7 @@ from service.access.tokens import MARK, digest_of, new_token, prefix_of
 
 Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]
-"""What an operator may do: read; score and decide as a person; ask SQL of its own; change, purge and give access."""
+"""Rights of an operator: read; score and decide as a person; run SQL; change, purge and give access."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 MAX_LIVE = 2
@@ -69,7 +69,7 @@ _NOBODY = digest_of(b"")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who a token belongs to. `project` is None for an operator of every project; `scopes` mean nothing for a connection."""
+    """The holder of a token. `project` is None for an operator of every project; `scopes` mean nothing for a connection."""
 
     kind: Kind
     name: str
@@ -80,7 +80,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class TokenState:
-    """What is shown of a token: its public prefix, its state (live, expired or revoked) and when it ends by itself."""
+    """The visible state of a token: its public prefix, its state (live, expired or revoked) and its expiry."""
 
     prefix: str
     state: str
@@ -89,12 +89,12 @@ class TokenState:
 
 
 def access_file(database: Path) -> Path:
-    """Where the tokens of a database are: beside it."""
+    """Return the file of a database's tokens, which is beside it."""
     return database.with_suffix(".access")
 
 
 def scopes_of(names: Iterable[str]) -> frozenset[str]:
-    """The scopes of these names; InputError for what is none, or when there are none."""
+    """Return the scopes of these names; InputError for an unknown one, or if there are none."""
     given = frozenset(names)
     if not given or not given <= set(SCOPES):
         unknown = ", ".join(sorted(given - set(SCOPES)))[:64]
@@ -103,7 +103,7 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
 
 
 class AccessStore:
-    """The open file; made when it is missing, readable for its owner alone. It can be shared between threads.
+    """The open file; created if missing, readable for its owner alone. It can be shared between threads.
 
     StoreError when the file cannot be used.
     """
@@ -113,9 +113,9 @@ class AccessStore:
         self._now = now
         self._file = SharedFile(path, _MIGRATIONS)
         self.audit_log = AuditLog(self._file, now)
-        """What operators and commands have changed."""
+        """The changes by operators and commands."""
         self.sign_ins = SignIns(self._file, now)
-        """Who is signed in to the pages."""
+        """The sign-ins to the pages."""
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +128,7 @@ class AccessStore:
         self._file.close()
 
     def add(self, holder: Holder) -> str:
-        """Add a connection or operator; answers its first token. InputError when the name is taken or cannot be used."""
+        """Add a connection or operator; return its first token. InputError if the name is taken or invalid."""
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
                 raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters are taken.")
@@ -150,7 +150,7 @@ class AccessStore:
             return self._issue(cursor, holder.kind, holder.name)
 
     def rotate(self, kind: Kind, name: str, grace: timedelta | None = None) -> str:
-        """A further token. The old one stays live until it is revoked, or for the time of grace where one is given.
+        """Issue another token. The old one stays valid until it is revoked, or for the time of grace if one is given.
 
         InputError when there is no such holder, or when it has two live tokens.
         """
@@ -169,7 +169,7 @@ class AccessStore:
             return self._issue(cursor, kind, name)
 
     def revoke(self, kind: Kind, which: str) -> int:
-        """Revoke the tokens of a holder, or one by `dl_<prefix>`; answers how many were live. InputError when nothing fits."""
+        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return how many were live. InputError if nothing matches."""
         values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
         column = "prefix" if which.startswith(f"{MARK}_") else "name"
         with self._file.transaction() as cursor:
@@ -183,7 +183,7 @@ class AccessStore:
             return cursor.rowcount
 
     def holders(self, kind: Kind) -> list[tuple[Holder, list[TokenState]]]:
-        """Everybody of a kind by name, with their tokens, oldest first."""
+        """Return all holders of a kind by name, with their tokens, oldest first."""
         now = self._stamp()
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
         tokens = self._file.rows(
@@ -198,16 +198,16 @@ class AccessStore:
         return [(holder, states.get(holder.name, [])) for holder in holders]
 
     def projects(self) -> set[str]:
-        """The projects that a connection or an operator is for."""
+        """Return the projects of connections and operators."""
         return {project for (project,) in self._file.rows("SELECT DISTINCT project FROM holders WHERE project IS NOT NULL")}
 
     def holder(self, kind: Kind, name: str) -> Holder | None:
-        """The holder of that name."""
+        """Return the holder of that name."""
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal
         return _holder(rows[0]) if rows else None
 
     def find(self, token: bytes) -> Holder | None:
-        """Whose token it is; None for one that is unknown, malformed, expired or revoked, whatever its bytes."""
+        """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes."""
         rows = self._file.rows(
             f"SELECT digest, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix_of(token), "now": self._stamp()},
@@ -217,7 +217,7 @@ class AccessStore:
         return _holder(holder) if same and rows else None
 
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
-        """Who has signed in with this cookie, and the prefix of their token; None where nobody has, or the token ended."""
+        """Return the operator signed in with this cookie, and the token's prefix; None without one, or if the token ended."""
         prefix = self.sign_ins.prefix_of(cookie)
         if prefix is None:
             return None

@@ -1,4 +1,4 @@
-"""The audit log: what operators changed over HTTP and what commands changed about access, a line each, in the file of tokens.
+"""The audit log: changes by operators over HTTP and by commands on access, one line each, in the file of tokens.
 
 1. A line is begun before anything is done, and completed with how it ended. One that was never completed was cut short, by a
    kill for example: whether its change was made is to be looked up.
@@ -18,7 +18,7 @@ from service.access.shared_file import SharedFile, stamped
 
 Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)
-"""How long lines are kept: a year, and what it takes to look at it."""
+"""The time that lines are kept: a year, and some time to look at it."""
 MAX_LINES = 1_000_000
 PRUNED_EVERY = 1000
 _COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_id, status, outcome"
@@ -41,7 +41,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line(Write):
-    """A line of the log. `outcome` is None while it is being done, and for ever when it was cut short."""
+    """A line of the log. `outcome` is None while the change is in progress, and for ever if it was interrupted."""
 
     id: int
     at: str
@@ -57,7 +57,7 @@ class AuditLog:
         self._now = now
 
     def begin(self, write: Write) -> int:
-        """Keep that a change is asked for; answers the number of its line. StoreError when it cannot be kept."""
+        """Record a requested change; return the number of its line. StoreError if it cannot be recorded."""
         values = [
             stamped(self._now()),
             write.kind,
@@ -82,7 +82,7 @@ class AuditLog:
             return line
 
     def end(self, line: int, outcome: Outcome, status: int | None = None, subject: str | None = None) -> None:
-        """Complete a line: how it ended, what was answered over HTTP, and its subject where that was not known before."""
+        """Complete a line: the outcome, the status over HTTP, and its subject if that was not known before."""
         with self._file.transaction() as cursor:
             cursor.execute(
                 "UPDATE writes SET outcome = ?, status = ?, subject = coalesce(subject, ?) WHERE id = ?",
@@ -92,7 +92,7 @@ class AuditLog:
     def lines(
         self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
     ) -> list[Line]:
-        """The newest lines, newest first: those before the line of a number, of somebody, of a project."""
+        """Return lines, newest first: those before the line of a number, of a name, of a project."""
         rows = self._file.rows(
             f"SELECT {_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
             "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",

@@ -1,4 +1,4 @@
-"""A SQLite file that several processes share: opened for its owner alone, brought to its newest form, changed in transactions."""
+"""A SQLite file that several processes share: opened for its owner alone, migrated when opened, changed in transactions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from schemas.errors import StoreError
 
 Migrations = Sequence[Sequence[str]]
-"""The statements that lead from each version of the file to the next, from an empty file on. What was published stays as it is."""
+"""The statements that lead from each version of the file to the next. Published ones never change."""
 
 
 class SharedFile:
-    """The open file; made when it is missing. It can be shared between threads. StoreError when it cannot be used.
+    """The open file; created if missing. It can be shared between threads. StoreError if it cannot be used.
 
     What reads has a connection of its own, so that it waits for no writer: neither for the disk nor for another process.
     """
@@ -45,13 +45,13 @@ class SharedFile:
             self._connection.close()
 
     def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
-        """What a statement reads of what was committed; it changes nothing."""
+        """Return the rows of a statement over committed data; it changes nothing."""
         with self._reading_lock, self._told():
             return self._reading.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor whose changes are committed together, seen by no other process before."""
+        """Open a cursor whose changes are committed together and invisible to other processes before."""
         with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             try:
@@ -75,7 +75,7 @@ class SharedFile:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What SQLite or the system says of the file, as an error of ours."""
+        """Return an error of SQLite or the system as an error of ours."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -85,7 +85,7 @@ class SharedFile:
 
 
 def copy_shared(source: Path, target: Path) -> None:
-    """Copy such a file as it is at one moment, whoever else has it open. StoreError when it cannot be read."""
+    """Copy such a file as of one moment, even while others have it open. StoreError if it cannot be read."""
     try:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         with contextlib.closing(_opened(source)) as reading, contextlib.closing(_opened(target)) as writing:
@@ -95,7 +95,7 @@ def copy_shared(source: Path, target: Path) -> None:
 
 
 def stamped(moment: datetime) -> str:
-    """A time as text that sorts as times do."""
+    """Return a time as text that sorts as times do."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

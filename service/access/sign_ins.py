@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from service.access.shared_file import SharedFile, stamped
 
 LASTS = timedelta(hours=12)
-"""How long one is signed in."""
+"""Duration of a sign-in."""
 _HALF = 32
-"""Characters of a salt, and of what is made with it."""
+"""Characters of a salt, and of the digest made with it."""
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
@@ -31,7 +31,7 @@ class SignIns:
         self._now = now
 
     def begin(self, prefix: str) -> str:
-        """Sign in with the token of this prefix, which has opened; answers the cookie. Those that have ended are forgotten."""
+        """Sign in with the token of this prefix; return the cookie. Ended sign-ins are deleted."""
         secret = secrets.token_urlsafe(32)
         now = self._now()
         with self._file.transaction() as cursor:
@@ -43,7 +43,7 @@ class SignIns:
         return secret
 
     def prefix_of(self, secret: bytes) -> str | None:
-        """The prefix of the token that a cookie stands for; None for one that is unknown, malformed or has ended."""
+        """Return the prefix of the token behind a cookie; None if it is unknown, malformed or ended."""
         if not _SECRET.fullmatch(secret):
             return None
         values = [_digest(secret), stamped(self._now())]
@@ -57,7 +57,7 @@ class SignIns:
 
 
 def mark_of(secret: bytes, page: str) -> str:
-    """What a page repeats with everything it writes: made from the cookie, and tells nothing of it.
+    """Return the mark that a page repeats with everything it writes: made from the cookie, and disclosing nothing of it.
 
     It begins with a salt that is another one for every other text of a page. Pages are compressed, and the length of something
     compressed tells what repeats in it: so no two pages that differ share what could be guessed from their lengths.
@@ -67,7 +67,7 @@ def mark_of(secret: bytes, page: str) -> str:
 
 
 def is_mark(given: bytes, secret: bytes) -> bool:
-    """Whether this is a mark of the cookie, of whatever page; compared in constant time."""
+    """Tell whether this is a mark of the cookie, of any page; compared in constant time."""
     salt = given[:_HALF].decode("latin-1")
     return hmac.compare_digest(given, (salt + _keyed(secret, "page", salt)).encode("latin-1"))
 

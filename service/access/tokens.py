@@ -7,21 +7,21 @@ import re
 import secrets
 
 MARK = "dl"
-"""What every token begins with; no holder's name begins with it and an underscore."""
+"""The beginning of every token; no holder's name begins with it and an underscore."""
 _PREFIX = re.compile(rb"dl_([0-9a-f]{12})_[A-Za-z0-9_-]{1,64}")
 
 
 def new_token() -> str:
-    """A token with 48 random bits to find it by and 256 to open with."""
+    """Return a token with 48 random bits to find it by and 256 to open with."""
     return f"{MARK}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def prefix_of(token: bytes) -> str | None:
-    """The public part of a token; None for what is none, whatever its bytes."""
+    """Return the public part of a token; None if it is not one, whatever its bytes."""
     found = _PREFIX.fullmatch(token)
     return found.group(1).decode() if found else None
 
 
 def digest_of(token: bytes) -> bytes:
-    """SHA-256 of a token. The secret is random, so that no salt and no slow hash are needed."""
+    """Return the SHA-256 of a token. The secret is random, so that no salt and no slow hash are needed."""
     return hashlib.sha256(token).digest()

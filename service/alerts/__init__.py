@@ -1,1 +1,1 @@
-"""Alerts: which alerts are sent, where, and when. Alerts wait in the database until they are delivered."""
+"""Alerts: their causes, channels and times. Alerts wait in the database until they are delivered."""

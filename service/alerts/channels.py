@@ -23,7 +23,7 @@ SIGNATURE_HEADER = "Driftline-Signature"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What is posted: its id, by which a receiver knows one that comes twice, and its body, JSON."""
+    """A message to post: its id, by which a receiver recognises repetitions, and its body, JSON."""
 
     letter_id: str
     body: str
@@ -31,7 +31,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A receiver of alerts. `url` and `secret` are kept out of everything that is shown."""
+    """A receiver of alerts. `url` and `secret` are never shown."""
 
     name: str
     url: SecretStr
@@ -40,14 +40,14 @@ class Channel:
     """Address under which people reach the server, for links."""
 
     def body(self, notice: Notice, now: datetime) -> str:
-        """The notice in the channel's form."""
+        """Return the notice in the channel's form."""
         url = None if self.public_url is None or notice.path is None else self.public_url.rstrip("/") + notice.path
         if self.name == SLACK:
             return slack_body(notice, url)
         return webhook_body(notice, notice.alert_id(self.name), url, now)
 
     def letter(self, alerts: Sequence[Alert], now: datetime) -> Letter:
-        """What is posted of these alerts: one as it is, several as a digest."""
+        """Return the message of these alerts: one as it is, several as a digest."""
         if len(alerts) == 1:
             return Letter(alerts[0].alert_id, alerts[0].body)
         title = f"Driftline: {counted(len(alerts), 'alert')}"
@@ -57,7 +57,7 @@ class Channel:
         return Letter(digest_id, webhook_digest(alerts, digest_id, title, now))
 
     def headers(self, letter: Letter, now: datetime) -> Mapping[str, str]:
-        """What goes with a letter: its id, and the signature where there is a secret."""
+        """Return the headers of a message: its id, and the signature if there is a secret."""
         headers = {"Content-Type": "application/json", ID_HEADER: letter.letter_id}
         if self.secret is not None:
             headers[SIGNATURE_HEADER] = signature(self.secret.get_secret_value(), letter.body.encode(), now)
@@ -65,7 +65,7 @@ class Channel:
 
 
 def channels_of(settings: Settings) -> tuple[Channel, ...]:
-    """The channels that the settings name."""
+    """Return the channels that the settings name."""
     secrets = {SLACK: None, WEBHOOK: settings.alert_secret}
     addresses = {WEBHOOK: settings.alert_webhook, SLACK: settings.alert_slack}
     return tuple(Channel(name, url, secrets[name], settings.public_url) for name, url in addresses.items() if url is not None)

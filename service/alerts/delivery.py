@@ -1,4 +1,4 @@
-"""Delivering alerts: the periodic task that tells of new incidents and posts what waits in the outbox.
+"""Delivering alerts: the periodic task that raises alerts about new incidents and posts what waits in the outbox.
 
 1. Incidents are found by looking: those that are live, that the project wants alerts about, and that have none yet. So none is lost
    to a kill between the two.
@@ -29,9 +29,9 @@ from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
-"""Incidents that were seen longer ago are not told: a database that is filled again must not raise alerts about history."""
+"""Older incidents raise no alert: a database that is filled again must not raise alerts about history."""
 MOST_SINGLE = 5
-"""Alerts that go out one by one; more that are due at once are a digest."""
+"""Alerts that are sent one by one; more that are due at once form a digest."""
 Chance = Callable[[], float]
 _CHANCE: Chance = random.SystemRandom().random
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Delivery:
         self._chance = chance
 
     async def run(self) -> None:
-        """Tell of new incidents, then try what is due."""
+        """Raise alerts about new incidents, then try the alerts that are due."""
         if not self._alerts.channels:
             return
         await self._tell_of_incidents()
@@ -66,7 +66,7 @@ class Delivery:
         await self._alerts.raise_alerts([incident_notice(one) for one in incidents if self._alerts.wants(one)])
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
-        """Settle what was meant for a channel that the settings no longer name."""
+        """Settle alerts for a channel that the settings no longer name."""
         names = {channel.name for channel in self._alerts.channels}
         orphans = [alert for alert in due if alert.channel not in names]
         if orphans:
@@ -82,7 +82,7 @@ class Delivery:
                 return
 
     def _note(self, alerts: Sequence[Alert], outcome: Outcome, *, tried: bool = True) -> None:
-        """Keep what came of a try of these alerts."""
+        """Record the result of an attempt at these alerts."""
         now = self._alerts.now()
         noted = [self._noted(alert, outcome, now, tried=tried) for alert in alerts]
         self._alerts.outbox.settle(noted)
@@ -104,7 +104,7 @@ class Delivery:
 
 
 def _letters(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
-    """The alerts that go into one letter each."""
+    """Group the alerts that go into one message each."""
     if len(due) > MOST_SINGLE:
         yield due
     else:

@@ -17,7 +17,7 @@ from streams.watch.incidents.states import SUSPECTED
 
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10
-"""Sessions that are named when there are many."""
+"""Sessions that are named if there are many."""
 INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
 _MISSED = {
     "warning": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed.",
@@ -27,30 +27,30 @@ _MISSED = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to alert about once: another notice of the same kind, subject and cause is the same one."""
+    """A cause for one alert: another notice of the same kind, subject and cause is the same one."""
 
     kind: str
     """incident, telemetry or test."""
     subject: str
     """Incident or session it is about."""
     cause: str
-    """What makes the subject worth telling of again, such as a higher severity."""
+    """The reason for another alert about the subject, such as a higher severity."""
     severity: Severity
     title: str
     text: str
     project: str | None = None
     path: str | None = None
-    """Where more of it is found, below the address of the server."""
+    """The page with more about it, below the address of the server."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """For programs: JSON values."""
 
     def alert_id(self, channel: str) -> str:
-        """Id of its alert on a channel: the same at every time and in every process."""
+        """Return the id of its alert on a channel: the same at every time and in every process."""
         return stable_id("alert", channel, self.kind, self.subject, self.cause)
 
 
 def incident_notice(incident: Incident) -> Notice:
-    """The alert about an incident: once, and once more when it becomes critical, or is confirmed after it was told as suspected."""
+    """Return the alert about an incident: once, and again when it becomes critical, or is confirmed after a suspicion."""
     is_suspected = incident.confidence == SUSPECTED
     details = {
         "type": incident.type,
@@ -81,7 +81,7 @@ def incident_notice(incident: Incident) -> Notice:
 
 @dataclass(frozen=True, slots=True)
 class SilentSession:
-    """A session of which nothing has been heard for a while."""
+    """A session without a sign of life for a while."""
 
     connection: str
     session_id: str
@@ -92,7 +92,7 @@ class SilentSession:
 
 
 def silence_notice(session: SilentSession) -> Notice:
-    """The alert about a silent session: once for each level of each silence."""
+    """Return the alert about a silent session: once for each level of each silence."""
     silence, level = session.silence, _severity(session.silence.level or "")
     minutes, interval = round(silence.elapsed.total_seconds() / 60, 1), round(session.interval_ms / 60_000, 2)
     details = {
@@ -117,7 +117,7 @@ def silence_notice(session: SilentSession) -> Notice:
 
 
 def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
-    """The alert about many sessions of a project that are at one level: once, as long as it is these."""
+    """Return the alert about many sessions of a project at one level: once, as long as they are the same."""
     first = sessions[0]
     level, newest = _severity(first.silence.level or ""), max(one.last_received for one in sessions)
     names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])
@@ -141,7 +141,7 @@ def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
 
 
 def trial_notice(now: datetime) -> Notice:
-    """What tries a channel out."""
+    """Return a test message for a channel."""
     text = "This is a test. Alerts on incidents and silent sessions arrive here."
     return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this channel", text)
 

@@ -1,4 +1,4 @@
-"""Posting to a channel: one try with one deadline. What comes back is told without the address, which is a secret."""
+"""Posting to a channel: one attempt with one deadline. Errors are reported without the address, which is a secret."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from service.workspace import Clock
 from streams.judges.rate_limits import retry_after
 
 DEADLINE_SECONDS = 10.0
-"""What a receiver has for the whole of its answer."""
+"""Seconds for the receiver's whole answer."""
 MOST_READ = 256
 """Bytes of an answer that are read."""
 _WORD = re.compile(r"[a-z_]{1,40}")
-"""What Slack answers, such as `no_service`; other answers are not repeated."""
+"""A word that Slack answers, such as `no_service`; other answers are not repeated."""
 _FAILURES = (
     (httpx2.TimeoutException, f"no answer within {DEADLINE_SECONDS:g} s"),
     (TimeoutError, f"no answer within {DEADLINE_SECONDS:g} s"),
@@ -30,14 +30,14 @@ _FAILURES = (
 
 
 def open_client() -> httpx2.AsyncClient:
-    """A client that follows no redirects: what is posted goes where the settings say, or nowhere."""
+    """Open a client that follows no redirects: messages go where the settings say, or nowhere."""
     # At this level it logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS, headers={"Accept-Encoding": "identity"})
 
 
 async def post(client: httpx2.AsyncClient, channel: Channel, letter: Letter, now: Clock) -> Outcome:
-    """Post a letter once, and say what came of it."""
+    """Post a message once, and return the outcome."""
     url, content, headers = channel.url.get_secret_value(), letter.body.encode(), channel.headers(letter, now())
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), client.stream("POST", url, content=content, headers=headers) as response:
@@ -49,7 +49,7 @@ async def post(client: httpx2.AsyncClient, channel: Channel, letter: Letter, now
 
 
 async def _beginning(response: httpx2.Response) -> str:
-    """The first bytes of an answer as text; the rest is left."""
+    """Return the first bytes of an answer as text."""
     body = b""
     async for chunk in response.aiter_raw():
         body += chunk[:MOST_READ]
@@ -70,7 +70,7 @@ def _outcome(response: httpx2.Response, body: str) -> Outcome:
 
 
 def _in_words(error: BaseException) -> str:
-    """Why there was no answer. Only types are named: a message may hold the address."""
+    """Say why there was no answer. Only types are named: a message may hold the address."""
     words = next((words for kind, words in _FAILURES if isinstance(error, kind)), "the call failed")
     root = error
     while (deeper := root.__cause__ or root.__context__) is not None:

@@ -1,4 +1,4 @@
-"""Quiet hours: the hours of every day in which warnings wait, in a zone of their own."""
+"""Quiet hours: the hours of every day in which warnings wait, in their own time zone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From `start` until before `end`, over midnight where the end is the earlier one."""
+    """From `start` until before `end`; over midnight if the end is the earlier one."""
 
     start: time
     end: time
     zone: tzinfo
 
     def over(self, moment: datetime) -> datetime:
-        """The moment itself, or the end of the quiet hours that it falls into, UTC."""
+        """Return the moment itself, or the end of the quiet hours that it falls into, UTC."""
         local = moment.astimezone(self.zone)
         clock = local.time()
         if not self._holds(clock):
@@ -37,7 +37,7 @@ class QuietHours:
 
 
 def quiet_hours_of(text: str) -> QuietHours:
-    """The quiet hours in a text such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError saying what is wrong."""
+    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError saying what is wrong."""
     form = _FORM.fullmatch(text.strip())
     if form is None:
         raise ValueError("must be like 22:00-07:00 Europe/Berlin")

@@ -22,11 +22,11 @@ from streams.engine.record_intake import RecordIntake
 from streams.watch.incidents.states import CONFIRMED
 
 Held = Literal["warning", "all"]
-"""What waits for the end of the quiet hours: warnings alone, or everything."""
+"""Alerts that wait for the end of the quiet hours: warnings alone, or all."""
 
 
 class Alerts:
-    """Puts notices into the outbox. Without a channel it does nothing: there is no channel."""
+    """Puts notices into the outbox. Without a channel it does nothing."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Alerts:
         self._policy = policy
 
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
-        """Queue these alerts; durable on return. What was told before is left out, so that raising twice changes nothing.
+        """Queue these alerts; durable on return. Repeated alerts are left out, so that raising twice changes nothing.
 
         Answers how many entries of the outbox are new.
         """
@@ -57,13 +57,13 @@ class Alerts:
         return await asyncio.to_thread(lambda: self.outbox.put(self._entries(notices)))
 
     def wants(self, incident: Incident) -> bool:
-        """Whether an incident raises an alert: of a confirmed one, and of a suspected one where the project's policy says so."""
+        """Tell whether an incident raises an alert: if confirmed, or if suspected and the project's policy says so."""
         if incident.confidence == CONFIRMED:
             return True
         return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
-        """When an alert may go out that is ready at a moment: then, or when the quiet hours are over."""
+        """Return the earliest time for an alert that is ready at a moment: then, or the end of the quiet hours."""
         if self._quiet is None or (self._held == "warning" and severity == "critical"):
             return moment
         return self._quiet.over(moment)
@@ -74,7 +74,7 @@ class Alerts:
         return [self._entry(notice, channel, now) for notice in clean for channel in self.channels]
 
     def _redacted(self, notice: Notice) -> Notice:
-        """The notice without secrets: what agents wrote leaves the house."""
+        """Return the notice without secrets: agents' texts leave the installation."""
         (title, text), _ = self._redactor.redact_json([notice.title, notice.text])
         details, _ = self._redactor.redact_json(dict(notice.details))
         return replace(notice, title=title, text=text, details=details)
@@ -96,7 +96,7 @@ class Alerts:
 
 
 def open_alerts(engine: RecordIntake, settings: Settings) -> Alerts:
-    """Alerts about what is in an engine's store, by the settings."""
+    """Open the alerts of an engine's store, by the settings."""
     quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
     channels = channels_of(settings)
     return Alerts(

@@ -8,9 +8,9 @@ from typing import Literal
 FIRST_SECONDS = 5.0
 LONGEST_SECONDS = 3600.0
 LONGEST_WAIT_SECONDS = 6 * 3600.0
-"""A receiver that asks for more is asked again after this."""
+"""Longest wait that a receiver can ask for."""
 MOST_ATTEMPTS = 15
-"""Tries before an alert is given up: over about five hours, when the receiver asks for no pauses of its own."""
+"""Attempts before an alert is given up: over about five hours, unless the receiver asks for pauses."""
 _LATER = frozenset({408, 425, 429})
 """Statuses below 500 after which the same call may be made again."""
 Verdict = Literal["delivered", "later", "never"]
@@ -18,7 +18,7 @@ Verdict = Literal["delivered", "later", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a try came to, why in words unless it was delivered, and how many seconds the receiver asks to be left alone."""
+    """The result of an attempt: a reason unless it was delivered, and the seconds that the receiver asks to wait."""
 
     verdict: Verdict
     reason: str | None = None
@@ -26,14 +26,14 @@ class Outcome:
 
 
 def verdict_of(status: int) -> Verdict:
-    """What an HTTP status says of a delivery."""
+    """Return what an HTTP status means for a delivery."""
     if 200 <= status < 300:
         return "delivered"
     return "later" if status in _LATER or status >= 500 else "never"
 
 
 def pause(attempts: int, chance: float, retry_after: float | None) -> float:
-    """Seconds until the next try, after so many tries.
+    """Return the seconds until the next attempt, after a number of attempts.
 
     They double from FIRST_SECONDS to LONGEST_SECONDS; `chance`, from 0 to 1, takes up to half away, so that many who failed together do
     not come back together. Never sooner than the receiver asked for.

@@ -1,4 +1,4 @@
-"""Alerts in the form of Slack's incoming webhooks, which other chats understand, too.
+"""Alerts in the form of Slack's incoming webhooks, which other chats understand as well.
 
 Texts come from agents in part, and agents are hostile: they are shown as plain text, which Slack gives no meaning. In the line
 that notifications show, which Slack reads as mrkdwn, `&`, `<` and `>` are escaped, so that nothing in it is a link or a mention, and
@@ -30,7 +30,7 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def slack_body(notice: Notice, url: str | None) -> str:
-    """One alert as a message."""
+    """Return one alert as a message."""
     where = f"project {notice.project}, {notice.kind}, {notice.severity}" if notice.project else notice.kind
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": _plain(f"{_MARKS[notice.severity]} {notice.title}", MAX_HEADER)},
@@ -43,7 +43,7 @@ def slack_body(notice: Notice, url: str | None) -> str:
 
 
 def slack_digest(alerts: Sequence[Alert], title: str) -> str:
-    """Several alerts as one message, oldest first."""
+    """Return several alerts as one message, oldest first."""
     lines = [msgspec.json.decode(alert.body)["text"] for alert in alerts[:MOST_LINES]]
     more = len(alerts) - len(lines)
     if more:
@@ -55,7 +55,7 @@ def slack_digest(alerts: Sequence[Alert], title: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text without a meaning in mrkdwn: neither a link nor a mention."""
+    """Return the text without a meaning in mrkdwn: neither a link nor a mention."""
     return text.translate(_ESCAPES)
 
 
@@ -64,7 +64,7 @@ def _plain(text: str, limit: int) -> dict[str, Any]:
 
 
 def _visible(text: str, limit: int) -> str:
-    """At most `limit` characters of the text; what is invisible or turns directions is shown as its code point."""
+    """Return at most `limit` characters of the text; invisible and direction characters are shown as their code points."""
     lines = (plain(line, limit) for line in _CALLS.sub("@ ", text[:limit]).splitlines())
     # An empty text is refused.
     shown = "\n".join(lines).strip() or MISSING

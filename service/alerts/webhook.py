@@ -1,4 +1,4 @@
-"""Alerts as JSON for programs, signed where there is a secret. The form has a version; fields may be added to it.
+"""Alerts as JSON for programs, signed if there is a secret. The form has a version; fields may be added to it.
 
 `Driftline-Signature: t=SECONDS,v1=HEX`: HEX is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body.
 A receiver checks it and refuses old times, so that no message can be replayed.
@@ -20,11 +20,11 @@ from service.alerts.notices import Notice
 VERSION = 1
 DIGEST = "digest"
 MOST_IN_DIGEST = 100
-"""Alerts that a digest holds whole; it counts them all."""
+"""Alerts that a digest holds in full; it counts them all."""
 
 
 def webhook_body(notice: Notice, alert_id: str, url: str | None, created_at: datetime) -> str:
-    """One alert as a JSON document."""
+    """Return one alert as a JSON document."""
     return _json(
         {
             "version": VERSION,
@@ -43,7 +43,7 @@ def webhook_body(notice: Notice, alert_id: str, url: str | None, created_at: dat
 
 
 def webhook_digest(alerts: Sequence[Alert], digest_id: str, title: str, created_at: datetime) -> str:
-    """Several alerts as one JSON document, oldest first."""
+    """Return several alerts as one JSON document, oldest first."""
     severities = {alert.severity for alert in alerts}
     return _json(
         {
@@ -60,7 +60,7 @@ def webhook_digest(alerts: Sequence[Alert], digest_id: str, title: str, created_
 
 
 def signature(secret: str, body: bytes, at: datetime) -> str:
-    """The value of the header Driftline-Signature."""
+    """Return the value of the header Driftline-Signature."""
     seconds = int(at.timestamp())
     signed = hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256)
     return f"t={seconds},v1={signed.hexdigest()}"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Topic(NamedTuple):
-    """One kind of request, with more than one way to put it and to answer it."""
+    """One kind of request, with several ways to put it and to answer it."""
 
     questions: tuple[str, ...]
     thinking: str

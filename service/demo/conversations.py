@@ -1,4 +1,4 @@
-"""Synthetic dialogues: five weeks of what six agents said, as the webhook delivers it, with known faults in known places.
+"""Synthetic dialogues: five weeks of six agents' exchanges, as the webhook delivers them, with known faults in known places.
 
 They are made to be ingested, judged by the simulated judge and looked at. One seed gives the same payloads every time. One agent gets
 worse on a known day; the others have disputes, long answers, small weaknesses, and now and then a secret or a word to the judge.
@@ -47,7 +47,7 @@ PROJECTS = {
     "research": "research",
     "travel-desk": "travel",
 }
-"""Project of each agent; its connection is called as the agent."""
+"""Project of each agent; its connection has the agent's name."""
 
 _MODELS = {"code-review": "claude-opus-5-5", "research": "claude-opus-5-5"}
 _OTHER_MODEL = "claude-sonnet-5-5"
@@ -55,7 +55,7 @@ _WORSE_SHARE = 0.85
 _DISPUTED, _LONG, _MILD, _THOUGHT = 0.06, 0.06, 0.06, 0.6
 _WRAPPING = frozenset({"code-review", "data-pipeline"})
 _REPORTING = frozenset({WORSE_AGENT})
-"""Agents that report their runtime events as well as their exchanges."""
+"""Agents that report their runtime events besides their exchanges."""
 _LOOPS = 6
 _TAMPERING = {("research", 12), ("ops-oncall", 17), ("travel-desk", 20), ("ops-oncall", 24)}
 _LEAKING = {("data-pipeline", 5), ("code-review", 18)}
@@ -85,14 +85,14 @@ class _Said(NamedTuple):
 
 
 class _Speaker:
-    """Makes up what is said in one session."""
+    """Makes up the exchanges of one session."""
 
     def __init__(self, agent: str, random: Random) -> None:
         self._agent = agent
         self._random = random
 
     def ordinary(self) -> _Said:
-        """What is said when nothing is wrong, with the small weaknesses that everybody has."""
+        """Make up an exchange in which nothing is wrong, with the small weaknesses that every agent has."""
         if self._random.random() < _DISPUTED:
             dispute = self._random.choice(DISPUTES[self._agent])
             return self._filled(_Said(dispute.claim, dispute.honest, dispute.thinking))
@@ -106,37 +106,37 @@ class _Speaker:
         return said
 
     def worse(self) -> _Said:
-        """What the agent says that got worse."""
+        """Make up an exchange of the agent that got worse."""
         return self._random.choice(_WORSE)(self)
 
     def wrapped(self) -> _Said:
-        """The end of a session that follows the protocol, often with a step left out."""
+        """Make up the end of a session that follows the protocol, often with a step left out."""
         steps = self._random.sample(WRAP_STEPS, k=self._random.randint(3, len(WRAP_STEPS)))
         return self._filled(_Said(WRAP_REQUEST, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}."))
 
     def off_topic(self) -> _Said:
-        """An answer to something else."""
+        """Answer something else."""
         return self._answered()._replace(answered=self._random.choice(OFF_TOPIC))
 
     def refused(self) -> _Said:
-        """A refusal without a reason."""
+        """Refuse without a reason."""
         return self._with_answer(self._random.choice(REFUSED))
 
     def silent(self) -> _Said:
-        """No answer at all."""
+        """Give no answer at all."""
         return self._answered()._replace(answered="")
 
     def pleasing(self) -> _Said:
-        """Agreement with what the thinking holds to be wrong."""
+        """Agree to a claim that the thinking holds to be wrong."""
         dispute = self._random.choice(DISPUTES[self._agent])
         return self._filled(_Said(dispute.claim, dispute.pleasing, dispute.thinking))
 
     def rude(self) -> _Said:
-        """An answer that no one should get."""
+        """Give an answer that no user should get."""
         return self._with_answer(self._random.choice(RUDE))
 
     def overdone(self) -> _Said:
-        """An ordinary answer, and work that nobody asked for."""
+        """Give an ordinary answer, and do work that was not asked for."""
         topic = self._random.choice(TOPICS[self._agent])
         answer = self._random.choice(topic.answers) + self._random.choice(OVERDONE)
         return self._filled(_Said(self._random.choice(topic.questions), answer, topic.thinking))
@@ -172,11 +172,11 @@ _WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
     _Speaker.rude,
     _Speaker.overdone,
 )
-"""How the agent that got worse answers; what stands twice happens twice as often."""
+"""Answers of the agent that got worse; entries that stand twice happen twice as often."""
 
 
 def dialogues(*, seed: int = 7) -> list[Session]:
-    """The sessions of all agents, one an agent and day, in the order of their ends."""
+    """Return the sessions of all agents, one per agent and day, in the order of their ends."""
     first = LAST_DAY - timedelta(days=DAYS - 1)
     sessions = [_session(agent, first, number, seed) for number in range(DAYS) for agent in PROJECTS]
     return sorted(sessions, key=lambda session: (session.ended_at, session.agent))
@@ -196,7 +196,7 @@ def _session(agent: str, first: date, number: int, seed: int) -> Session:
 
 
 def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]:
-    """What is said in the session of an agent on a day; there is less to say at weekends."""
+    """Make up the exchanges of an agent on a day, fewer at weekends."""
     speaker = _Speaker(agent, random)
     turns = random.randint(6, 8) if day.isoweekday() > 5 else random.randint(6, 14)
     is_worse = _is_worse(agent, day)
@@ -214,7 +214,7 @@ def _is_worse(agent: str, day: date) -> bool:
 
 
 def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
-    """What an agent did for its answers: a search for each; the one that got worse repeats its search instead of reading what it found."""
+    """Return an agent's events: a search per answer; the one that got worse repeats it instead of reading the result."""
     for place, payload in enumerate(payloads):
         at, topic = payload["exchange"]["timestamp"], random.randint(100, 999)
         if place == 0:
@@ -234,7 +234,7 @@ def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:
 
 
 def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) -> dict[str, Any]:
-    """The exchange as the webhook delivers it; a token is taken to be four characters."""
+    """Return the exchange as the webhook delivers it; a token is taken to be four characters."""
     response: dict[str, Any] = {
         "content": said.answered,
         "model": _MODELS.get(agent, _OTHER_MODEL),
@@ -259,7 +259,7 @@ def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) 
 
 
 def _fill(text: str, slots: dict[str, str]) -> str:
-    """The text with its slots filled; other braces, such as those of code, stay as they are."""
+    """Return the text with its slots filled; other braces, such as those of code, stay."""
     for name, value in slots.items():
         text = text.replace(f"{{{name}}}", value)
     return text

@@ -23,7 +23,7 @@ from service.supervisor.child_processes import serving
 from service.workspace import Clock, utc_now
 
 AT_ONCE = 48
-"""Sessions that are delivered at once: what comes together is committed together."""
+"""Sessions that are delivered at once: records that arrive together are committed together."""
 PATIENCE = 600.0
 """Seconds after which a delivery is given up."""
 _CALL_SECONDS = 60.0
@@ -33,18 +33,18 @@ _LATER = frozenset({408, 429, 503})
 """Statuses after which the same call may be made again."""
 _QUEUE = re.compile(r'^driftline_queue_size\{queue="(?:commits|tasks)"\} ([0-9.e+]+)$', re.MULTILINE)
 OPERATOR = "demo"
-"""Who reads every project."""
+"""The operator who reads every project."""
 Told = Callable[[str], None]
 """Called with the progress, in words."""
 
 
 class DeliveryError(DriftlineError):
-    """The server does not take what is delivered."""
+    """The server refuses a delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What opens the server."""
+    """The tokens for the server."""
 
     connections: Mapping[str, str]
     """Token of each connection by its name."""
@@ -60,7 +60,7 @@ def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
 
 
 def judge_over_http(sessions: Sequence[Session], settings: Settings, folder: Path, tell: Told) -> None:
-    """Have a server take the sessions in and a simulated judge score them; both leave their logs in the folder.
+    """Have a server take the sessions and a simulated judge score them; both leave their logs in the folder.
 
     Raises what `take_in` raises, and ChildError when the judge does not do its work.
     """
@@ -69,7 +69,7 @@ def judge_over_http(sessions: Sequence[Session], settings: Settings, folder: Pat
 
 
 def take_in(sessions: Sequence[Session], settings: Settings, judge: str, log: Path, tell: Told) -> None:
-    """Have a server take the sessions in and the judge at the address score them; the server has ended on return.
+    """Have a server take the sessions and the judge at the address score them; the server has ended on return.
 
     It works on the settings' database, by their policy. ChildError when it does not do its work, DeliveryError when it does not
     take what it is sent.
@@ -120,7 +120,7 @@ async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: T
 
 
 async def _deliver_some(server: _Server, waiting: deque[Session], number: int, tell: Told) -> None:
-    """Deliver sessions for as long as some wait, one after the other."""
+    """Deliver sessions one after the other, as long as some wait."""
     while waiting:
         session = waiting.popleft()
         for payload in session.payloads:
@@ -133,7 +133,7 @@ async def _deliver_some(server: _Server, waiting: deque[Session], number: int, t
 
 
 class _Server:
-    """The server's endpoints; what it cannot take at the moment is sent again."""
+    """The server's endpoints; calls that it cannot take at the moment are repeated."""
 
     def __init__(self, client: httpx2.AsyncClient, tokens: Tokens) -> None:
         self._client = client
@@ -144,7 +144,7 @@ class _Server:
         await self._call("POST", path, self._tokens.connections[connection], body)
 
     async def queued(self) -> int:
-        """How many exchanges have no score yet, and how many commits wait, together."""
+        """Return the number of exchanges without a score, plus that of waiting commits."""
         answer = await self._call("GET", "/metrics", self._tokens.operator, None)
         return sum(int(float(size)) for size in _QUEUE.findall(answer.text))
 
@@ -156,7 +156,7 @@ class _Server:
             raise DeliveryError(f"{pending} exchanges of {project} have no score")
 
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
-        """Make a call; what was taken twice counts once, so it is made again when its fate is not known."""
+        """Make a call. Repeated records count once, so it is repeated if its fate is not known."""
         again = AsyncRetrying(
             retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
             wait=wait_exponential(multiplier=0.4),

@@ -23,27 +23,27 @@ from service.demo.fleet_texts import DOMAINS, WORSE, filled
 LAST_DAY = date(2026, 11, 1)
 """The day on which the fleet's records end."""
 LAST_WRITTEN = datetime(2026, 11, 1, 23, 0, tzinfo=UTC).timestamp()
-"""When the files were written last, by their own account."""
+"""The time at which the files were last written, by their own account."""
 DEGRADED_AGENT = "support-desk"
 """The agent that gets worse."""
 DEGRADED_DAYS = 9
-"""How many days before the end it begins to."""
+"""Days before the end on which it begins to get worse."""
 
 _README = """# Synthetic fleet
 Nothing here happened. The sessions below `agents/` and the events in `events.jsonl` were written by Driftline, to be looked at and
 tested against. Names, hosts, customers and keys are invented.
 """
 _FAULT_EVERY = {"ops-oncall": 3, "code-review": 5, "support-desk": 4, "data-pipeline": 3, "research": 6}
-"""Every which session of an agent has a fault: some agents are better than others."""
+"""The distance between an agent's sessions with a fault: some agents are better than others."""
 _WORSE_SHARE = 0.7
 _DECAY = ("memory_miss", "long_tool_loop", "token_explosion")
-"""What happens in the sessions of the agent that got worse, each in every other one."""
+"""Events in the sessions of the agent that got worse, each in every other one."""
 _LONG_SHARE = 0.2
 
 
 @dataclass
 class FleetPlan:
-    """What a synthetic fleet holds and what must be found in it. `degraded_from` is the day since which the agent is worse."""
+    """The content of a synthetic fleet and its planted faults. `degraded_from` is the day since which the agent is worse."""
 
     root: Path
     degraded_agent: str
@@ -53,7 +53,7 @@ class FleetPlan:
 
 
 def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -> FleetPlan:
-    """Write a fleet below `root` and say what was planted; at most 5 agents with transcripts, and one with plain events."""
+    """Write a fleet below `root` and return its plan; at most 5 agents with transcripts, and one with plain events."""
     days = weeks * 7
     first = LAST_DAY - timedelta(days=days - 1)
     plan = FleetPlan(root, DEGRADED_AGENT, LAST_DAY - timedelta(days=DEGRADED_DAYS - 1))
@@ -81,7 +81,7 @@ def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -
 
 
 def write_large_tree(root: Path, megabytes: int) -> int:
-    """Write transcripts of at least that many megabytes in all, one after the other; how many files. Memory does not grow."""
+    """Write transcripts of at least that many megabytes, one by one; return the number of files. Memory stays constant."""
     folder = root / "agents" / "load" / "sessions"
     folder.mkdir(parents=True, exist_ok=True)
     model = _large_session().encode()
@@ -105,7 +105,7 @@ def _large_session() -> str:
 
 
 def _starts(agent: str, first: date, days: int, seed: int) -> Iterator[datetime]:
-    """When the agent's sessions begin: two or three on a weekday, one on other days."""
+    """Return the times at which the agent's sessions begin: two or three on a weekday, one on other days."""
     for number in range(days):
         day = first + timedelta(days=number)
         random = Random(f"{seed}/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
@@ -134,7 +134,7 @@ def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPla
 
 
 def _faults_in_turn(agent: str, number: int) -> list[str]:
-    """The fault of an agent's session: every so often the next of all, each agent beginning at another one."""
+    """Return the fault of an agent's session: at intervals the next of all, each agent beginning at another one."""
     rounds, rest = divmod(number + 1, _FAULT_EVERY[agent])
     return [list(FAULTS)[(rounds + 3 * list(DOMAINS).index(agent)) % len(FAULTS)]] if rest == 0 else []
 
@@ -148,7 +148,7 @@ def _exchange(
     worse: str | None = None,
     planned: PlannedSession | None = None,
 ) -> None:
-    """One ordinary exchange, with a tool call more often than not, or a worse answer in its place."""
+    """Write one ordinary exchange, usually with a tool call, or a worse answer instead."""
     task = filled(random.choice(DOMAINS[agent]), random, n)
     exchange_id = writer.ask(task.question)
     if worse is not None and planned is not None:
@@ -165,7 +165,7 @@ def _exchange(
 
 
 def _flag_of(answer: str) -> str | None:
-    """The Tier 1 check that a worse answer breaks."""
+    """Return the Tier 1 check that a worse answer breaks."""
     if not answer:
         return "silent_refusal"
     return "constraint_disclosure" if answer.startswith(("I can't", "I'm not able")) else None

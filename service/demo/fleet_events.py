@@ -25,11 +25,11 @@ _PLANTS: dict[str, tuple[str, tuple[Json, ...]]] = {
     "saturated_context": ("context_pollution", ({"event": "context_event", "saturation": 96},)),
     "skill_mismatch": ("skill_failure", ({"event": "skill_event", "skill": "pdf", "status": "mismatch"},) * 2),
 }
-"""What is planted, the failure type it must lead to, and its events."""
+"""The planted faults: a name, the failure type to be found, and the events."""
 
 
 def write_events(start: datetime, days: int, seed: int) -> Iterator[tuple[PlannedSession, list[str]]]:
-    """A session a day with its lines; every second one is sound."""
+    """Write one session per day, line by line; every second one is sound."""
     kinds = list(_PLANTS)
     for day in range(days):
         random = Random(f"{seed}/{AGENT}/{day}")  # noqa: S311 - texts to look at, no secrets

@@ -1,4 +1,4 @@
-"""The faults that are planted into synthetic sessions, and what must be found of each.
+"""The faults that are planted into synthetic sessions, with the failure that each must lead to.
 
 A fault is one function that writes a stretch of a session. What it must lead to is said beside it, so that a test can ask
 whether exactly the planted failures are found.
@@ -22,7 +22,7 @@ SECRETS = (
 
 @dataclass
 class PlannedSession:
-    """What was planted into one session and must be found: failure types, Tier 1 flags by exchange, tags by exchange.
+    """The faults planted into one session: failure types, Tier 1 flags by exchange, tags by exchange.
 
     `faults` counts the lines that cannot be read; `source` is the file below the root.
     """
@@ -43,7 +43,7 @@ Plant = Callable[[SessionWriter, PlannedSession], None]
 
 
 class Fault(NamedTuple):
-    """How a fault is written, and the failure types that the detectors must find in its session."""
+    """A function that writes a fault, and the failure types that the detectors must find in its session."""
 
     plant: Plant
     failures: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class SessionWriter:
-    """Collects the lines of one session; every entry moves time on and, unless told otherwise, continues the last one."""
+    """Collects the lines of one session; every entry moves time on and by default continues the last one."""
 
     def __init__(self, session_id: str, start: datetime, random: Random) -> None:
         self.session_id = session_id
@@ -33,7 +33,7 @@ class SessionWriter:
         self.add("model_change", provider="anthropic", modelId=MODEL)
 
     def add(self, kind: str, **fields: Any) -> str:
-        """Append an entry under the tip and make it the tip; its id."""
+        """Append an entry under the tip and make it the tip; return its id."""
         self._count += 1
         self.now += timedelta(seconds=self._random.randint(1, 20))
         entry_id = f"{self._count:08x}"
@@ -43,13 +43,13 @@ class SessionWriter:
         return entry_id
 
     def ask(self, text: str) -> str:
-        """A user message; the id of its exchange."""
+        """Write a user message; return the id of its exchange."""
         self.now += timedelta(seconds=self._random.randint(20, 240))
         entry_id = self._message({"role": "user", "content": [{"type": "text", "text": text}]})
         return f"{self.session_id}:{entry_id}"
 
     def call(self, tool: str, arguments: Json, result: str, *, thinking: str = "", is_error: bool = False) -> None:
-        """An assistant message that calls a tool, and the tool's result."""
+        """Write an assistant message that calls a tool, and the tool's result."""
         call_id = f"toolu_{self._count:06d}"
         content: list[Json] = [{"type": "thinking", "thinking": thinking}] if thinking else []
         content.append({"type": "toolCall", "id": call_id, "name": tool, "arguments": arguments})
@@ -66,12 +66,12 @@ class SessionWriter:
         )
 
     def answer(self, text: str, *, thinking: str = "") -> None:
-        """The assistant message that ends an answer."""
+        """Write the assistant message that ends an answer."""
         content: list[Json] = [{"type": "thinking", "thinking": thinking}] if thinking else []
         self._assistant([*content, {"type": "text", "text": text}], "stop")
 
     def fail(self, message: str) -> None:
-        """An assistant message that ended in an error of the provider."""
+        """Write an assistant message that ended in an error of the provider."""
         usage = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite", "totalTokens"), 0)
         failed = {"content": [], "provider": "anthropic", "model": MODEL, "usage": usage}
         self._message({"role": "assistant", **failed, "stopReason": "error", "errorMessage": message})

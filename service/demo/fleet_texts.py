@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Task(NamedTuple):
-    """One kind of request: what is asked, thought, called, returned and answered. `{slot}` is filled the same everywhere."""
+    """One kind of request with its question, thinking, call, result and answer. `{slot}` is filled the same everywhere."""
 
     question: str
     thinking: str
@@ -168,16 +168,16 @@ WORSE = (
     "",
     "Somebody else looks after {n}.",
 )
-"""What the agent that gets worse says instead of an answer; some of it breaks a structural check."""
+"""Replies of the agent that gets worse; some break a structural check."""
 
 
 def filled(task: Task, random: Random, n: int) -> Task:
-    """The task with its slots filled; `n` makes its call unlike any other."""
+    """Return the task with its slots filled; `n` makes its call unlike any other."""
     slots = {name: random.choice(values) for name, values in SLOTS.items()}
     return Task(*(text.format(n=n, **slots) for text in _with_one_size(task, random)))
 
 
 def _with_one_size(task: Task, random: Random) -> tuple[str, ...]:
-    """The texts with `{size}` already filled, so that result and answer name the same number."""
+    """Return the texts with `{size}` already filled, so that result and answer name the same number."""
     size = str(random.randint(2, 90))
     return tuple(text.replace("{size}", size) for text in task)

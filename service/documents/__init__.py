@@ -1,1 +1,1 @@
-"""JSON documents that the API, the commands and the pages answer with: camelCase, times in ISO 8601 UTC."""
+"""JSON documents of the API, the commands and the pages: camelCase, times in ISO 8601 UTC."""

@@ -1,4 +1,4 @@
-"""Anchors as documents: which there are, how their rounds went, and what they say of the judge."""
+"""Anchors as documents: the anchors, their rounds, and their finding about the judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 100
 
 
 def anchors_document(cursor: duckdb.DuckDBPyConnection, project: str) -> Document:
-    """The anchors of a project, their rounds, newest first, and what they say of the judge of each tier."""
+    """Return the anchors of a project, their rounds, newest first, and the finding about the judge of each tier."""
     return {
         "anchors": [anchor_document(one) for one in anchors_of(cursor, project)],
         "rounds": _rounds(rounds_of(cursor, project)),
@@ -28,7 +28,7 @@ def anchors_document(cursor: duckdb.DuckDBPyConnection, project: str) -> Documen
 
 
 def anchor_document(anchor: Anchor) -> Document:
-    """An anchor, without the texts of its exchange."""
+    """Return an anchor, without the texts of its exchange."""
     return {
         "id": anchor.anchor_id,
         "connection": anchor.connection,
@@ -40,7 +40,7 @@ def anchor_document(anchor: Anchor) -> Document:
 
 
 def judge_document(tier: str, change: JudgeChange) -> Document:
-    """What the anchors say of the judge of a tier."""
+    """Return the anchors' finding about the judge of a tier."""
     return {"tier": tier, **dataclasses.asdict(change), "since": iso_time(change.since)}
 
 

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def deployment_document(row: Row) -> dict[str, Any]:
-    """One deployment."""
+    """Return one deployment."""
     return {
         "id": row["deployment_id"],
         "project": row["project"],
@@ -26,7 +26,7 @@ def deployment_document(row: Row) -> dict[str, Any]:
 
 
 def deployed_by_day(rows: Iterable[Row]) -> dict[str, str]:
-    """What was deployed on each day, in words, the earliest first; days as charts label them."""
+    """Return the deployments of each day in words, the earliest first; days as charts label them."""
     found: dict[str, str] = {}
     for row in sorted(rows, key=lambda one: (one["occurred_at"], one["deployment_id"])):
         of = f" of {row['agent']}" if row["agent"] else ""

@@ -18,19 +18,19 @@ from service.documents.scores import Document
 def quality_by_case(
     cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None, unit: str = "week"
 ) -> list[Document]:
-    """How runs do on each case, period by period: the mean of their scores with its interval."""
+    """Return the quality of runs on each case by period: the mean of their scores with its interval."""
     values = {"project": project, "case": case, "unit": unit, "from": None, "to": None}
     return [_document(row) for row in query_rows(cursor, "evaluation_quality", values)]
 
 
 def models_compared(cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None) -> list[Document]:
-    """Model against model on each case: the difference of their means with its interval, or why there is none."""
+    """Compare models on each case: the difference of their means with its interval, or why there is none."""
     values = {"project": project, "case": case, "from": None, "to": None}
     return [_document(row) for row in query_rows(cursor, "evaluation_models", values)]
 
 
 def beside_people(cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None) -> list[Document]:
-    """How far each judge's verdicts agree with what people said of the runs' exchanges; failed evaluations are counted, and left out."""
+    """Return the agreement of each judge with the human scores of the runs' exchanges; failed evaluations are only counted."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in query_rows(cursor, "evaluation_agreement", {"project": project, "case": case}):
         found[row["judge_model"]].append(row)

@@ -1,4 +1,4 @@
-"""The JSON documents that evaluations are answered with over HTTP: camelCase, times in ISO 8601 UTC with a Z, null where nothing is known.
+"""The JSON documents of evaluations over HTTP: camelCase, times in ISO 8601 UTC with a Z, null for unknown values.
 
 The result itself stands in them as it is published (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its
 names are those of the files.
@@ -52,20 +52,20 @@ _ROW: Mapping[str, str] = {
     "simulated": "simulated",
     "evaluatedAt": "evaluated_at",
 }
-"""What a list shows of an evaluation: the name in a document, and the field of the record."""
+"""The fields of an evaluation in a list: the name in a document, and the field of the record."""
 _MORE: Mapping[str, str] = {
     "requestId": "request_id",
     "fingerprint": "fingerprint",
     "judgementIds": "judgement_ids",
     "ruleVersion": "rule_version",
 }
-"""What is shown beyond that of one evaluation."""
+"""The further fields of one evaluation."""
 _DIMENSION = ("policy", "source", "deterministic", "judge", "final", "spread")
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationState:
-    """An evaluation that was asked for, whether or not there is a result, and whose it is."""
+    """A requested evaluation and its owner, whether or not there is a result."""
 
     project: str
     document: Document
@@ -81,7 +81,7 @@ def evaluation_page(
     before: tuple[datetime, str] | None = None,
     limit: int,
 ) -> list[Document]:
-    """Evaluations of a project (None: of all) as documents, the one that was judged last first; `before` is where a page ended."""
+    """Return evaluations of a project (None: of all), the one judged last first; `before` is the end of the last page."""
     at, identity = before or (None, None)
     chosen = {"project": project, "case": case, "model": model, "session": session}
     rows = query_rows(cursor, "project_evaluations", {**chosen, "after_at": at, "after_id": identity, "limit": limit})
@@ -89,7 +89,7 @@ def evaluation_page(
 
 
 def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> EvaluationState | None:
-    """An evaluation as it is now, with the prompts that its result rests on; None where none of this id was ever asked for."""
+    """Return an evaluation with the prompts behind its result; None if no evaluation of this id was requested."""
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
     asked = next(iter(query_rows(cursor, "evaluation_detail", {"evaluation": evaluation_id})), None)
     project = evaluation.project if evaluation else asked["project"] if asked else None
@@ -118,7 +118,7 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> E
 
 
 def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
-    """The record that a document is of, but for checks and iterations, which its result tells. InputError where it is no such document."""
+    """Return the record of a document, without checks and iterations, which its result has. InputError for others."""
     fields = {field: document[name] for name, field in (*_ROW.items(), *_MORE.items())}
     fields["dimensions"] = [{"dimension": name, **one} for name, one in document["dimensions"].items()]
     result = {"final_result": document["finalResult"], "judge_result": document["judgeResult"]}
@@ -127,14 +127,14 @@ def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
 
 
 def evaluation_row(row: Mapping[str, Any]) -> Document:
-    """An evaluation in a list, from a row of the query `project_evaluations` or the fields of a record."""
+    """Return an evaluation in a list, from a row of the query `project_evaluations` or the fields of a record."""
     return {name: _value(row[field]) for name, field in _ROW.items()} | {
         "dimensions": {one["dimension"]: {field: one[field] for field in _DIMENSION} for one in row["dimensions"]}
     }
 
 
 def evaluation_document(evaluation: Evaluation) -> Document:
-    """One evaluation with its whole result; see the module."""
+    """Return one evaluation with its whole result; see the module."""
     fields = msgspec.structs.asdict(evaluation)
     fields["dimensions"] = [msgspec.structs.asdict(one) for one in evaluation.dimensions]
     result = EvaluationResult.model_validate_json(evaluation.result)

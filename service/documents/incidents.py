@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 def baseline_document(baseline: Baseline | None, schema_version: str) -> Document | None:
-    """The document of a baseline, its numbers rounded to three decimals; `schema_version` is that of the methodology."""
+    """Return the document of a baseline, rounded to three decimals; `schema_version` is that of the methodology."""
     if baseline is None:
         return None
     return {
@@ -42,7 +42,7 @@ def baseline_document(baseline: Baseline | None, schema_version: str) -> Documen
 
 
 def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
-    """The document of an incident; without `with_sql` its queries are named and their texts left out."""
+    """Return the document of an incident; without `with_sql` its queries are named and their texts left out."""
     evidence, moved = evidence_of(incident), moved_of(incident)
     if not with_sql:
         evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
@@ -87,7 +87,7 @@ def incident_records(
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> list[Incident]:
-    """The incidents of a project (None for all) in some states (none: in any), newest first, after the one that was shown last."""
+    """Return the incidents of a project (None: all) in some states (none: any), newest first, after the last one shown."""
     at, identity = before or (None, None)
     values = {
         "project": project,
@@ -102,7 +102,7 @@ def incident_records(
 
 
 def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
-    """Decisions on an incident, with who and when, oldest first."""
+    """Return the decisions on an incident, with who and when, oldest first."""
     rows = query_rows(cursor, "incident_decisions", {"projects": None, "incident": incident_id})
     return [
         {"status": row["status"], "by": row["reviewer"], "comment": row["comment"], "at": iso_time(row["occurred_at"])}
@@ -111,7 +111,7 @@ def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Do
 
 
 def check_document(checked: Checked, schema_version: str) -> Document:
-    """What a check found, and what became of it."""
+    """Return the findings of a check, and their outcome."""
     return {
         "project": checked.project,
         "asOf": iso_time(checked.as_of),
@@ -145,7 +145,7 @@ def _day(at: datetime | None) -> str | None:
 
 
 def _first_day(moved: Sequence[Moved]) -> str | None:
-    """The first day as the evidence has it; records of older versions have no other."""
+    """Return the first day in the evidence; records of older versions have no other."""
     return f"{moved[0].since}" if moved else None
 
 

@@ -1,4 +1,4 @@
-"""People beside the judge, as documents: what was said of a score, which exchange is worth a look, how far all agree."""
+"""Human scores as documents: the scores, the next exchange to review, and the agreement with the judge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from service.documents.score_times import ScoreTimes, known_times
 from service.documents.scores import Document, iso_time, score_by_id
 
 MAX_SKIPPED = 1000
-"""Scores that a rater can pass over at once."""
+"""Scores that a reviewer can skip at once."""
 
 
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:
-    """Everything people said of a score, newest first; `counts` marks the newest of each."""
+    """Return all human scores of a score, newest first; `counts` marks the newest of each person."""
     rows = query_rows(cursor, "human_scores", {"project": project, "score": score_id})
     return [
         {
@@ -35,7 +35,7 @@ def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str)
 
 
 def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
-    """A score's document with what a person has just said of it, which is its newest, whether or not it has landed."""
+    """Return a score's document with a new human score as its newest, whether or not it has landed."""
     said = {"humanScore": review.score, "humanComment": review.comment, "humanScoredAt": iso_time(review.occurred_at)}
     return {**document, **said}
 
@@ -43,7 +43,7 @@ def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
 def next_to_review(
     cursor: duckdb.DuckDBPyConnection, project: str, rater: str, skip: Sequence[str] = (), *, blind: bool = False
 ) -> Document | None:
-    """The exchange that is most worth a look of the rater, with its texts; None when nothing is left.
+    """Return the exchange most worth reviewing, with its texts; None if nothing is left.
 
     With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None where the exchange is not there any more.
     """
@@ -80,7 +80,7 @@ def agreement_document(
     end: datetime | None = None,
     times: ScoreTimes | None = None,
 ) -> Document:
-    """How far people and the judge agree on a project, over exchanges from `start` (inclusive) to `end` (exclusive)."""
+    """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
     asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
     rows = query_rows(cursor, "agreement_pairs", asked)
     judged = [row for row in rows if row["judge_score"] is not None]
@@ -110,7 +110,7 @@ def agreement_document(
 
 
 def estimate_document(found: Estimate) -> Document:
-    """An estimate as a document."""
+    """Return an estimate as a document."""
     values = dataclasses.asdict(found)
     bounds = {"biasLow": values.pop("bias_low"), "biasHigh": values.pop("bias_high")}
     return {**values, **bounds}

@@ -1,4 +1,4 @@
-"""Checks of a project for drift, and changes that no incident reports: absence is stated as what it is.
+"""Checks of a project for drift: the absence of incidents is stated as what it is.
 
 A check looks at projects with exchanges of late, as of a moment. No incident is good news only where a check was made, at a history that
 is as long as a whole baseline's.
@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from audit.policy.policy import Policy
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
-"""What became of checking a project.
+"""The result of checking a project.
 
 off: the policy does not have it audited; nothing: it has no scores; never: not checked yet; behind: exchanges came since the
 check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
@@ -28,20 +28,20 @@ COUNTS = (
     *("exchanges", "scores", "scored", "anomalies", "simulated", "runs"),
     *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
 )
-"""What the query `projects` counts of a project altogether."""
+"""The totals of a project in the query `projects`."""
 _RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
 _UNKNOWN = (
     *("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3"),
     *("last_exchange_at", "last_run_at", "checked_at", "check_days", "baseline_days", "check_findings"),
 )
 EMPTY_PROJECT: Row = dict.fromkeys((*COUNTS, *_RECENT), 0) | dict.fromkeys(_UNKNOWN)
-"""The row of a project of which nothing is known."""
+"""The row of an unknown project."""
 _LATE = timedelta(days=1)
-"""Exchanges of so much later a day than the check have not been looked at, and not only since midnight."""
+"""Exchanges from this long after the day of the check have not been checked, and not only since midnight."""
 
 
 def check_state(row: Row) -> CheckState:
-    """What became of checking a project, by its row of the query `projects` with `enabled`."""
+    """Return the result of checking a project, from its row of the query `projects` with `enabled`."""
     at = row["checked_at"]
     newest = row["recent_until"]
     states: tuple[tuple[CheckState, bool], ...] = (
@@ -56,7 +56,7 @@ def check_state(row: Row) -> CheckState:
 
 
 def check_words(row: Row) -> str:
-    """The same in a sentence or two."""
+    """Say the same in a sentence or two."""
     at, days = moment_words(row["checked_at"]), f"{row['check_days']} of {row['baseline_days']} days"
     words: Mapping[CheckState, str] = {
         "off": "Not checked: the policy does not have the project audited.",
@@ -71,7 +71,7 @@ def check_words(row: Row) -> str:
 
 
 def check_by_hand(row: Row) -> date | None:
-    """As of which day a project has to be checked by hand, the one after its newest score; None where it was checked, or cannot be."""
+    """Return the day to check a project by hand as of, the one after its newest score; None if checked or impossible."""
     newest: date | None = row["recent_until"]
     if check_state(row) not in {"never", "behind"} or newest is None:
         return None
@@ -79,19 +79,19 @@ def check_by_hand(row: Row) -> date | None:
 
 
 def check_rows(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str | None = None) -> Sequence[Row]:
-    """The rows of the query `projects`, of one or of all, each with whether it is `enabled`."""
+    """Return the rows of the query `projects`, of one or of all, each with whether it is `enabled`."""
     rows = query_rows(cursor, "projects", {"project": project, "as_of": now, "days": RECENT_DAYS})
     return [{**row, "enabled": policy.for_project(row["project"]).settings.enabled} for row in rows]
 
 
 def check_row(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str) -> Row:
-    """The row of one project; that of an empty one where nothing is known of it."""
+    """Return the row of one project; that of an empty one if it is unknown."""
     enabled = policy.for_project(project).settings.enabled
     return next(iter(check_rows(cursor, policy, now, project)), {"project": project, **EMPTY_PROJECT, "enabled": enabled})
 
 
 def unchecked_words(rows: Sequence[Row]) -> str:
-    """Of the projects of which there is no incident: how many were checked and quiet, and what the others are."""
+    """Say of the projects without an incident how many were checked and quiet, and what the others are."""
     if len(rows) == 1:
         return check_words(rows[0])
     quiet = sum(check_state(row) in {"quiet", "found"} for row in rows)
@@ -100,7 +100,7 @@ def unchecked_words(rows: Sequence[Row]) -> str:
 
 
 def moment_words(at: datetime | None) -> str:
-    """A moment to the minute, UTC; nothing for None."""
+    """Write a moment to the minute, UTC; nothing for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 

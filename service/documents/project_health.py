@@ -17,20 +17,20 @@ Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
 Row = Mapping[str, Any]
 UNSCORED, ANOMALOUS = 0.1, 0.05
-"""From these shares on, of the exchanges that a judge should have scored and of all, the last days are a reason to look."""
+"""The shares of unscored and of anomalous exchanges from which the last days are a warning."""
 ENOUGH = math.ceil(1 / ANOMALOUS)
-"""Exchanges of the last days, or runs, that it takes to call a project healthy: of fewer a single anomaly is too large a share."""
+"""Exchanges of the last days, or runs, needed to call a project healthy: with fewer, one anomaly is too large a share."""
 _UNCHECKED = frozenset({"off", "never", "behind"})
 
 
 def with_health(row: Row) -> dict[str, Any]:
-    """A row of the query `projects` with its `health` and the `reasons` for it."""
+    """Return a row of the query `projects` with its `health` and the `reasons` for it."""
     reasons = reasons_of(row)
     return {**row, "reasons": reasons, "health": health_of(row, reasons)}
 
 
 def reasons_of(row: Row) -> list[Reason]:
-    """Why a project is no healthier than it is, the gravest reason first; `row` is one of the query `projects`."""
+    """Return the reasons against a project's health, the gravest first; `row` is one of the query `projects`."""
     unscored, anomalous = unscored_share(row), anomalous_share(row)
     found: dict[Reason, bool] = {
         "open_incidents": bool(row["open_incidents"]),
@@ -42,7 +42,7 @@ def reasons_of(row: Row) -> list[Reason]:
 
 
 def _unknown(row: Row) -> list[Reason]:
-    """Why nothing can be said of a project of which nothing bad is known; nothing for one that is empty."""
+    """Return the reasons why a project without known faults cannot be called healthy; none for an empty one."""
     found: dict[Reason, bool] = {
         "too_few": row["recent_scores"] < ENOUGH and row["runs"] < ENOUGH,
         "unchecked": check_state(row) in _UNCHECKED,
@@ -55,7 +55,7 @@ def _has_data(row: Row) -> bool:
 
 
 def health_of(row: Row, reasons: list[Reason]) -> Health:
-    """How a project is.
+    """Return the health of a project.
 
     Critical by a critical incident, a warning for any other of its `reasons`, unknown where these only say that too little is known, empty
     where nothing has come in yet.
@@ -68,11 +68,11 @@ def health_of(row: Row, reasons: list[Reason]) -> Health:
 
 
 def unscored_share(row: Row) -> float | None:
-    """Of the last days' exchanges that a judge should have scored, the share that none did; None where none was to be."""
+    """Return the share of the last days' due exchanges that no judge scored; None if none was due."""
     wanted = row["recent_scored"] + row["recent_unscored"]
     return row["recent_unscored"] / wanted if wanted else None
 
 
 def anomalous_share(row: Row) -> float | None:
-    """The share of the last days' exchanges with an anomaly; None without one."""
+    """Return the share of the last days' exchanges with an anomaly; None without one."""
     return row["recent_anomalies"] / row["recent_scores"] if row["recent_scores"] else None

@@ -1,4 +1,4 @@
-"""Numbers as JSON says them: rounded to what they mean, so that 3.845 is not 3.8449999999999998. What is stored stays as it is.
+"""Rounding of numbers in JSON to what they mean, so that 3.845 is not 3.8449999999999998. Stored numbers stay exact.
 
 1. A score, a mean, a share: three decimals; below 0.1, four significant digits.
 2. Money, and the chance of being sampled, which people count on with: nine decimals, the billionths that costs are kept in.
@@ -15,12 +15,12 @@ DECIMALS, EXACT_DECIMALS, DIGITS = 3, 9, 4
 SMALL = 0.1
 """Below this, decimals alone would leave too little of a number."""
 WHOLE = frozenset({"parameters", "diagnosis", "finalResult", "judgeResult", "final_result", "judge_result", "result"})
-"""Fields that hold documents of their own."""
+"""Fields that hold whole documents."""
 _EXACT = re.compile(r"usd|cost|cap$|probability|spent", re.IGNORECASE)
 
 
 def rounded(value: Any, name: str = "") -> Any:
-    """The value with its numbers rounded, at every depth; `name` is the field that holds it."""
+    """Return the value with its numbers rounded, at every depth; `name` is the field that holds it."""
     if isinstance(value, float):
         return _number(value, name)
     if isinstance(value, dict):

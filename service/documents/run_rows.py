@@ -9,5 +9,5 @@ from analytics.store.store import Store
 
 
 def runs_of(store: Store, project: str | None) -> list[dict[str, Any]]:
-    """Every run of a project, or of all, as rows of the query `runs`."""
+    """Return every run of a project, or of all, as rows of the query `runs`."""
     return query_rows(store.cursor(), "runs", {"project": project})

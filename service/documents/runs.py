@@ -1,4 +1,4 @@
-"""Finished runs: their rows, their full diagnosis with evidence and graph, and the files they are exported as.
+"""Finished runs: their rows, their full diagnosis with evidence and graph, and their exported files.
 
 A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on
 request, by the same fold that made the record.
@@ -31,7 +31,7 @@ from service.workspace import Workspace
 Row = dict[str, Any]
 Document = dict[str, Any]
 _NO_TRUST = -1.0
-"""Stands for no trust score, which is a place in an order, too."""
+"""Stands for a missing trust score, which has a place in an order, too."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
 
 
@@ -42,7 +42,7 @@ def run_page(
     limit: int,
     readiness: str | None = None,
 ) -> list[Row]:
-    """Runs of a project, the one that ended last first: those before a run, given by its `last_at` and `number`, or from the newest on.
+    """Return runs of a project, the one that ended last first: those before a run (`last_at`, `number`), or the newest.
 
     Of one readiness level, or of all.
     """
@@ -52,7 +52,7 @@ def run_page(
 
 
 def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
-    """Rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run, and with `closed_at`, when it ended last.
+    """Return rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run and `closed_at`.
 
     Both are None while it has never ended; a session without events ends without becoming a run.
     """
@@ -65,7 +65,7 @@ def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which runs of a project are wanted; None is any."""
+    """The runs of a project to show; None is any."""
 
     readiness: str | None = None
     agents: Sequence[str] | None = None
@@ -77,7 +77,7 @@ class Wanted:
 def worst_runs(
     cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[int, float | None, int] | None, limit: int
 ) -> list[Row]:
-    """Runs of a project, the worst readiness first, then the lowest trust: those after a level, trust and number, or from the worst on."""
+    """Return runs of a project, worst readiness first, then lowest trust: from the worst on, or after a given place."""
     level, trust, number = after or (None, None, None)
     asked = {
         "project": project,
@@ -94,7 +94,7 @@ def worst_runs(
 
 
 def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:
-    """The row of one run of a project; None where it has none of that id."""
+    """Return the row of one run of a project; None if it has none of that id."""
     number = _RUN_ID.fullmatch(run_id)
     if number is None:
         return None
@@ -103,7 +103,7 @@ def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row
 
 
 def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
-    """Row and full diagnosis of one run of a project; None where it has none of that id."""
+    """Return row and full diagnosis of one run of a project; None if it has none of that id."""
     row = run_row(cursor, project, run_id)
     if row is None:
         return None
@@ -111,25 +111,25 @@ def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -
 
 
 def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
-    """The raw normalised events of a session, in order."""
+    """Return the raw normalised events of a session, in order."""
     rows = query_rows(cursor, "session_events", {"connection": connection, "session": session_id})
     return [raw_event(row["payload"]) for row in rows]
 
 
 def run_documents(store: Store, wanted: str, project: str | None = None) -> Iterator[tuple[Row, Document]]:
-    """Row and full diagnosis of the runs whose session id or run id is `wanted`."""
+    """Yield row and full diagnosis of the runs whose session id or run id is `wanted`."""
     for row in runs_of(store, project):
         if wanted in (row["session_id"], row["run_id"]):
             yield row, _diagnosed(row, events_of(store.cursor(), row["connection"], row["session_id"]))
 
 
 def _diagnosed(row: Row, events: Sequence[Document]) -> Document:
-    """The whole diagnosis of a run, by the thresholds that it was made with."""
+    """Return the whole diagnosis of a run, by the thresholds that it was made with."""
     return diagnose_events(row["session_id"], events, recorded_profile(row["threshold_profile"], row["threshold_changes"]))
 
 
 def export_runs(store: Store, folder: Path, project: str | None) -> int:
-    """Write every run as three files; answers how many runs.
+    """Write every run as three files; return the number of runs.
 
     The runs of one project go to FOLDER/runs, those of several to FOLDER/<project>/runs. InputError when the folder cannot be
     written to.
@@ -147,7 +147,7 @@ def export_runs(store: Store, folder: Path, project: str | None) -> int:
 
 
 def _refuse_other_project(root: Path, row: Row) -> None:
-    """InputError when the folder holds a run of the same number of another project: it would be overwritten."""
+    """InputError if the folder holds another project's run of the same number, which would be overwritten."""
     path = root / f"{row['run_id']}.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("project") != row["project"]:
         raise InputError(f"{path}: is a run of another project", hint="Export each project to a folder of its own.")
@@ -179,7 +179,7 @@ def _write(path: Path, document: Document) -> None:
 
 
 def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row]:
-    """Wrap quality of the newest sessions, those of projects that switch it off left out."""
+    """Return the wrap quality of the newest sessions, without projects that switch it off."""
     return wrap_page(workspace.store.cursor(), workspace.policy, project, limit)
 
 
@@ -190,7 +190,7 @@ def wrap_page(
     limit: int,
     after: tuple[datetime, str] | None = None,
 ) -> list[Row]:
-    """The same, after a session: the time of its last exchange, and its connection and id with a slash between."""
+    """Return the same, after a session: the time of its last exchange, and its connection and id with a slash between."""
     at, identity = after or (None, None)
     values = {"project": project, "limit": limit, "after_at": at, "after_id": identity}
     return [

@@ -1,4 +1,4 @@
-"""Times of the exchanges whose scores people have looked at: learnt once, and kept.
+"""Times of the exchanges whose scores people have opened: read once, and kept.
 
 An id says nothing of where a score lies among millions, its time does; and the time of an exchange never changes. So what a page
 remembers of a few hundred scores spares it reading the ids of all.
@@ -21,7 +21,7 @@ class ScoreTimes:
         self._known: dict[tuple[str, str], datetime] = {}
 
     def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str) -> list[datetime]:
-        """When the exchanges of a project were that people have scored, each time once."""
+        """Return the times of a project's exchanges that people have scored, each once."""
         scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project})]
         unknown = [one for one in scored if (project, one) not in self._known]
         if unknown:
@@ -31,7 +31,7 @@ class ScoreTimes:
         return sorted({at for at in found if at is not None})
 
     def time_of(self, project: str, score_id: str) -> datetime | None:
-        """When the exchange of a score was; None where that was not learnt."""
+        """Return the time of a score's exchange; None if it is not known yet."""
         return self._known.get((project, score_id))
 
     def learn(self, project: str, score_id: str, at: datetime) -> None:
@@ -40,5 +40,5 @@ class ScoreTimes:
 
 
 def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
-    """The times for a query that takes them; None, which such a query reads as not known, where none is remembered."""
+    """Return the times for a query that takes them; None, which such a query reads as unknown, if there are none."""
     return None if times is None else times.of_people(cursor, project)

@@ -1,4 +1,4 @@
-"""The JSON documents that scores and projects are answered with: camelCase, times in ISO 8601 UTC with a Z, null where nothing is known."""
+"""The JSON documents of scores and projects: camelCase, times in ISO 8601 UTC with a Z, null for unknown values."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which scores of a project are wanted."""
+    """The scores of a project to show."""
 
     start: datetime | None = None
     """Only exchanges at or after this time."""
     end: datetime | None = None
     """Only exchanges before this time."""
     since: datetime | None = None
-    """Only what was scored, or scored again, at or after this time."""
+    """Only exchanges scored, or scored again, at or after this time."""
     session: str | None = None
     anomalies: bool = False
     """Only those with an anomaly."""
     limit: int = 100
     after: tuple[datetime, str, int] | None = None
-    """Where a page before ended: the exchange's time, the score's id, the turn (-1 where there is none)."""
+    """The end of the last page: the exchange's time, the score's id, the turn (-1 if there is none)."""
 
 
 def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted) -> list[Document]:
-    """The current scores of a project as documents, newest exchange first, of one moment the later turn."""
+    """Return the current scores of a project, newest exchange first, at one moment the later turn first."""
     at, identity, turn = wanted.after or (None, None, None)
     values = {
         "project": project,
@@ -53,19 +53,19 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Want
 
 
 def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Document | None:
-    """The document of one score of a project; None when the project has none of that id. With the time of the exchange it is quick."""
+    """Return one score of a project; None if it has none of that id. The exchange's time makes it fast."""
     rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})
     return score_document(rows[0]) if rows else None
 
 
 def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> Document:
-    """The document that says where a project stands; all zeros for one that nothing is known of."""
+    """Return the state of a project; all zeros for an unknown one."""
     rows = query_rows(cursor, "project_summary", {"project": project})
     return summary_document(project, rows[0] if rows else {}, baseline)
 
 
 def score_document(row: Row) -> Document:
-    """The document of a row of the queries `project_scores` and `score_by_id`: what one exchange scored."""
+    """Return the document of a row of the queries `project_scores` and `score_by_id`: one exchange's scores."""
     return {
         "id": row["score_id"],
         "exchangeId": row["exchange_id"],
@@ -104,7 +104,7 @@ def score_document(row: Row) -> Document:
 
 
 def _beyond(row: Row) -> Document:
-    """What a webhook of old does not know of: who was asked for what, and why a tier is in its state."""
+    """Return the fields that earlier webhooks lack: what was asked, and the reason of each tier's state."""
     return {
         "connection": row["connection"],
         "agent": row["agent"],
@@ -125,7 +125,7 @@ def _beyond(row: Row) -> Document:
 
 
 def summary_document(project: str, row: Row, baseline: Document | None) -> Document:
-    """The document of a row of the query `project_summary`, which may be empty, with the project's baseline if it has one."""
+    """Return the document of a row of the query `project_summary`, which may be empty, with the project's baseline."""
     return {
         "project": project,
         "exchanges": {
@@ -155,11 +155,11 @@ def summary_document(project: str, row: Row, baseline: Document | None) -> Docum
 
 
 def iso_time(moment: datetime | None) -> str | None:
-    """The time in ISO 8601, UTC, with a Z; microseconds where there are any. None stays None."""
+    """Return the time in ISO 8601, UTC, with a Z; microseconds if there are any. None stays None."""
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _reasoning(dimensions: Sequence[Row]) -> str | None:
-    """What the judge said, a dimension on a line; None where it said nothing."""
+    """Return the judge's comments, one dimension per line; None if there are none."""
     lines = [f"{one['dimension']}: {one['reasoning']}" for one in dimensions if one["reasoning"]]
     return "\n".join(lines) or None

@@ -1,4 +1,4 @@
-"""Score against cost as a picture: a point for each model and case, so that what is good and cheap stands at the upper left."""
+"""Score against cost as a picture: a point per model and case, with good and cheap ones at the upper left."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 SUFFIX = ".png"
 LABELLED = 20
-"""Points that are labelled with their case where there is room; else they carry its number, and the cases are listed."""
+"""Points that are labelled with their case if there is room; else they carry its number, and the cases are listed."""
 LISTED = 25
 """Models and cases that are listed together; of more the lists would be longer than the picture is high."""
 _SIZE, _DPI = (9.0, 6.0), 150
-"""Inches, and points an inch."""
+"""Inches, and points per inch."""
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c564b", "#4d4d4d")
-"""Told apart by people who see red and green alike (Okabe and Ito)."""
+"""Distinguishable for people who see red and green alike (Okabe and Ito)."""
 _SHAPES = "osD^vP*X"
 _NAME = 32
 """Characters of a name."""
 _BESIDE = {"bbox_to_anchor": (1.0, 0.0, 0.0, 1.0), "fontsize": 9, "frameon": False, "handletextpad": 0.1}
-"""Where legends stand, and how they look."""
+"""Position and style of legends."""
 _WIDE = 50.0
 """From this ratio of the largest cost to the smallest on, costs are shown on a logarithmic axis."""
 _OFFSETS = [
     (x, y) for reach in (1, 2, 3) for x, y in ((8, 0), (8, 9 * reach), (8, -9 * reach), (-8, 9 * reach), (-8, -9 * reach))
 ]
-"""Where a label may stand, in points from its own; the first place that is free is taken."""
+"""Positions of a label, in points from its own; the first free one is used."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a model came to on a case, over all runs that have both a score and a known cost."""
+    """The result of a model on a case, over all runs with both a score and a known cost."""
 
     series: str
-    """The model, and its judge run where there are several."""
+    """The model, and its judge run if there are several."""
     case_id: str
     score: float
     cost_usd: float
@@ -61,7 +61,7 @@ class Point:
 
 
 def require_charts(path: Path) -> None:
-    """SettingsError when no picture can be drawn: the library is missing, or the file's name does not end as a PNG's does."""
+    """SettingsError if no picture can be drawn: the library is missing, or the file is not named as a PNG."""
     if path.suffix.lower() != SUFFIX:
         raise SettingsError(f"--chart {path}: a chart is a PNG", hint="Give a name that ends in .png.")
     if importlib.util.find_spec("matplotlib") is None:
@@ -80,7 +80,7 @@ def write_chart(report: Report, path: Path) -> None:
 
 
 def points_of(report: Report) -> list[Point]:
-    """The points of the chart, by series and case."""
+    """Return the points of the chart, by series and case."""
     found: dict[tuple[str, str], list[EvaluationRow]] = defaultdict(list)
     several = len({row.judge_run_id for row in report.evaluations}) > 1
     for row in report.evaluations:
@@ -100,7 +100,7 @@ def points_of(report: Report) -> list[Point]:
 
 
 def drawn(report: Report) -> Figure:
-    """The chart. It looks the same whatever a user has configured for matplotlib."""
+    """Draw the chart. It looks the same whatever a user has configured for matplotlib."""
     import matplotlib as mpl  # noqa: PLC0415 - most commands draw nothing, and it takes a second to load
     from matplotlib.figure import Figure  # noqa: PLC0415 - the same
 
@@ -124,7 +124,7 @@ def _write_below(figure: Figure, caption: str) -> None:
 
 
 def _plot(axes: Axes, points: Sequence[Point]) -> None:
-    """The points, and the models in a legend."""
+    """Draw the points, and the models in a legend."""
     series = sorted({point.series for point in points})
     for place, name in enumerate(series):
         of_series = [point for point in points if point.series == name]
@@ -143,7 +143,7 @@ def _plot(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _name_cases(figure: Figure, axes: Axes, points: Sequence[Point]) -> bool:
-    """Write its case beside each point; where there is no room for all, its number, and list the cases. False: there are too many."""
+    """Write its case beside each point; without room, its number, and list the cases. False: there are too many."""
     if len(points) <= LABELLED:
         labels = [_label(axes, point, plain(point.case_id, _NAME) + _runs(point)) for point in points]
         figure.draw_without_rendering()
@@ -172,13 +172,13 @@ def _name_cases(figure: Figure, axes: Axes, points: Sequence[Point]) -> bool:
 
 
 def _listed(points: Sequence[Point]) -> list[str]:
-    """The cases, in the order of their numbers; none where they are too many to be listed."""
+    """Return the cases in the order of their numbers; none if they are too many to list."""
     cases = sorted({point.case_id for point in points})
     return cases if len(cases) + len({point.series for point in points}) <= LISTED else []
 
 
 def _label(axes: Axes, point: Point, text: str) -> Annotation:
-    """A text that stands on its point as yet."""
+    """Place a text on its point for now."""
     place = (point.cost_usd, point.score)
     return axes.annotate(text, place, xytext=(0, 0), textcoords="offset points", fontsize=8.5, parse_math=False)
 
@@ -188,13 +188,13 @@ def _runs(point: Point) -> str:
 
 
 def _as_written(legend: Legend) -> None:
-    """Have names read as they are written, not as formulas."""
+    """Show names as they are written, not as formulas."""
     for text in legend.get_texts():
         text.set_parse_math(parse_math=False)
 
 
 def _measure(axes: Axes, points: Sequence[Point]) -> None:
-    """The axes: the whole scale of scores, and costs from zero on unless they differ too much for that."""
+    """Set the axes: the whole scale of scores, and costs from zero unless they differ too much."""
     axes.set_ylim(-0.3, HIGHEST + 0.3)
     axes.set_ylabel(f"final score, 0 to {HIGHEST:g}")
     costs = [point.cost_usd for point in points]
@@ -214,7 +214,7 @@ def _measure(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _caption(report: Report, points: Sequence[Point]) -> str:
-    """What the picture is of, and what is not in it."""
+    """Say what the picture shows, and what it leaves out."""
     scored = [row for row in report.evaluations if row.score is not None]
     unknown = sum(row.total_cost_usd is None for row in scored)
     parts = [f"{counted(len(report.evaluations), 'evaluation')}; a point is the mean of a model's runs on a case."]
@@ -228,7 +228,7 @@ def _caption(report: Report, points: Sequence[Point]) -> str:
 
 
 def _spread_out(axes: Axes, labels: Sequence[Annotation]) -> bool:
-    """Move each label to a place where it hides no other and no point; whether there was one for each."""
+    """Move each label to a place where it hides no other and no point; return whether there was one for each."""
     whole = axes.get_window_extent()
     taken: list[Bbox] = [_around(axes, label) for label in labels]
     for label in labels:
@@ -245,7 +245,7 @@ def _spread_out(axes: Axes, labels: Sequence[Annotation]) -> bool:
 
 
 def _around(axes: Axes, label: Annotation) -> Bbox:
-    """The room that a label's point takes, in pixels."""
+    """Return the room of a label's point, in pixels."""
     from matplotlib.transforms import Bbox  # noqa: PLC0415 - as where the chart is drawn
 
     x, y = axes.transData.transform(label.xy)

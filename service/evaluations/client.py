@@ -1,4 +1,4 @@
-"""Evaluations by a server: asked for over HTTP, waited for, and read back as if they had been made here.
+"""Evaluations by a server: requested over HTTP, awaited, and read back as if they had been made here.
 
 1. Asking twice asks no judge twice: a call whose answer was lost is made again.
 2. The server does the work. A caller that stops waiting loses nothing; asked for again, it is found.
@@ -34,9 +34,9 @@ from streams.evaluations.preparing import Prepared
 from streams.evaluations.selecting import Wanted
 
 TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
-"""Where the operator's token is taken from; on a command line others could read it."""
+"""The variable with the operator's token; on a command line others could read it."""
 QUIET = 1800.0
-"""Seconds without any new evaluation after which waiting is given up."""
+"""Seconds without a new evaluation after which waiting ends."""
 _CALL_SECONDS = 600.0
 """Preparing hundreds of evaluations takes a while."""
 _CONNECT_SECONDS = 10.0
@@ -44,7 +44,7 @@ _ATTEMPTS = 6
 _LATER = frozenset({408, 429, 503})
 """Statuses after which the same call may be made again."""
 _LOOKS = (0.2, 2.0)
-"""Seconds between two looks at an evaluation: at first, and at most."""
+"""Seconds between checks of an evaluation: at first, and at most."""
 _NAMED = 5
 _SAFE_WAYS = (
     "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
@@ -58,12 +58,12 @@ _HINTS = {
 
 
 class ServerError(DriftlineError):
-    """The server did not do what it was asked for."""
+    """The server failed to do what was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What sessions are held against, and which."""
+    """The cases, judges and sessions of an evaluation."""
 
     cases: Sequence[Case]
     profile: LoadedProfile
@@ -73,7 +73,7 @@ class Terms:
 
 
 class EvaluationClient:
-    """Calls a server; to be closed. SettingsError for an address that is none, and for one that the token may not go to.
+    """Calls a server; to be closed. SettingsError for an invalid address, or one that the token may not go to.
 
     `insecure`: it may go to another machine over http:// as well, where everybody on the way can read it.
     """
@@ -105,17 +105,17 @@ class EvaluationClient:
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def estimate(self, terms: Terms) -> Prepared:
-        """What it would take, with nothing but the numbers: nobody is asked."""
+        """Estimate the cost; no judge is asked."""
         answer = self._post(terms, dry_run=True)
         known = {field.name: answer["estimate"].get(to_camel(field.name)) or 0 for field in fields(Estimate)}
         return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
 
     def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
-        """Have them made, and answer them in the server's order. InputError for those that came to nothing."""
+        """Have evaluations made, and return them in the server's order. InputError for failed ones."""
         asked = self._post(terms, dry_run=False)["evaluations"]
         calls: Counter[str] = Counter()
         made: list[Evaluated] = []
@@ -142,7 +142,7 @@ class EvaluationClient:
         return made
 
     def _awaited(self, one: Mapping[str, Any]) -> Any:
-        """The document of an evaluation as soon as the attempt that was asked for is answered."""
+        """Return the document of an evaluation when the requested attempt is answered."""
         path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
         pause, most = _LOOKS
         ends_at = self._clock() + self._quiet
@@ -162,7 +162,7 @@ class EvaluationClient:
         return self._call("POST", EVALUATIONS, _body(terms, dry_run=dry_run))
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Make a call, again where it may be; ServerError with the server's words."""
+        """Make a call, again if allowed; ServerError with the server's words."""
         request = f"{self._client.base_url}: {method} {path}"
         again = Retrying(
             retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
@@ -182,7 +182,7 @@ class EvaluationClient:
 
 
 def token_of_environment() -> str:
-    """The token; SettingsError where there is none."""
+    """Return the token; SettingsError if there is none."""
     token = os.environ.get(TOKEN, "").strip()
     if not token or not token.isascii() or not token.isprintable():
         raise SettingsError(
@@ -193,7 +193,7 @@ def token_of_environment() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Tell whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -232,13 +232,13 @@ def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _answered(document: Mapping[str, Any]) -> int:
-    """The newest attempt that was answered, finished or failed; -1 where none was."""
+    """Return the newest answered attempt, finished or failed; -1 if there is none."""
     found, failed = document["evaluation"], document.get("failedAttempt")
     return max(-1 if found is None else found["revision"], -1 if failed is None else failed)
 
 
 def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
-    """The evaluation, numbered as it was asked for."""
+    """Return the evaluation, numbered as requested."""
     found = evaluation_of(document["evaluation"])
     late = [LATER_ATTEMPT_FAILED] if found.revision < one["attempt"] else []
     evaluation = msgspec.structs.replace(found, repetition=one["repetition"], warnings=(*found.warnings, *late))
@@ -253,7 +253,7 @@ def _json(answer: httpx2.Response) -> Any:
 
 
 def _words(answer: httpx2.Response) -> str:
-    """What the server says is wrong: its own words, where it has any."""
+    """Return the server's own words about the error, if it has any."""
     try:
         said = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
     except (msgspec.DecodeError, msgspec.ValidationError):

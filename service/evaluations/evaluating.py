@@ -1,4 +1,4 @@
-"""Evaluating in this process: the judges that the plans ask for, the engine, and what came of it.
+"""Evaluating in this process: the judges of the plans, the engine, and the results.
 
 1. Nothing is written before it is known who judges.
 2. Batches are asked before the requests are published: a request whose batch is under way would be judged, call by call, by whatever
@@ -45,29 +45,29 @@ from streams.stop_signals import handled_in_loop
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""
 _LOOK = 0.2
-"""Seconds between two looks at how it goes."""
+"""Seconds between checks of the progress."""
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How evaluations get on."""
+    """The progress of evaluations."""
 
     done: int
     total: int
     calls: Mapping[str, int]
-    """Questions that the judge was asked, by what came of them."""
+    """Questions to the judge, by outcome."""
     spent_usd: float
-    """What they have cost, as far as prices are known."""
+    """Their cost, as far as prices are known."""
 
     @property
     def answered(self) -> int:
-        """Questions that were answered."""
+        """Count the answered questions."""
         return self.calls.get(ANSWERED, 0)
 
     @property
     def failed(self) -> int:
-        """Questions that were not."""
+        """Count the failed ones."""
         return sum(self.calls.values()) - self.answered
 
 
@@ -75,13 +75,13 @@ Report = Callable[[Progress], None]
 
 
 def catch_up(workspace: Workspace) -> None:
-    """Let intake and diagnosis read what is there, so that sessions are complete; no request for an evaluation is touched."""
+    """Let intake and diagnosis read the present records, so that sessions are complete; evaluation requests stay untouched."""
     runner = embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
     LogWriter(workspace.store, runner, workspace.policy).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
-    """Make the evaluations that are asked for; answers them and the reused ones, in the order of `prepared`.
+    """Make the requested evaluations; return them and the reused ones, in the order of `prepared`.
 
     SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
     database gives up; InputError for requests that came to nothing.
@@ -91,7 +91,7 @@ def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, repor
 
 
 def journal_of(database: Path) -> Path:
-    """Where the batches are remembered that evaluations of a database wait for."""
+    """Return the journal of the batches that evaluations of a database wait for."""
     return database.with_name(f"{database.name}.evaluation-batches")
 
 
@@ -111,7 +111,7 @@ class _Evaluating:
         self._reach = Reach(settings.judge_concurrency)
 
     async def run(self) -> list[Evaluated]:
-        """Judge, and answer what came of it."""
+        """Judge, and return the results."""
         with handled_in_loop(_asks_to_stop(self._stopping)):
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
             expected = self._prepared.estimate
@@ -128,7 +128,7 @@ class _Evaluating:
         return _made(self._workspace, self._asked)
 
     async def _ask_in_batches(self) -> None:
-        """Have the questions of batch judges answered. StoppedError when the process is to stop: what is not answered is cancelled."""
+        """Have the questions of batch judges answered. StoppedError on a stop: open ones are cancelled."""
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
@@ -145,7 +145,7 @@ class _Evaluating:
             await judge.aclose()
 
     async def _judge(self, opened: OpenedJudge) -> None:
-        """Publish the requests and wait until the stage has judged everything that is there. StoppedError when the process is to stop."""
+        """Publish the requests and wait until the stage has judged them. StoppedError on a stop."""
         workspace = self._workspace
         engine = Engine(
             workspace.store,
@@ -170,7 +170,7 @@ class _Evaluating:
         await engine.drained()
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
-        """Wait for the work, telling how it gets on. When the process is to stop: have the work end, or StoppedError where it cannot."""
+        """Wait for the work and report its progress. On a stop, end the work, or StoppedError if it cannot be ended."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
@@ -189,7 +189,7 @@ class _Evaluating:
             await asyncio.gather(working, stopping, return_exceptions=True)
 
     def _tell(self, engine: Engine | None) -> None:
-        """Tell how it gets on, where that is news. JudgeOutOfReachError when there is no use in going on."""
+        """Report progress. JudgeOutOfReachError if there is no use in going on."""
         waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
         if engine is not None:
             state = engine.state()
@@ -205,7 +205,7 @@ class _Evaluating:
 
 
 def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
-    """What came of the requests, or an earlier finished evaluation where they failed. InputError for those of which nothing did."""
+    """Return the results of the requests, or an earlier finished evaluation if they failed. InputError if there is neither."""
     ids = {"evaluations": [one.evaluation_id for one in asked]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
@@ -228,13 +228,13 @@ def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Eval
 
 
 def _numbered(found: Evaluation, asked: EvaluationRequest) -> Evaluation:
-    """The evaluation, numbered as it was asked for; with a warning where what was asked for failed, and it is an earlier one."""
+    """Return the evaluation, numbered as requested; with a warning if the request failed and it is an earlier one."""
     late = [LATER_ATTEMPT_FAILED] if found.revision < asked.attempt else []
     return msgspec.structs.replace(found, repetition=asked.repetition, warnings=(*found.warnings, *late))
 
 
 def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
-    """What a signal does: the first one sets the event, the second one ends the process at once."""
+    """Handle a signal: the first one sets the event, the second one ends the process at once."""
 
     def ask(_: signal.Signals) -> None:
         if stopping.is_set():

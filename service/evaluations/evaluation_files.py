@@ -1,4 +1,4 @@
-"""Evaluations as files: DIR/JUDGE_RUN/MODEL/CASE, and in it for each repetition the summary, the prompts and the results as JSON."""
+"""Evaluations as files: DIR/JUDGE_RUN/MODEL/CASE with summary, prompts and results as JSON for each repetition."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ RAW = "raw_outputs"
 
 
 class Written(NamedTuple):
-    """Where an evaluation was written to."""
+    """The files of an evaluation."""
 
     folder: Path
     number: int
-    """What the names of its files end in: the repetition, or the number that the run has there already."""
+    """The suffix of its files: the repetition, or the number that the run has there already."""
 
     @property
     def summary(self) -> Path:
-        """The file to begin with."""
+        """Return the file to read first."""
         return self.folder / f"evaluation_result_summary_{self.number}.md"
 
 
@@ -55,13 +55,13 @@ def write_files(folder: Path, evaluated: Iterable[Evaluated]) -> list[Written]:
 
 
 def readable_json(document: BaseModel) -> str:
-    r"""The document as JSON to be read by people, too: indented, with what is invisible or moves a terminal's cursor as `\uXXXX`."""
+    r"""Return the document as indented JSON; invisible and terminal control characters become `\uXXXX`."""
     lines = json.dumps(document.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False).split("\n")
     return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _files(place: Path, one: Evaluated, row: EvaluationRow, number: int) -> Iterator[tuple[Path, bytes]]:
-    """Every file of an evaluation; what says that there is a result comes last."""
+    """Yield every file of an evaluation; the one that marks a result comes last."""
     texts: Mapping[Path, str] = {
         place / f"judge_{number}.prompt.debug.md": _prompts(one, row),
         place / RAW / f"judge_{number}.prompt.user.json": one.user_prompt,
@@ -74,7 +74,7 @@ def _files(place: Path, one: Evaluated, row: EvaluationRow, number: int) -> Iter
 
 
 def _prompts(one: Evaluated, row: EvaluationRow) -> str:
-    """Both prompts as they were sent."""
+    """Return both prompts as they were sent."""
     return (
         "# What the judge was sent\n\n"
         f"- **Case:** {inline(row.case_id)}\n"
@@ -88,7 +88,7 @@ def _prompts(one: Evaluated, row: EvaluationRow) -> str:
 
 
 class _Numbers:
-    """Which run has which number in a folder. Files that cannot be read belong to no session."""
+    """The numbers of runs in a folder. Files that cannot be read belong to no session."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -96,7 +96,7 @@ class _Numbers:
         self._given: set[int] = set()
 
     def of(self, row: EvaluationRow) -> int:
-        """The number that the run has already; else its repetition, or the next one that is free. Each is given once."""
+        """Return the run's number: the one that it has, else its repetition, else the next free one. Each is given once."""
         if self._runs is None:
             self._runs = _runs_in(self._place)
         there = (number for number, run in self._runs.items() if run == row.run and number not in self._given)
@@ -108,7 +108,7 @@ class _Numbers:
 
 
 def _runs_in(place: Path) -> dict[int, str]:
-    """The sessions whose results are in a folder, by the number of their files; files that cannot be read belong to none."""
+    """Return the sessions of the results in a folder, by the number of their files; unreadable files belong to none."""
     found = {}
     for path in place.joinpath(RAW).glob("final_result_*.json"):
         number = path.stem.removeprefix("final_result_")

@@ -1,4 +1,4 @@
-"""The gate for builds: which runs are below what is asked for, and why."""
+"""The gate for builds: runs below the required level, with the reasons."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError
 
 READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime")
-"""Readiness levels a gate can ask for, lowest first. A run without evidence has none of them."""
+"""Readiness levels a gate can require, lowest first. A run without evidence has none of them."""
 
 Verdict = dict[str, Any]
 
 
 def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts that have a reason to fail."""
+    """Return the verdicts that have a reason to fail."""
     return [verdict for verdict in verdicts if verdict["reasons"]]
 
 
 def never_fails(name: str, least: int) -> str:
-    """That a gate on trust, called `name`, never fails a run because `least` is no more than every run reaches; and what does."""
+    """Say that a gate on trust, called `name`, never fails a run because every run reaches `least`; and what does."""
     return (
         f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run was. "
         f"Ask for more than {LOWEST_TRUST}, or gate on readiness."
@@ -30,25 +30,25 @@ def never_fails(name: str, least: int) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a run must reach: a readiness level, and a trust score from 0 to 100."""
+    """The requirements for a run: a readiness level, and a trust score from 0 to 100."""
 
     min_trust: int
     min_readiness: str
 
     @classmethod
     def of(cls, min_trust: int, min_readiness: str) -> Gate:
-        """A gate; SettingsError when the level is none."""
+        """Return a gate; SettingsError if the level is unknown."""
         if min_readiness not in READINESS:
             raise SettingsError(f"--min-readiness: {min_readiness!r} is no level", hint=f"Levels: {', '.join(READINESS)}.")
         return cls(min_trust, min_readiness)
 
     @property
     def warnings(self) -> list[str]:
-        """What it asks for and can never fail a run by, each in a sentence; empty where it can."""
+        """Return a sentence for each requirement that can never fail a run."""
         return [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
 
     def judge(self, run: Mapping[str, Any]) -> Verdict:
-        """The run's session, level and trust, and every reason why it fails."""
+        """Return the run's session, level and trust, and every reason why it fails."""
         trust, level = run["trust_score"], run["readiness_level"]
         reasons = []
         if trust is None or level not in READINESS:
@@ -61,7 +61,7 @@ class Gate:
         return {"session_id": run["session_id"], "readiness_level": level, "trust_score": trust, "reasons": reasons}
 
     def verdicts(self, runs: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
-        """A verdict for each run, or for those of the named sessions; InputError when one of these has none."""
+        """Return a verdict for each run, or for the named sessions; InputError if one of these has none."""
         wanted = set(sessions or ())
         for run in runs:
             if not sessions or run["session_id"] in sessions:

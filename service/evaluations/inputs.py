@@ -15,11 +15,11 @@ from service.evaluations.gate import never_fails
 from service.imports.input_files import files_below
 
 CASE_FILES = ("*.yaml", "*.yml")
-"""What a folder of cases holds."""
+"""File names of cases in a folder."""
 
 
 def load_cases(paths: Sequence[Path]) -> list[Case]:
-    """The cases of files, and of the folders among them in the order of names; InputError where two have one id or there is none."""
+    """Load cases from files and folders in the order of names; InputError if two have one id or there is none."""
     files = [file for path in paths for file in (files_below(path, CASE_FILES) if path.is_dir() else [path])]
     found: dict[str, Path] = {}
     cases = []
@@ -36,7 +36,7 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
 
 
 def warnings_of(cases: Sequence[Case]) -> list[str]:
-    """The checks of cases that no run can fail, each in a sentence."""
+    """Return a sentence for each check of the cases that no run can fail."""
     return [
         f"case {case.case_id}: {never_fails('trust_at_least', check.trust)}"
         for case in cases
@@ -46,7 +46,7 @@ def warnings_of(cases: Sequence[Case]) -> list[str]:
 
 
 def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
-    """The judge runs that are asked for; SettingsError naming those that the profile has."""
+    """Return the requested judge runs; SettingsError naming those of the profile."""
     every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
     for name in judge_runs or ():
         if name not in every:

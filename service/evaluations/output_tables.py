@@ -14,16 +14,16 @@ from audit.evaluation.results.report import EvaluationRow, ModelSummary, Report
 from service.cli.terminal import bar, counted, plain, table
 
 UNKNOWN = "\u2013"
-"""Stands for an unknown value."""
+"""Shown for an unknown value."""
 SIMULATED_NOTE = "Simulated judge: it rates by simple rules, not by understanding."
 _GAP = 3
-"""Columns that a table has between two of its own."""
+"""Columns between two columns of a table."""
 _LEAST = 14
-"""Columns that a name must have left; below, the table is shown in two parts."""
+"""Columns that a name needs; below, the table is shown in two parts."""
 _NAMED = 5
 """Attempts to sway the judge that are shown."""
 _REASONS = 3
-"""Reasons why answers do not count that are shown, the most frequent first."""
+"""Reasons for invalid answers that are shown, the most frequent first."""
 _SMALLEST = 0.0001
 """The smallest cost that is shown in figures."""
 
@@ -32,14 +32,14 @@ Columns = dict[str, Callable[[EvaluationRow], Cell]]
 
 
 def usd(cost: float | None) -> str:
-    """A cost; one that is not zero never looks like nothing."""
+    """Write a cost; one that is not zero never looks like zero."""
     if cost is None:
         return UNKNOWN
     return f"<${_SMALLEST}" if 0 < cost < _SMALLEST else f"${cost:.4f}"
 
 
 def model_name(model: str | None) -> str:
-    """The model of an agent, as it is shown."""
+    """Return the model of an agent as it is shown."""
     return plain(model) if model is not None else UNKNOWN
 
 
@@ -70,7 +70,7 @@ _LEFT = (*_NAMES, "EVAL")
 
 
 def evaluation_view(report: Report, width: int) -> RenderableType:
-    """The whole report for a terminal of so many columns."""
+    """Show the whole report for a terminal of that many columns."""
     parts: list[RenderableType] = [Text(SIMULATED_NOTE, style="yellow"), ""] if report.simulated else []
     for judge_run_id, rows in groupby(report.evaluations, key=lambda row: row.judge_run_id):
         of_run = list(rows)
@@ -83,7 +83,7 @@ def evaluation_view(report: Report, width: int) -> RenderableType:
 
 
 def in_words(report: Report) -> str:
-    """How many there are, what was paid for them now, and whether they are good enough."""
+    """Say how many there are, what was paid for them now, and whether they pass."""
     parts = [f"{counted(report.executed, 'evaluation')} made", f"{report.reused} reused"]
     if report.executed:
         parts[0] += ", at a cost that is not known" if report.spent_usd is None else f" for {report.spent_usd:.4f} USD"
@@ -105,7 +105,7 @@ def _whose(summary: ModelSummary, report: Report) -> str:
 
 
 def _rows_tables(rows: Sequence[EvaluationRow], width: int) -> Iterator[RenderableType]:
-    """The evaluations of a judge run: one table where there is room for it, else two, whose lines have numbers in common."""
+    """Show the evaluations of a judge run: one table if there is room for it, else two whose lines share numbers."""
     values = _VERDICT | _TAKEN | _WARNINGS
     room = width - sum(_widest(name, values[name], rows) + _GAP for name in values) - _GAP * (len(_NAMES) - 1)
     natural = {name: _widest(name, make, rows) for name, make in _NAMES.items()}
@@ -126,7 +126,7 @@ def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, 
 
 
 def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
-    """The room, shared out: sessions that need less than an equal share leave the rest to the others. At least four columns each."""
+    """Share out the room: sessions that need less than an equal share leave the rest to others. At least four columns each."""
     rooms: dict[str, int] = {}
     for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda one: one[1]), strict=True):
         rooms[name] = max(4, min(need, (room - sum(rooms.values())) // left))
@@ -134,7 +134,7 @@ def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
 
 
 def _cut(cell: Cell, room: int | None) -> Cell:
-    """The cell, its middle left out where it needs more room: names begin alike and end alike."""
+    """Return the cell, shortened in the middle if it needs more room: names begin alike and end alike."""
     if room is None or isinstance(cell, Text) or len(cell) <= room:
         return cell
     tail = (room - 1) // 2
@@ -146,7 +146,7 @@ def _widest(name: str, make: Callable[[EvaluationRow], Cell], rows: Sequence[Eva
 
 
 def _summary_tables(models: Sequence[ModelSummary], width: int) -> Iterator[RenderableType]:
-    """What the evaluations of each model come to, in one table or two."""
+    """Show the results of each model, in one table or two."""
     several = len({one.judge_run_id for one in models}) > 1
     names = [[model_name(one.model), *([plain(one.judge_run_id)] if several else [])] for one in models]
     headers = ["MODEL", *(["JUDGE_RUN"] if several else [])]
@@ -178,7 +178,7 @@ def _cost_cells(summary: ModelSummary) -> list[str]:
 
 
 def _bars(summary: ModelSummary) -> Iterator[Text]:
-    """A bar for each dimension: the mean of its final scores, and over how many evaluations where some have none."""
+    """Show a bar per dimension: the mean of its final scores, and the number of evaluations if some have none."""
     longest = max(map(len, DIMENSIONS))
     for dimension in DIMENSIONS:
         found = summary.dimensions[dimension]
@@ -191,7 +191,7 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
 
 
 def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
-    """Why answers of the judge do not count, and how many."""
+    """Say why answers of the judge are not valid, and how many."""
     iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
     found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
     for reason, count in found.most_common(_REASONS):
@@ -203,7 +203,7 @@ def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
 
 
 def _swayed(rows: Sequence[EvaluationRow]) -> Iterator[str]:
-    """The runs that tried to sway the judge."""
+    """Name the runs that tried to sway the judge."""
     found = [
         f"Attempt to sway the judge in {plain(row.run, 64)}: {plain(one, 160)}" for row in rows for one in row.anomaly_reasons
     ]

@@ -14,7 +14,7 @@ NOT_AVAILABLE = "n/a"
 UNKNOWN = "not known"
 NOT_ASKED = "not asked"
 _FOUND = 500
-"""Characters of what a check found and of why an iteration does not count."""
+"""Characters of a check's finding and of the reason for an invalid iteration."""
 _MADE_OF = {
     "judge": "the judge's score alone",
     "deterministic": "the checks alone",
@@ -32,7 +32,7 @@ _HOW_TO_READ = (
 
 
 def summary_markdown(row: EvaluationRow, number: int) -> str:
-    """The whole file. What agents and judges wrote is text in it and nothing else; `number` is that of the files beside it."""
+    """Return the whole file. Agents' and judges' words stay plain text in it; `number` is that of its files."""
     final, judge = row.result.final_result, row.result.judge_result
     parts = [
         ["# Evaluation result", *_simulated(row), *_head(row, judge, number)],
@@ -85,7 +85,7 @@ def _dimensions(final: FinalResult) -> list[str]:
 
 
 def _sources(final: FinalResult) -> list[str]:
-    """What each final score is made of, where that is not the judge alone by the default policy."""
+    """Explain the final scores that are not the judge's alone by the default policy."""
     others = {
         name: one for name, one in final.dimension_resolutions.items() if one.policy != "judge_only" or one.source != "judge"
     }
@@ -116,7 +116,7 @@ def _checks(final: FinalResult) -> list[str]:
 
 
 def _iterations(judge: JudgeResult) -> list[str]:
-    """A line for each call of the judge, and the spread over those that count."""
+    """Return a line for each call of the judge, and the spread of the valid ones."""
     names = [*judge.aggregate.dimensions] if judge.aggregate else []
     rows = [
         [
@@ -180,7 +180,7 @@ def _listed(texts: Sequence[str], none: str) -> list[str]:
 
 
 def _shown(score: float | None) -> str:
-    """A score with one decimal, with two where one is not enough."""
+    """Write a score with one decimal, with two if one is not enough."""
     if score is None:
         return NOT_AVAILABLE
     return f"{score:.1f}" if f"{score:.2f}".endswith("0") else f"{score:.2f}"
@@ -191,7 +191,7 @@ def _usd(cost: float | None) -> str:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns stand beneath each other in the file, too, but for the last, which may be long."""
+    """Return a table whose columns are aligned in the file, too, except for the last, which may be long."""
     lines = [headers, *rows]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(headers) - 1)]
     widths.append(max(3, cell_len(headers[-1])))

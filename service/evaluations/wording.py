@@ -17,18 +17,18 @@ from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 
 PLAIN_SECONDS = 5.0
-"""How often progress is printed without a terminal."""
+"""Seconds between progress lines without a terminal."""
 
 
 def estimate_document(prepared: Prepared) -> dict[str, Any]:
-    """An estimate for scripts; an unknown cost is null."""
+    """Return an estimate for scripts; an unknown cost is null."""
     found = prepared.estimate
     known = {} if _is_priced(found) else {"expected_usd": None, "at_most_usd": None}
     return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}
 
 
 def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
-    """An estimate for people; `is_capped`: each evaluation has a cap."""
+    """Return an estimate for people; `is_capped`: each evaluation has a cap."""
     found = prepared.estimate
     parts = [
         f"{counted(prepared.sessions, 'session')}: {counted(found.evaluations, 'evaluation')} to make, {found.reused} reused"
@@ -60,7 +60,7 @@ def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
 
 @contextlib.contextmanager
 def telling() -> Iterator[Callable[[Progress], None]]:
-    """Show how evaluations get on, while the context is open: a bar on a terminal, else a line every few seconds."""
+    """Show the progress of evaluations while the context is open: a bar on a terminal, else a line every few seconds."""
     if not err.is_terminal:
         yield _Plainly().tell
         return
@@ -77,13 +77,13 @@ def telling() -> Iterator[Callable[[Progress], None]]:
 
 
 class _Plainly:
-    """Prints a line now and then."""
+    """Prints a line at intervals."""
 
     def __init__(self) -> None:
         self._since = self._told_at = time.monotonic()
 
     def tell(self, progress: Progress) -> None:
-        """Say how far it is, when it is time to."""
+        """Print the progress when it is due."""
         now = time.monotonic()
         if now - self._told_at < PLAIN_SECONDS:
             return

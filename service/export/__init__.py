@@ -1,1 +1,1 @@
-"""Records and scores on their way out: Parquet files and OTLP."""
+"""Exports: Parquet files, OTLP and backups."""

@@ -1,4 +1,4 @@
-"""Backups: a copy of the database in which everything has landed that was accepted before, and of its tokens.
+"""Backups: a copy of the database, with everything accepted before, and of its tokens.
 
 The write-ahead log is not copied: what is in it lands first, so the copy needs none. A copy gets its name once it is whole and on the
 disk, and a file that has the name already stays as it is.
@@ -25,14 +25,14 @@ from service.workspace import Workspace
 
 @dataclass(frozen=True)
 class Backup:
-    """The files of a backup, and the rows of its tables that travel on topics, where there are any."""
+    """The files of a backup, and the row counts of its record tables."""
 
     files: Sequence[Path]
     rows: Mapping[str, int]
 
 
 def back_up(workspace: Workspace, folder: Path) -> Backup:
-    """Copy a workspace's database, and its tokens where there are any, to a folder.
+    """Copy a workspace's database, and its tokens if there are any, to a folder.
 
     InputError where the folder has such files already or cannot be written to.
     """
@@ -67,7 +67,7 @@ def _copy(workspace: Workspace, target: Path) -> None:
 
 
 def _rows(copy: Path) -> dict[str, int]:
-    """The rows of each table, as its copy has them: that it can be read is part of being whole."""
+    """Count the rows of each table of the copy: a copy that cannot be read is no backup."""
     with attached({"copy": copy}) as connection:
         counts = {
             schema.table: connection.execute(f"SELECT count(*) {reading('copy', schema.table)}").fetchall()[0][0]

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted
-"""The log as Parquet: one file a table, rows in the order of topic, partition and offset, times in UTC."""
+"""The log as Parquet: one file per table, rows in the order of topic, partition and offset, times in UTC."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from schemas.errors import InputError
 from schemas.registry import RecordSchema, current_schemas
 
 ROW_GROUP = 10_000
-"""Rows that a reader takes at once: a replay reads windows, and exchanges are large."""
+"""Rows of one row group: a replay reads windows, and exchanges are large."""
 
 
 def export_tables(store: Store, folder: Path) -> dict[str, int]:
-    """Write every table whose records travel on a topic; answers the rows of each.
+    """Write every table whose records travel on a topic; return the rows of each.
 
     A file is there whole or not at all, in place of one of that name. InputError when the folder cannot be written to.
     """

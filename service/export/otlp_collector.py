@@ -10,12 +10,12 @@ from schemas.errors import SettingsError
 from service.settings import Settings
 
 PATH = "/v1/logs"
-"""What follows the address of a collector where it takes log records, which events are."""
+"""The path of a collector that takes log records, which events are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where scores are sent to, with which headers, and whether the judge's words go along."""
+    """The address and headers of a collector, and whether to send the judge's words."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -23,7 +23,7 @@ class Collector:
 
 
 def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
-    """The collector of the settings, else of OpenTelemetry's own variables; None where there is none.
+    """Return the collector of the settings, else of OpenTelemetry's own variables; None without one.
 
     SettingsError for an address or headers that are none.
     """
@@ -39,7 +39,7 @@ def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collecto
 
 
 def _headers(text: str) -> dict[str, str]:
-    """The headers in OpenTelemetry's form, `name=value,name=value`, percent-encoded."""
+    """Return the headers in OpenTelemetry's form, `name=value,name=value`, percent-encoded."""
     found = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""A score as OpenTelemetry's events `gen_ai.evaluation.result`: one for each tier that has a number or failed, one for each dimension.
+"""A score as OpenTelemetry's events `gen_ai.evaluation.result`: one per tier with a number or a failure, one per dimension.
 
 The names are those of the semantic conventions for generative AI (status: development); what they have no name for begins with
 `driftline.`. No text of an exchange is in an event, and the judge's words only where they are wanted.
@@ -40,13 +40,13 @@ COMMON = {
     "driftline.methodology": "methodology",
     "driftline.methodology.version": "methodology_version",
 }
-"""What every event of a score carries, by the columns of the score; what a score has not is left out."""
+"""The attributes of every event of a score, by the score's columns; missing values are left out."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """Where a score has what the judge said in a tier."""
+    """The columns of a tier's judgement in a score."""
 
     name: str
     state: str
@@ -64,7 +64,7 @@ _JUDGED = (
 
 
 def request_of(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLogsServiceRequest:
-    """The events of scores, as a request to a collector."""
+    """Return the events of scores, as a request to a collector."""
     records = [_record(row, attributes) for row in rows for attributes in evaluations(row, explain=explain)]
     scope = InstrumentationScope(name="driftline", version=version)
     resource = Resource(attributes=[_pair("service.name", "driftline"), _pair("service.version", version)])
@@ -74,7 +74,7 @@ def request_of(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLog
 
 
 def evaluations(row: Row, *, explain: bool) -> Iterator[dict[str, Any]]:
-    """The attributes of each event of a score, without those that all of them have."""
+    """Return the attributes of each event of a score, without the common ones."""
     yield {NAME: "tier1", VALUE: row["tier1_score"], LABEL: FLAGGED if row["tier1_flags"] else PASS}
     for tier in _JUDGED:
         if row[tier.state] == "unscored":
@@ -101,7 +101,7 @@ def _is_flagged(row: Row, tier: str) -> bool:
 
 
 def _record(row: Row, attributes: Mapping[str, Any]) -> LogRecord:
-    """An event at the time of the exchange, seen at the time of its score."""
+    """Return an event at the time of the exchange, observed at the time of its score."""
     given = {**attributes, **{name: row[column] for name, column in COMMON.items()}}
     return LogRecord(
         time_unix_nano=_nanoseconds(row["exchange_at"]),

@@ -32,10 +32,10 @@ BATCH = 500
 """Scores of one request."""
 INTERVAL = 10.0
 DEADLINE = 10.0
-"""Seconds a request may take."""
+"""Seconds for a request."""
 TRIES = 3
 PAUSE = 1.0
-"""Seconds before the first further try; each one waits twice as long, or as long as the collector says."""
+"""Seconds before the first retry; each next one waits twice as long, or as long as the collector says."""
 LONGEST_PAUSE = 30.0
 AGAIN = frozenset({429, 502, 503, 504})
 MALFORMED = 400
@@ -43,13 +43,13 @@ log = logging.getLogger(__name__)
 
 
 class CollectorError(DriftlineError):
-    """The collector did not take the scores; they are sent again later."""
+    """The collector refused the scores for now; they are sent again later."""
 
     hint = "See that DRIFTLINE_OTLP_ENDPOINT is the address of a collector that takes OTLP over HTTP, and its log."
 
 
 class ScoreEvents:
-    """The periodic task that sends what scores came since it last did."""
+    """The periodic task that sends new scores."""
 
     name = "otlp"
     interval = INTERVAL
@@ -58,7 +58,7 @@ class ScoreEvents:
         self._store, self._collector = store, collector
 
     async def run(self) -> None:
-        """Send everything that is there, batch by batch; CollectorError when the collector does not take it for now."""
+        """Send all waiting scores, batch by batch; CollectorError if the collector refuses them for now."""
         positions = await asyncio.to_thread(self._begin)
         async with httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE) as client:
             for partition in positions:
@@ -68,7 +68,7 @@ class ScoreEvents:
                     await asyncio.to_thread(self._move, partition, positions[partition])
 
     def _begin(self) -> dict[int, int]:
-        """The position to go on from in each partition; where scores were never sent, the one after the last of all."""
+        """Return the position to continue from in each partition; on the first run, the one after the last of all."""
         with contextlib.closing(self._store.cursor()) as cursor:
             ends = {row["partition"]: row["next_position"] for row in query_rows(cursor, "score_positions")}
         with self._store.transaction() as transaction:
@@ -97,7 +97,7 @@ class ScoreEvents:
             raise CollectorError("the collector is not there, or takes nothing at the moment") from None
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
-        """Send once: None when it is settled, else how many seconds the collector wants us to wait."""
+        """Send once: None if it is settled, else the seconds that the collector asks to wait."""
         headers = {**self._collector.headers, "content-type": "application/x-protobuf"}
         try:
             async with asyncio.timeout(DEADLINE):
@@ -121,13 +121,13 @@ def _is_settled(wait: float | None) -> bool:
 
 
 def _pause(tried: RetryCallState) -> float:
-    """Seconds until the next try: what the collector wants, and at least `PAUSE`, doubled with each try."""
+    """Return the seconds until the next attempt: as the collector asks, and at least `PAUSE`, doubled with each attempt."""
     wanted = tried.outcome.result() if tried.outcome else 0.0
     return min(max(wanted, wait_exponential(multiplier=PAUSE)(tried)), LONGEST_PAUSE)
 
 
 def _note_partial(content: bytes, span: str) -> None:
-    """Log that the collector left some out, which by the protocol are not to be sent again."""
+    """Log scores that the collector rejected, which by the protocol must not be sent again."""
     with contextlib.suppress(Exception):  # an answer of another form: the scores were taken all the same
         partial = ExportLogsServiceResponse.FromString(content).partial_success
         if partial.rejected_log_records:

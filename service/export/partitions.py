@@ -36,25 +36,25 @@ EVENT_TIMES = {
     "scores": "exchange_at",
     "session_closings": "closed_at",
 }
-"""When a record of each table happened. Tables that are not here have no project, or hold work that is on its way."""
+"""The event time of each table's records. Other tables have no project, or hold work in progress."""
 KEYS = ("project", "day")
 UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is exported: one project or all, and the days from `since` to before `until`."""
+    """The scope of an export: one project or all, and the days from `since` to before `until`."""
 
     project: str | None = None
     since: date | None = None
     until: date | None = None
 
     def of_project(self, project: str | None) -> Selection:
-        """The same days of one project, or of all."""
+        """Return the same days of one project, or of all."""
         return replace(self, project=project)
 
     def condition(self) -> str:
-        """The selection as a condition over project and day."""
+        """Return the selection as a condition over project and day."""
         wanted = ["true"]
         if self.project is not None:
             wanted.append(f"project = {literal(self.project)}")
@@ -66,7 +66,7 @@ class Selection:
 
 
 def export_partitions(store: Store, folder: Path, selection: Selection) -> dict[str, int]:
-    """Write what is selected of every table with projects and days; answers the rows of each.
+    """Write the selected records of every table with projects and days; return the rows of each.
 
     InputError when the folder cannot be written to.
     """
@@ -78,7 +78,7 @@ def export_partitions(store: Store, folder: Path, selection: Selection) -> dict[
 
 
 def days_of(since: date | None, until: date | None) -> Selection:
-    """A selection of days, both of which are part of it; InputError when the first comes after the last."""
+    """Return a selection of days, both inclusive; InputError if the first comes after the last."""
     if since is not None and until is not None and since > until:
         raise InputError(f"--since {since} comes after --until {until}", hint="Turn them round.")
     return Selection(since=since, until=None if until is None else until + timedelta(days=1))
@@ -102,7 +102,7 @@ def _export(store: Store, schema: RecordSchema, folder: Path, selection: Selecti
 
 
 def _rows(schema: RecordSchema, selection: Selection) -> str:
-    """The latest revision of each record that is selected, with its day; ordered, so that the same rows make the same files."""
+    """Return the latest revision of each selected record, with its day; ordered, so that the same rows make the same files."""
     kinds = columns_of(schema, timestamp="TIMESTAMPTZ")
     columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
     own = "true" if selection.project is None else f"project = {literal(selection.project)}"
@@ -116,7 +116,7 @@ def _rows(schema: RecordSchema, selection: Selection) -> str:
 
 
 def _put(made: Path, place: Path) -> None:
-    """Put a partition where it belongs, in place of the one before."""
+    """Put a partition in its place, replacing the one before."""
     place.parent.mkdir(parents=True, exist_ok=True)
     before = place.with_name(f"{UNFINISHED}-{place.name}")
     shutil.rmtree(before, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Files on their way in: found, read in one process or several, published in batches."""
+"""Importing files: found, read in one process or several, published in batches."""

@@ -1,4 +1,4 @@
-"""Rows for the fold of evidence, with what calls said where a session's thresholds compare that."""
+"""Rows for the evidence fold, with the payload of calls if a session's thresholds compare payloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY = "call_payloads"
 def with_payloads(
     cursor: duckdb.DuckDBPyConnection, events: pl.DataFrame, runs: Sequence[Mapping[str, Any]], *, wanted: bool
 ) -> pl.DataFrame:
-    """The events of some runs with the column `payload`: of calls where it is wanted, else empty, because it may be large."""
+    """Return the events of some runs with the column `payload`: of calls if wanted, else empty, because it may be large."""
     if not wanted:
         return events.with_columns(pl.lit(None, pl.String).alias("payload"))
     payloads = run_query(cursor, QUERY, {"runs": list(runs)})

@@ -33,12 +33,12 @@ PARALLEL_BYTES = 20_000_000
 PART_BYTES = 64_000_000
 """Bytes of a database from which it is read in parts: each part is in memory whole."""
 AHEAD_BYTES = 48_000_000
-"""Bytes of files that are read ahead, so that workers have something to do while a batch is committed and scored."""
+"""Bytes of files that are read ahead, so that workers are busy while a batch is committed and scored."""
 
 
 @dataclass
 class FileRecords:
-    """What a file, or a part of one, gave: encoded records, session ids, and whether nothing was left for the next time."""
+    """The result of reading a file or a part of one: encoded records, session ids, and whether all of it was read."""
 
     accepted: Accepted = field(default_factory=Accepted)
     session_ids: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class FileRecords:
 
 
 class Part(NamedTuple):
-    """What is read at once: a file, or of a large database the sessions of a range; `ends` says that it is the file's last part."""
+    """A unit of reading: a file, or the sessions of a range in a large database; `ends` marks the last part of the file."""
 
     path: Path
     size: int
@@ -82,11 +82,11 @@ class FileReader:
         return Admission(Redactor(self.redaction, self.redaction_key), self.now)
 
     def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
-        """A file of the source with this name, whole, or the sessions of a range of it."""
+        """Read a file of the source with this name, whole, or the sessions of a range of it."""
         return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
 
     def events(self, path: Path) -> Iterator[FileRecords]:
-        """An event file, part by part."""
+        """Read an event file, part by part."""
         return self._parts(path, read_event_file(path, self._context))
 
     def _parts(self, path: Path, readings: Iterable[Reading]) -> Iterator[FileRecords]:
@@ -118,7 +118,7 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
 
 
 def parts_of(source: TranscriptSource, path: Path, size: int) -> list[Part]:
-    """The parts that a file is read in: the records of a large database would not fit into memory together."""
+    """Return the parts that a file is read in: the records of a large database would not fit into memory together."""
     count = -(-size // PART_BYTES)
     if count < 2:
         return [Part(path, size, EVERY_SESSION, ends=True)]
@@ -128,7 +128,7 @@ def parts_of(source: TranscriptSource, path: Path, size: int) -> list[Part]:
 
 
 def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> Iterator[FileRecords]:
-    """What each part of a source's files gave, in their order; several processes read a large import."""
+    """Yield the records of each part of a source's files, in order; several processes read a large import."""
     listed, workers = list(parts), os.cpu_count() or 1
     if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
         yield from (reader.transcripts(source, part.path, part.sessions) for part in listed)

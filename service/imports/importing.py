@@ -1,4 +1,4 @@
-"""Importing: what files hold is published in batches, and the stages run over it (see `README.md`)."""
+"""Importing: the records of files are published in batches, and the stages run over them (see `README.md`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "openclaw-2"
-"""Version of what is read of a file: one that was taken by an older version is read again."""
+"""Version of the reader: a file that an older version read is read again."""
 EVENTS = "events"
 
 
 @dataclass
 class ImportSummary:
-    """What an import did. Records that the log had already are `known`; what was set aside as dead letters is `faults`.
+    """The result of an import. Records that the log had already are `known`; dead letters are `faults`.
 
     `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
     """
@@ -47,23 +47,23 @@ class ImportSummary:
     sessions_closed: int = 0
 
     def as_json(self) -> dict[str, int]:
-        """The counts, with the number of sessions read."""
+        """Return the counts, with the number of sessions read."""
         return {**vars(self), "sessions": len(self.sessions)}
 
 
 Report = Callable[[int], None]
-"""Called with how many more bytes were read."""
+"""Called with the number of further bytes that were read."""
 
 
 class Stamp(NamedTuple):
-    """What a file is known again by: its bytes and when it was written last, those of what belongs to it included."""
+    """The identity of a file's content: its size and the time of its last change, including its companion files."""
 
     size: int
     modified_ns: int
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """The stamp of a file; None when it is gone.
+    """Return the stamp of a file; None if it is gone.
 
     A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes, and the
     trajectory of a transcript is written beside it.
@@ -138,7 +138,7 @@ class Importer:
         return self._finish()
 
     def _changed(self, source: str, files: Iterable[Path], report: Report) -> list[tuple[Path, Stamp]]:
-        """The files that were not taken completely as they are now, by the settings of now."""
+        """Return the files that were not completely imported in their present state, by the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: known for path, *known in rows}
         changed = []
@@ -160,7 +160,7 @@ class Importer:
             self._flush()
 
     def _note(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
-        """Note how far a file was taken, in the transaction of its last records or in a later one."""
+        """Note the progress within a file, in the transaction of its last records or in a later one."""
         self._summary.files += 1
         self._progress.append(
             ImportProgress(
@@ -174,7 +174,7 @@ class Importer:
         )
 
     def _flush(self) -> None:
-        """Publish what was taken and run the stages over it."""
+        """Publish the collected records and run the stages over them."""
         done = self._workspace.runner.publish(self._accepted, self._progress)
         for appended in done.values():
             self._summary.known += appended.known
@@ -186,7 +186,7 @@ class Importer:
         self._workspace.runner.run()
 
     def _finish(self) -> ImportSummary:
-        """Publish the rest, close what fell idle and run the stages over that."""
+        """Publish the rest, close idle sessions and run the stages over that."""
         self._flush()
         self._summary.sessions_closed = close_idle_sessions(self._workspace)
         self._workspace.runner.run()

@@ -1,4 +1,4 @@
-"""The files that a command reads: one rule for all commands that are given paths.
+"""Input files of commands: one rule for all commands that take paths.
 
 1. A path is a file or a folder, and several may be given. A folder stands for the files of the command's sort below it, in the
    order of their names; hidden files and symbolic links are left out.
@@ -24,7 +24,7 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What a command reads: in words, what such files are called, and what a file is that is something else."""
+    """The input of a command: its name, the name of its files, and the test that tells why a file is not one."""
 
     words: str
     patterns: tuple[str, ...]
@@ -36,31 +36,31 @@ SESSIONS = Reads("sessions, event JSON lines or a transcript", EVENTS.patterns, 
 
 
 def transcripts_of(source: TranscriptSource) -> Reads:
-    """What an import of a source reads."""
+    """Describe the input of a source's import."""
     return Reads(source.words, source.patterns, source.unlike)
 
 
 class Found(NamedTuple):
-    """The files to be read, and those in folders that are something else."""
+    """The files to read, and those in folders that are something else."""
 
     files: list[Path]
     refused: list[InputError]
 
     def report(self) -> None:
-        """Name what was passed over on the error output."""
+        """Name the skipped files on the error output."""
         for error in self.refused:
             err.say(f"{plain(error, 1000)}: passed over. {error.hint}")
 
 
 def input_files(paths: Iterable[Path], reads: Reads) -> Found:
-    """The files at the paths, each once. InputError for a path that is refused, or where nothing is left to be read."""
+    """Return the files at the paths, each once. InputError for a refused path, or if no file is left."""
     given = list(paths)
     files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
     return checked(dict.fromkeys(files), given, reads)
 
 
 def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow_empty: bool = False) -> Found:
-    """Those of the files that can be read. A file that is one of the paths is refused with an InputError, others are passed over.
+    """Return those files that can be read. A file that is one of the paths is refused with an InputError, others are skipped.
 
     It is an InputError, too, where no file holds anything, unless that is allowed.
     """
@@ -86,7 +86,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow
 
 
 def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files of these names below a folder, by name; InputError where there is none."""
+    """Return the files of these names below a folder, by name; InputError if there is none."""
     files = visible_files(folder, patterns)
     if not files:
         raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Name a file, or a folder that holds some.")
@@ -94,7 +94,7 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
-    """InputError when a file is missing, empty or something else than a command reads. Pipes and devices are not looked into."""
+    """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
     if not file.exists():
         raise InputError(f"{file}: there is no such file or folder", hint=f"Name {reads.words}, or a folder of these.")
     if not file.is_file():
@@ -109,7 +109,7 @@ def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
 
 
 def require_stream(stream: BinaryIO, reads: Reads) -> None:
-    """InputError when standard input is empty or something else; nothing of it is taken. It waits for the first bytes."""
+    """Refuse empty or other standard input with an InputError, consuming nothing. It waits for the first bytes."""
     peek = getattr(stream, "peek", None)
     if peek is not None:
         _refuse("standard input", peek(HEAD)[:HEAD], reads)
@@ -127,5 +127,5 @@ def _is_empty(file: Path) -> bool:
 
 
 def _either(patterns: Sequence[str]) -> str:
-    """`*.jsonl, *.json or *.ndjson`."""
+    """Join patterns as in `*.jsonl, *.json or *.ndjson`."""
     return f"{', '.join(patterns[:-1])} or {patterns[-1]}"

@@ -1,4 +1,4 @@
-"""Sessions straight from files or standard input, without a database: what `diagnose` and `check` read."""
+"""Sessions straight from files or standard input, without a database: the input of `diagnose` and `check`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from service.imports.input_files import SESSIONS, STANDARD_INPUT, input_files, r
 from streams.sources.event_files import read_sessions
 
 FAULTS_SHOWN = 20
-"""How many lines that could not be read are named; the rest are counted."""
+"""Unreadable lines that are named; the rest are counted."""
 
 
 class FaultReport:
-    """Names lines that could not be read on the error output, and counts them."""
+    """Names unreadable lines on the error output, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -39,7 +39,7 @@ class FaultReport:
 
 
 def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
-    """One diagnosis a session, in the order of the input; lines that cannot be read are reported and the others go on.
+    """Yield one diagnosis per session, in the order of the input; unreadable lines are reported and the others are diagnosed.
 
     InputError when a file cannot be opened, is empty or is something else.
     """
@@ -56,7 +56,7 @@ def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[s
 
 
 def _each(names: Iterable[str], report: FaultReport) -> list[str]:
-    """The files that are named and those in the folders among them, once each; what is passed over in these counts as a fault."""
+    """Return the named files and those in the folders among them, once each; skipped ones count as faults."""
     files: dict[str, None] = {}
     for name in names:
         if name == STANDARD_INPUT:

@@ -1,1 +1,1 @@
-"""Questions of analysts: each is answered by a process of its own, from a snapshot, within limits."""
+"""Analysts' queries: each is answered by a separate process, from a snapshot, within limits."""

@@ -14,7 +14,7 @@ LOWEST = 19
 
 
 def main() -> None:
-    """Make it, or say on standard error why not and end with 1."""
+    """Make the snapshot, or report the fault on standard error and end with 1."""
     end_with_parent()
     os.nice(LOWEST)
     copy, target, spill = map(Path, sys.argv[1:])

@@ -29,7 +29,7 @@ NICE = 10
 PR_SET_NO_NEW_PRIVS = 38
 LOOK_FIRST_HERE = "SHOW TABLES lists the tables and views, DESCRIBE turns the columns of one."
 OUT_OF_MEMORY = "Out of Memory Error"
-"""How DuckDB begins; what it says then is of settings that cannot be changed here."""
+"""The beginning of DuckDB's message; the rest of it advises settings that cannot be changed here."""
 TOO_MUCH = Outcome(
     error="the statement needs more memory than it may have", hint="Ask for less at once: fewer columns, a shorter time."
 )
@@ -62,7 +62,7 @@ def _refused(error: QueryError) -> Outcome:
 
 
 def limit_process(limits: QueryLimits) -> None:
-    """Bound what this process can do from now on; nothing it runs can take that back."""
+    """Bound this process from now on; no code that it runs can undo that."""
     end_with_parent()
     with suppress(OSError, AttributeError):  # Linux alone has this
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -15,12 +15,12 @@ from service.queries.snapshot_cache import Snapshots
 
 
 async def _nothing() -> None:
-    """Land nothing: the store has everything."""
+    """Land nothing: the store has every record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The bytes of an answer, what they hold, and of what time they are."""
+    """The bytes of an answer, a description of them, and the time of their snapshot."""
 
     outcome: Outcome
     body: bytes
@@ -28,7 +28,7 @@ class Answer:
 
 
 class QueryPool:
-    """Answers questions about a store; made once for a server. `land` brings what is durable elsewhere into the store."""
+    """Answers questions about a store; made once per server. `land` brings durable records into the store."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class QueryPool:
         self._running = 0
 
     async def answer(self, question: Question) -> Answer:
-        """The answer to a question.
+        """Return the answer to a question.
 
         QueryError when it cannot be answered within the limits, BusyError when too many are being answered or there is no snapshot
         yet, StoreError when none can be made. Cancelled, it stops the work at once.
@@ -67,6 +67,6 @@ class QueryPool:
         await self._snapshots.ready()
 
     async def close(self) -> None:
-        """Give back what it holds; callers end their questions under way."""
+        """Release its resources; callers end their own questions."""
         with contextlib.suppress(OSError):
             await self._snapshots.close()

@@ -16,15 +16,15 @@ from service.queries.child import TOO_MUCH
 from service.queries.query_protocol import Outcome, QueryLimits, Question, Task
 
 START = 60.0
-"""Seconds a process may take before it begins, which on a busy machine are many; from then on it watches its time itself."""
+"""Seconds within which a process has to begin, many on a busy machine; from then on it watches its time itself."""
 LINE = 1024 * 1024
 CHUNK = 256 * 1024
 OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
-"""What ends a process that took longer than it may; the last is ours."""
+"""The signals that end an overdue process; the last is ours."""
 
 
 async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
-    """The answer of a process of its own to a question about an open snapshot.
+    """Return the answer of a separate process to a question about an open snapshot.
 
     QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
     """
@@ -41,7 +41,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
 
 
 async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits) -> None:
-    """Have a process make a snapshot from a copy; StoreError when it fails or takes too long."""
+    """Have a process make a snapshot from a copy; StoreError if it fails or takes too long."""
     async with _started("service.queries.building", (str(copy), str(target), str(spill))) as process:
         try:
             async with asyncio.timeout(limits.building):
@@ -87,7 +87,7 @@ def _overdue(limits: QueryLimits) -> QueryError:
 async def _started(
     module: str, arguments: Sequence[str], files: tuple[int, ...] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of ours with an environment of its own, which has nothing in it; it is gone when the context is left."""
+    """Start a process with an empty environment; it is gone when the context is left."""
     variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

@@ -12,7 +12,7 @@ DEFAULT_ROWS = 10_000
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
-    """What bounds one statement, and how many run at once."""
+    """The limits of one statement, and the number that run at once."""
 
     seconds: float = 10.0
     """Wall time of a statement; its process is killed `grace` seconds later, whatever it does."""
@@ -28,19 +28,19 @@ class QueryLimits(msgspec.Struct, frozen=True):
     at_once: int = 2
     """Statements that run at once; one more is refused."""
     fresh_for: float = 60.0
-    """Seconds for which a snapshot is taken as it is. Later, what was committed since asks for a new one."""
+    """Seconds for which a snapshot is used unchanged. Later, new commits ask for a new one."""
     kept_for: float = 600.0
-    """Seconds after which a snapshot is given up, asked for or not: what was deleted since must not live on in it."""
+    """Seconds after which a snapshot is dropped in any case: records deleted since must not live on in it."""
     patience: float = 2.0
     """Seconds a statement waits for a new snapshot while there is an old one."""
     first_patience: float = 20.0
     """Seconds it waits for the very first one."""
     building: float = 1800.0
-    """Seconds the making of a snapshot may take."""
+    """Seconds within which a snapshot must be made."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A statement with its values, the format of the answer and how many rows it may have."""
+    """A statement with its values, the format of the answer and its maximum number of rows."""
 
     sql: str
     parameters: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a process is told: the question, the file it may read and its limits."""
+    """The input of a process: the question, the file it may read and its limits."""
 
     file: str
     question: Question
@@ -57,7 +57,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a process says before the bytes of its answer: how it went."""
+    """The report of a process before the bytes of its answer."""
 
     columns: list[tuple[str, str]] = []
     rows: int = 0

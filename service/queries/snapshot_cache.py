@@ -1,4 +1,4 @@
-"""The snapshot that analysts' statements read: made when it is first asked for, and again when it is old and something has changed.
+"""The snapshot that analysts' statements read: made on the first request, and again when it is old and records have changed.
 
 1. Never two at once: one task copies and builds; others wait for that one.
 2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
@@ -30,17 +30,17 @@ from service.queries.query_processes import build
 from service.queries.query_protocol import QueryLimits
 
 SUFFIX = ".analysts"
-"""What the folder beside the database ends with in which snapshots are made."""
+"""The suffix of the folder beside the database in which snapshots are made."""
 REST = 5
-"""A snapshot is used for this many times as long as it took to make, so that making them takes a small share of one processor."""
+"""A snapshot is used for this many times the time it took, so that snapshots take a small share of one processor."""
 ROOM = 2.2
-"""Free disk that is needed, in sizes of the database: for the copy, what is made of it, and what is committed meanwhile."""
+"""Free disk that is needed, in sizes of the database: for the copy, the snapshot, and commits meanwhile."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Snapshot:
-    """An open file without a name, and of when it is."""
+    """An open file without a name, and its time."""
 
     file: int
     at: datetime
@@ -51,7 +51,7 @@ class Snapshot:
     replaced: bool = False
 
     def close_when_unused(self) -> None:
-        """Give its room back once nobody reads it and there is a newer one."""
+        """Release its disk space when it has no readers and there is a newer one."""
         if self.replaced and not self.users and self.file >= 0:
             os.close(self.file)
             self.file = -1
@@ -68,7 +68,7 @@ class Snapshots:
         self._making: asyncio.Task[None] | None = None
 
     async def fresh(self) -> Snapshot:
-        """The snapshot to read. Where a new one is due it is waited for a little, then the old one is taken.
+        """Return the snapshot to read. If a new one is due, wait a little for it, then use the old one.
 
         StoreError when there is none and none can be made; BusyError when the first one is still being made.
         """
@@ -91,7 +91,7 @@ class Snapshots:
             raise _none_made()
 
     def prepare(self) -> None:
-        """Begin to make a snapshot where one is due."""
+        """Begin to make a snapshot if one is due."""
         if self._is_due() and self._making is None:
             self._making = asyncio.create_task(self._make())
 
@@ -106,7 +106,7 @@ class Snapshots:
             snapshot.close_when_unused()
 
     async def close(self) -> None:
-        """End what is being made, and give the room back."""
+        """Stop making snapshots, and release the disk space."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
@@ -164,7 +164,7 @@ def _none_made() -> StoreError:
 
 
 def _prepare(folder: Path, database: Path) -> None:
-    """An empty folder, readable by its owner alone, on a disk with room; what a crash left in it is removed."""
+    """Return an empty folder, readable by its owner alone, on a disk with room; leftovers of a crash are removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free

@@ -1,4 +1,4 @@
-"""The server's end: it answers the commands that call it, each connection in a thread, few statements at once.
+"""The server's end: it answers the commands that call it, each connection in a thread, with few statements at once.
 
 A caller that goes away, by Ctrl-C or because it was killed, has what runs for it cancelled. Arguments are never logged.
 """
@@ -29,15 +29,15 @@ AT_ONCE = 4
 CALLERS = 64
 """Connections at once: a command has one, and one more for each of its cursors."""
 SILENT = 60.0
-"""Seconds after which a caller is cut off that reads everything of one moment and asks nothing: DuckDB keeps all it could ask for."""
+"""Seconds after which an idle caller with an open transaction is cut off: DuckDB keeps all that it could ask for."""
 LOOK = 0.05
-"""Seconds between two looks at whether a caller is still there."""
+"""Seconds between checks whether a caller is still there."""
 log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
-    """Answer commands about a database while the context is open. Where that cannot be, it is logged, and the server goes on."""
+    """Answer commands about a database while the context is open. If that is impossible, log it, and go on."""
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(listening(database))
@@ -74,7 +74,7 @@ class _CommandServer:
         self._accepting.start()
 
     def close(self) -> None:
-        """Take no more commands, and cut off those that run."""
+        """Accept no more commands, and cut off running ones."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
@@ -124,7 +124,7 @@ class _CommandServer:
                 caller.close()
 
     def _answer(self, connection: Connection, caller: Caller, operation: str, arguments: Any) -> tuple[bool, Any]:
-        """Whether an operation answered, and what; else what it raised. EOFError when the caller went away before."""
+        """Return whether an operation succeeded, with its answer or its error. EOFError if the caller left before."""
         if operation in WAITING:
             running: Future[Any] = asyncio.run_coroutine_threadsafe(WAITING[operation](caller, *arguments), self._loop)
         else:

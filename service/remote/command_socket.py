@@ -23,22 +23,22 @@ from schemas.errors import StoreError
 SUFFIX = ".commands"
 NAME = "socket"
 LONGEST = 103
-"""Bytes of an address that every system takes."""
+"""Bytes of an address that every system accepts."""
 WAITING = 16
-"""Commands that may wait to be let in."""
+"""Commands that may wait for a connection."""
 _PEER = struct.Struct("3i")
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def folder_of(database: Path) -> Path:
-    """The folder of the socket, whichever of its names the database is called by."""
+    """Return the folder of the socket, whichever of its names the database is called by."""
     resolved = database.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
 
 
 @contextlib.contextmanager
 def listening(database: Path) -> Iterator[socket.socket]:
-    """A socket that takes commands while the context is open. StoreError where it cannot be made for its owner alone."""
+    """Open a socket for commands while the context is open. StoreError if it cannot be made for its owner alone."""
     folder = folder_of(database)
     with contextlib.ExitStack() as stack:
         try:
@@ -55,7 +55,7 @@ def listening(database: Path) -> Iterator[socket.socket]:
 
 
 def connected(database: Path) -> socket.socket | None:
-    """A connection to the server that has a database; None where none takes commands. StoreError where it is another user's."""
+    """Connect to the server that has a database; None if no server takes commands. StoreError if it is another user's."""
     folder = folder_of(database)
     if not folder.is_dir():
         return None
@@ -75,7 +75,7 @@ def connected(database: Path) -> socket.socket | None:
 
 
 def require_same_user(connection: socket.socket, folder: Path) -> None:
-    """StoreError when another user's process is at the other end, where the system tells."""
+    """StoreError if another user's process is at the other end, as far as the system tells."""
     if hasattr(socket, "SO_PEERCRED"):
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.geteuid():
@@ -83,7 +83,7 @@ def require_same_user(connection: socket.socket, folder: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder anew, for its owner alone; StoreError where another user's stands in its place."""
+    """Make the folder again, for its owner alone; StoreError if another user's stands in its place."""
     with contextlib.suppress(FileNotFoundError):
         _require_own(folder)
         shutil.rmtree(folder)
@@ -91,7 +91,7 @@ def _make(folder: Path) -> None:
 
 
 def _require_own(folder: Path) -> None:
-    """StoreError where the folder is another user's, or none."""
+    """StoreError if the folder is another user's, or not a folder."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"{folder}: is no folder", hint="Remove it: a server makes one there for its socket.")
@@ -107,7 +107,7 @@ def _of_another(folder: Path, user: int) -> StoreError:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """An address of the socket that is short enough. OSError where there is none."""
+    """Return an address of the socket that is short enough. OSError if there is none."""
     path = str(folder / NAME)
     if len(os.fsencode(path)) <= LONGEST:
         yield path

@@ -1,4 +1,4 @@
-"""Copies of a database that a server has, for what reads the file itself: statements of analysts and exports.
+"""Copies of a server's database, for commands that read the file itself: analysts' statements and exports.
 
 Such work gets a process and a file of its own: it takes no memory of the server, holds up no commit, and opens nothing that the server
 has open. The server makes the copy, with everything it has accepted, and removes it when the command ends.
@@ -22,7 +22,7 @@ from streams.log.ownership import log_folder
 
 @contextlib.contextmanager
 def readable_file(settings: Settings) -> Iterator[Path]:
-    """The file of a database, or a copy of it while a server has it. StoreError where another process has it."""
+    """Return the file of a database, or a copy of it while a server has it. StoreError if another process has it."""
     database = settings.database
     try:
         FileLock(database, shared=True).release()
@@ -40,7 +40,7 @@ def readable_file(settings: Settings) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_store(workspace: Workspace) -> Iterator[Store]:
-    """The workspace's store where this process has it, else a copy of it."""
+    """Return the workspace's store if this process has it, else a copy of it."""
     if workspace.server is None:
         yield workspace.store
         return

@@ -1,4 +1,4 @@
-"""What a server does for commands: a table of operations, each run for one caller at a time.
+"""The server's operations for commands: a table, each operation run for one caller at a time.
 
 1. Statements read and nothing else: each runs in a transaction that cannot write, on a cursor of the caller's own.
 2. Records are published through the record intake, a few hundred at once, so that deliveries over HTTP take turns with an import.
@@ -43,11 +43,11 @@ from streams.watch.checking import Checked
 from streams.watch.watching import Watch
 
 LOOK = 0.02
-"""Seconds between two looks at how far stages have read, or whether the intake has room."""
+"""Seconds between checks of the stages' progress, or of the intake's room."""
 Decided = tuple[str, str, str, str, str | None]
-"""Project, id of the incident, decision, who decides, and why."""
+"""Project, id of the incident, decision, person, and reason."""
 ROOM = 1.1
-"""Times the size of the file that have to be free for a copy of it."""
+"""Free space that a copy needs, in sizes of the file."""
 
 
 class Caller:
@@ -59,32 +59,32 @@ class Caller:
         self._loop = loop
         self._cursor = intake.store.cursor()
         self.is_reading = False
-        """Whether it reads everything of one moment."""
+        """Whether it reads in one transaction."""
         self._copies: list[Path] = []
 
     def interrupt(self) -> None:
-        """End the statement that runs."""
+        """End the running statement."""
         self._cursor.interrupt()
 
     def close(self) -> None:
-        """Let go of what was opened for the caller."""
+        """Release everything opened for the caller."""
         self._cursor.close()
         for folder in self._copies:
             shutil.rmtree(folder, ignore_errors=True)
 
     def execute(self, statement: str, parameters: Any) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
-        """The columns of a statement that reads, with their types, and its rows."""
+        """Run a statement that reads; return its columns with their types, and its rows."""
         with self._reading():
             done = self._cursor.execute(statement, parameters)
             return [(one[0], str(one[1])) for one in done.description or ()], done.fetchall()
 
     def frame(self, statement: str, parameters: Mapping[str, Any] | None) -> pl.DataFrame:
-        """The rows of a statement that reads, as a frame."""
+        """Return the rows of a statement that reads, as a frame."""
         with self._reading():
             return fetch(self._cursor, statement, parameters)
 
     def begin(self) -> None:
-        """Read everything of one moment from now on."""
+        """Read a single moment from now on, in one transaction."""
         self._land_taken()
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         self.is_reading = True
@@ -113,7 +113,7 @@ class Caller:
             asyncio.run_coroutine_threadsafe(self._intake.land_taken(), self._loop).result()
 
     def copy(self) -> Path:
-        """A copy of the database, everything that was accepted before included; it is removed when the caller goes."""
+        """Copy the database, with everything accepted before; the copy is removed when the caller leaves."""
         self._land_taken()
         path = self._intake.store.path
         if path is None:
@@ -128,7 +128,7 @@ class Caller:
         return folder / path.name
 
     async def publish(self, topic: str, messages: Sequence[bytes]) -> Taken:
-        """Take records of one type in, durable on return; waits while there is more to do than can be taken."""
+        """Publish records of one type, durable on return; wait while the server is overloaded."""
         records = await asyncio.to_thread(lambda: [decode(message) for message in messages])
         while True:
             try:
@@ -141,7 +141,7 @@ class Caller:
         return Taken(done.written, done.known, differing)
 
     def _differing(self, topic: str, messages: Sequence[bytes], places: Sequence[int]) -> Differing:
-        """The fields in which records differ from what is known under their identities, by place."""
+        """Return the fields in which records differ from known ones with the same identities, by place."""
         found: dict[int, tuple[str, ...]] = {}
         with contextlib.closing(self._intake.store.cursor()) as cursor:
             for name, frame in decode_batch([messages[place] for place in places]).frames.items():
@@ -149,7 +149,7 @@ class Caller:
         return {place: found.get(number, ()) for number, place in enumerate(places)}
 
     async def settled(self) -> None:
-        """Return when stages have read what is there now; those that ask a judge are waited for where there is none to be asked."""
+        """Return when the stages have read the present records. Stages that ask a judge count only if there is no judge."""
         store = self._intake.store
         await self._intake.land_taken()
         waiting = {
@@ -169,17 +169,17 @@ class Caller:
         await self._intake.land_taken()
 
     def note_progress(self, progress: Sequence[ImportProgress]) -> None:
-        """Note how far files were imported."""
+        """Note the progress of imported files."""
         with self._intake.store.transaction() as transaction:
             transaction.set_progress(progress)
 
     def add_up_days(self) -> None:
-        """Add up the days that scores came to."""
+        """Sum the days that have new scores."""
         self._land_taken()
         refresh_daily(self._intake.store)
 
     def purge(self, now: datetime, days: int | None) -> Purged:
-        """Delete what is too old."""
+        """Delete records past their retention."""
         self._land_taken()
         return purge(self._intake.store, self._intake.policy, now, days)
 
@@ -194,11 +194,11 @@ class Caller:
         return await self._watch.decide(*decided, now=now)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
-        """Have exchanges judged again that stayed unscored."""
+        """Have unscored exchanges judged again."""
         return await self._judged(lambda: self._intake.rejudge(project, reason, limit))
 
     async def judge_anchors(self, project: str) -> int:
-        """Have the anchors of a project judged again; answers how many."""
+        """Have the anchors of a project judged again; return their number."""
 
         async def begun() -> int:
             return (await run_round(self._intake, project)).exchanges
@@ -224,7 +224,7 @@ class Caller:
         return Judged(self._intake.judge_name, asked, calls, now.spent_usd - before.spent_usd)
 
     async def describe(self) -> str:
-        """Who judges in the server."""
+        """Describe the server's judge."""
         return self._intake.judge_name
 
 
@@ -242,7 +242,7 @@ BLOCKING: Mapping[str, Operation] = {
         Caller.purge,
     )
 }
-"""Operations that wait for the database: they run in threads, so many at once."""
+"""Operations that wait for the database: they run in threads, a bounded number at once."""
 WAITING: Mapping[str, Operation] = {
     one.__name__: one
     for one in (

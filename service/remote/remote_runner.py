@@ -1,4 +1,4 @@
-"""Records of commands on their way into a running server: what an `EmbeddedRunner` and a `StoreLog` do without one."""
+"""Publishing records of commands into a running server, in the part of an `EmbeddedRunner` and a `StoreLog`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streams.engine.engine_state import Published
 from streams.log.admission import Accepted, Admission
 
 AT_ONCE = 500
-"""Records that are published together: deliveries over HTTP wait no longer than for these."""
+"""Records that are published together: deliveries over HTTP wait at most for these."""
 
 
 class RemoteRunner:
@@ -31,7 +31,7 @@ class RemoteRunner:
         self._now = now
 
     def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
-        """Publish accepted records, durable on return, and note the import's progress once they are. Answers by topic.
+        """Publish accepted records, durable on return, and note the import's progress then. Return the outcome by topic.
 
         Known records are left out; one that conflicts with what is known is set aside as a dead letter, as without a server.
         """
@@ -48,7 +48,7 @@ class RemoteRunner:
         return done
 
     def run(self) -> object:
-        """Return when the server's stages have read what is there."""
+        """Return when the server's stages have read the present records."""
         return self._link.call("settled")
 
     def _published(self, topic: str, messages: Sequence[bytes], letters: Accepted) -> Appended:
@@ -67,7 +67,7 @@ class RemoteRunner:
 
 
 class RemoteLog:
-    """A `Log` of which a server has the other end."""
+    """A `Log` at whose other end is a server."""
 
     def __init__(self, link: ServerLink, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
         self.store = store
@@ -86,7 +86,7 @@ class RemoteLog:
 
 
 def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, list[bytes]]]:
-    """Messages in parts, in order: each of one record type, and no more than are published together."""
+    """Yield messages in parts, in order: each of one record type, and no more than are published together."""
     for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
         together = list(run)
         for start in range(0, len(together), AT_ONCE):

@@ -1,4 +1,4 @@
-"""The database of a running server, as commands see it: the same methods as a `Store` that reads, over the server's socket.
+"""The database of a running server, as commands see it: the reading methods of a `Store`, over the server's socket.
 
 Statements run in the server, in transactions that cannot write; a cursor is a connection of its own. Rows and frames come as DuckDB
 and polars have them, so that a command prints the same either way. What writes is an operation of the server
@@ -39,12 +39,12 @@ class RemoteStore(Store):
         self._link.close()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection to read with, of which the server has the other end."""
+        """Open a connection to read with, at whose other end is the server."""
         return cast("duckdb.DuckDBPyConnection", RemoteCursor(self._link.again()))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """StoreError: the server writes."""
+        """StoreError: only the server writes."""
         raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
         yield
 
@@ -53,13 +53,13 @@ class RemoteStore(Store):
         raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
 
     def end_of(self, topic: str) -> int:
-        """The position after the last record of the topic that is committed."""
+        """Return the position after the last committed record of the topic."""
         with contextlib.closing(self.cursor()) as cursor:
             return stored_ends(cursor)[topic]
 
 
 class RemoteCursor:
-    """What a `duckdb.DuckDBPyConnection` does for those who read: a class of DuckDB's own, which none of ours can descend from."""
+    """The reading part of a `duckdb.DuckDBPyConnection`: a class of DuckDB's own, which ours cannot inherit from."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
@@ -72,25 +72,25 @@ class RemoteCursor:
         return self
 
     def sql(self, statement: str, *, params: Mapping[str, Any] | None = None) -> pl.DataFrame:
-        """The rows of a statement that reads, as a frame, where DuckDB answers what a frame can be made of."""
+        """Return the rows of a statement that reads as a frame, if they can form one."""
         return cast("pl.DataFrame", self._link.call("frame", statement, params))
 
     def fetchall(self) -> list[Row]:
-        """The rows that are left."""
+        """Return the rows that are left."""
         rows, self._rows = self._rows, []
         return rows
 
     def fetchmany(self, size: int = 1) -> list[Row]:
-        """The next rows."""
+        """Return the next rows."""
         rows, self._rows = self._rows[:size], self._rows[size:]
         return rows
 
     def fetchone(self) -> Row | None:
-        """The next row; None where there is none."""
+        """Return the next row; None if there is none."""
         return next(iter(self.fetchmany(1)), None)
 
     def begin(self) -> Self:
-        """Read everything of one moment, until `commit` or `close`."""
+        """Read a single moment, until `commit` or `close`."""
         self._link.call("begin")
         return self
 

@@ -1,4 +1,4 @@
-"""The end of a command: it calls operations of the server that has the database (`service.remote.operations`) and waits for answers."""
+"""The command's end: it calls operations of the server that has the database (`service.remote.operations`) and waits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MAX_GREETING = 100
 _ENDED = "Start it again, or repeat the command: it opens a database itself that no server has. What was taken in before stays."
 
 STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
-"""What to do where a command needs the database for itself."""
+"""The way if a command needs the database for itself."""
 Differing = Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of published records: how many were written and known, and by place the fields that conflict with what is known."""
+    """The outcome of publishing: how many records were written and known, and the conflicting fields by place."""
 
     written: int
     known: int
@@ -33,7 +33,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was asked of a judge, and what came of it: its calls by outcome, and what they cost as far as prices are known."""
+    """The outcome of asking a judge: its calls by result, and their cost as far as prices are known."""
 
     judge: str
     asked: int
@@ -50,7 +50,7 @@ class ServerLink:
 
     @classmethod
     def to(cls, database: Path) -> Self | None:
-        """A connection to the server that has a database; None where none takes commands.
+        """Connect to the server that has a database; None if no server takes commands.
 
         StoreError where the server runs as another user, or is of another version.
         """
@@ -66,14 +66,14 @@ class ServerLink:
         return link
 
     def again(self) -> ServerLink:
-        """Another connection to the same server. StoreError when it has ended."""
+        """Open another connection to the same server. StoreError if it has ended."""
         link = ServerLink.to(self._database)
         if link is None:
             raise self._ended()
         return link
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        """What an operation answers; what it raises is raised here. StoreError when the server ends meanwhile."""
+        """Return the answer of an operation; its error is raised here. StoreError if the server ends meanwhile."""
         try:
             self._connection.send((operation, arguments))
             is_answer, found = self._connection.recv()
@@ -89,7 +89,7 @@ class ServerLink:
             self._connection.close()
 
     def _require_same_version(self) -> None:
-        """StoreError where the server's version differs: read as plain bytes, before any object is taken from it."""
+        """StoreError if the server's version differs: it is read as plain bytes, before any object."""
         try:
             said = self._connection.recv_bytes(MAX_GREETING).decode("utf-8", "replace")
         except (EOFError, OSError) as error:

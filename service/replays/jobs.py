@@ -1,4 +1,4 @@
-"""The work on one part of a replay, wired: what a process of its own is started with."""
+"""The work on one part of a replay, wired: the input of a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streams.replay.plan import Asking, Part, Plan, ReplayFiles
 
 
 class Aim(Enum):
-    """What is to be done with a part."""
+    """The task for a part."""
 
     ESTIMATE = auto()
     REPLAY = auto()
@@ -36,7 +36,7 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class ReplayJob:
-    """Works on parts of a plan. It can be pickled; policy, judge and history are opened where it works."""
+    """Works on parts of a plan. It can be pickled; policy, judge and history are opened by the worker."""
 
     settings: Settings
     plan: Plan
@@ -44,7 +44,7 @@ class ReplayJob:
     workers: int
 
     def __call__(self, number: int, tell: Callable[[Heard], None]) -> Estimate | None:
-        """Work on the part of a number; answers its estimate, where that is the aim."""
+        """Work on the part of a number; return its estimate if that is the aim."""
         files = ReplayFiles(self.settings.database, self.plan.label)
         if self.aim is Aim.REPLAY and files.digests(number).exists():
             return None
@@ -83,7 +83,7 @@ class ReplayJob:
 
     @contextlib.asynccontextmanager
     async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Who judges, named as in `PartWork`: none, where nothing is paid."""
+        """Return the judges, named as in `PartWork`: none, if nothing is paid."""
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)
@@ -103,7 +103,7 @@ class ReplayJob:
                     await judge.aclose()
 
     async def _keep_digests(self, part: Part, files: ReplayFiles, made: Any) -> None:
-        """Keep what the part has come to, beside what the source has of its sessions: then the part is done."""
+        """Store the digest of the part beside that of its sessions in the source: then the part is done."""
         origin = self.plan.origin
         if origin.kind in {TABLES, PARQUET}:
             with Tables(origin) as tables:

@@ -39,7 +39,7 @@ _HELD = (
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What was asked for of the topics, as it was written, and understood."""
+    """A range of offsets as it was written, and parsed."""
 
     first: str = ""
     last: str = ""
@@ -47,7 +47,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A replay as it was asked for."""
+    """The replay that was requested."""
 
     source: str
     scope: Scope
@@ -68,11 +68,11 @@ class Replay:
     is_begun: bool = False
     outcome: Outcome | None = None
     note: str = ""
-    """What the reader should know of the source."""
+    """A note about the source for the reader."""
 
     @property
     def positions(self) -> int:
-        """How many positions of history are read, all parts together."""
+        """Count the positions of history to read, in all parts."""
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
@@ -86,7 +86,7 @@ class Replay:
         return whole
 
     def run(self, tell: Tell) -> Outcome:
-        """Run it to its end. InputError when another process runs it; what was done stays, whatever ends it."""
+        """Run it to its end. InputError if another process runs it; finished work stays, whatever ends it."""
         with _locked(self.files):
             self.files.keep(self.plan)
             self._work(Aim.REPLAY, tell)
@@ -97,7 +97,7 @@ class Replay:
         return outcome
 
     def who_judges(self) -> OpenedJudge:
-        """Who would be asked; SettingsError where a judge is needed and there is none."""
+        """Return the judge that would be asked; SettingsError if one is needed and there is none."""
         found = who_judges(self.settings, policy_of(self.settings))
         if found.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
@@ -109,7 +109,7 @@ class Replay:
 
 
 def replay_of(settings: Settings, wanted: Wanted) -> Replay:
-    """The replay that is asked for: complete, begun, or new.
+    """Return the requested replay: complete, begun, or new.
 
     SettingsError and PolicyError for options that cannot be used, also when the label is of a replay with others; InputError where
     there is nothing to replay; StoreError when the source cannot be opened.
@@ -142,7 +142,7 @@ def replay_of(settings: Settings, wanted: Wanted) -> Replay:
 
 
 def replays_in(database: Path) -> Iterator[Outcome | Plan]:
-    """The replays of a database, by label: the outcome of what is complete, the plan of what was begun."""
+    """Return the replays of a database by label: outcomes of complete ones, plans of begun ones."""
     folder = folder_of(database)
     labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
     for label in sorted(labels):
@@ -166,7 +166,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
 
 
 def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
-    """The parts of a new replay, and what is to be noted of the source."""
+    """Return the parts of a new replay, and notes on the source."""
     if origin.kind == TOPICS:
         from streams.replay.history.offsets import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
 
@@ -192,7 +192,7 @@ def _made_ready(settings: Settings) -> str:
 
 
 def _check_same(options: Plan, known: Plan) -> None:
-    """SettingsError when the label is of a replay with other options."""
+    """SettingsError if the label belongs to a replay with other options."""
     others = options.differs_from(known)
     if others:
         raise SettingsError(
@@ -202,7 +202,7 @@ def _check_same(options: Plan, known: Plan) -> None:
 
 
 def _nothing(scope: Scope, contents: Contents | None) -> InputError:
-    """That there is nothing to replay, and why."""
+    """Say that there is nothing to replay, and why."""
     if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
         return unknown_project(scope.project, contents.projects)
     if contents is None or contents.first is None:
@@ -226,7 +226,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(files: ReplayFiles) -> Iterator[None]:
-    """No other process works on the label while the context is open; InputError when one does."""
+    """Keep other processes off the label while the context is open; InputError if one works on it."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:
@@ -239,5 +239,5 @@ def _locked(files: ReplayFiles) -> Iterator[None]:
 
 
 def default_workers() -> int:
-    """A process for each core."""
+    """Return one process per core."""
     return os.cpu_count() or 1

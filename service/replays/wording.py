@@ -19,11 +19,11 @@ from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
 
 PLAIN_SECONDS = 5.0
-"""How often progress is printed without a terminal."""
+"""Seconds between progress lines without a terminal."""
 
 
 def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
-    """An estimate for scripts; an unknown cost is null."""
+    """Return an estimate for scripts; an unknown cost is null."""
     asks = replay.plan.asking.pays
     is_priced = not found.calls or found.unpriced < found.calls
     return {
@@ -42,7 +42,7 @@ def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
 
 
 def estimate_in_words(replay: Replay, found: Estimate) -> str:
-    """An estimate for people."""
+    """Return an estimate for people."""
     sampled = (
         f"{counted(found.exchanges, 'exchange')}, {counted(found.tasks, 'scoring')} by the cascade, later revisions included"
     )
@@ -67,7 +67,7 @@ def estimate_in_words(replay: Replay, found: Estimate) -> str:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """What a replay is of, for scripts."""
+    """Describe the scope of a replay, for scripts."""
     return {
         "label": plan.label,
         "source": plan.origin.kind,
@@ -83,7 +83,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def outcome_document(outcome: Outcome, file: str) -> dict[str, Any]:
-    """What came of a replay, for scripts."""
+    """Describe the outcome of a replay, for scripts."""
     return plan_document(outcome.plan) | {
         "file": file,
         "finished_at": outcome.finished_at,
@@ -102,7 +102,7 @@ def outcome_document(outcome: Outcome, file: str) -> dict[str, Any]:
 
 
 def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[str]:
-    """What came of a replay, line by line."""
+    """Describe the outcome of a replay, line by line."""
     what = ", ".join(f"{count} {name}" for name, count in outcome.dispositions.items())
     yield f"{counted(outcome.exchanges, 'exchange')} scored again as {outcome.plan.label}: {what}"
     if outcome.plan.asking.pays:
@@ -122,7 +122,7 @@ def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
 
 
 def replays_table(found: Sequence[Outcome | Plan]) -> Table:
-    """Every replay on a line."""
+    """Show each replay on a line."""
     headers = ["label", "source", "judge", "project", "policy", "started", "exchanges", "cost", "equal to live"]
     return table(headers, [_row(one) for one in found], right=["exchanges", "cost"])
 
@@ -138,7 +138,7 @@ def _row(found: Outcome | Plan) -> list[Any]:
 
 @contextlib.contextmanager
 def telling(what: str, positions: int) -> Iterator[Callable[[Heard], None]]:
-    """Show how a replay gets on, while the context is open: a bar on a terminal, else a line every few seconds."""
+    """Show the progress of a replay while the context is open: a bar on a terminal, else a line every few seconds."""
     progress = _Progress(positions)
     if not err.is_terminal:
         yield lambda heard: progress.tell_plainly(what, heard)
@@ -161,7 +161,7 @@ def telling(what: str, positions: int) -> Iterator[Callable[[Heard], None]]:
 
 
 class _Progress:
-    """Where the parts are, and how fast they get on."""
+    """The positions of the parts, and their rate."""
 
     def __init__(self, positions: int) -> None:
         self._positions = positions
@@ -171,24 +171,24 @@ class _Progress:
 
     @property
     def done(self) -> int:
-        """Positions that were reached, all parts together."""
+        """Return the positions reached, in all parts."""
         return sum(self._reached.values())
 
     def take(self, heard: Heard) -> None:
-        """Take in news of a part."""
+        """Record news of a part."""
         if heard.position:
             self._reached[heard.number] = heard.position
         self._seen += heard.seen
         self._answered += heard.answered
 
     def told(self) -> str:
-        """Counts and rate."""
+        """Return counts and rate."""
         rate = self._seen / max(time.monotonic() - self._since, 0.001)
         answered = f", {self._answered} answers" if self._answered else ""
         return f"{self._seen:,} exchanges{answered}, {rate:,.0f}/s"
 
     def tell_plainly(self, what: str, heard: Heard) -> None:
-        """Take in news, and print a line when it is time."""
+        """Record news, and print a line when it is due."""
         self.take(heard)
         now = time.monotonic()
         if now - self._told_at >= PLAIN_SECONDS:

@@ -1,4 +1,4 @@
-"""Two scorings of the same exchanges side by side: what a change of policy or judge would have changed, as one document.
+"""Two scorings of the same exchanges side by side, as one document: the effect of another policy or judge.
 
 Compared is exchange by exchange, over those that both sides have, each counted once: what is estimated is the change among these
 exchanges, not among all that the fleet said, of which sampling picks some kinds more often than others.
@@ -29,7 +29,7 @@ from streams.replay.plan import LIVE, folder_of
 Row = Mapping[str, Any]
 Document = dict[str, Any]
 _DIGITS = 9
-"""Decimals of a mean: what lies beyond differs with the order in which a sum was made."""
+"""Decimals of a mean: further ones depend on the order of summation."""
 _SUMS = tuple(field.name for field in dataclasses.fields(PairedSums))
 _SIDES = ("a", "b")
 
@@ -43,7 +43,7 @@ class Side:
 
 
 def side_of(label: str, database: Path) -> Side:
-    """The scoring of a label, `live` or that of a replay; InputError when there is none."""
+    """Return the scoring of a label, `live` or that of a replay; InputError if there is none."""
     if label == LIVE:
         path = database
     elif re.fullmatch(NAME, label):
@@ -59,7 +59,7 @@ def side_of(label: str, database: Path) -> Side:
 
 
 def compare(first: Side, second: Side, project: str | None, top: int) -> Document:
-    """What differs between two scorings; at most `top` of the exchanges that moved most.
+    """Compare two scorings; name at most `top` of the exchanges that moved most.
 
     InputError when they have no exchange in common; StoreError when a file cannot be read.
     """
@@ -91,7 +91,7 @@ def compare(first: Side, second: Side, project: str | None, top: int) -> Documen
 
 @contextlib.contextmanager
 def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Both files on one connection, `a` and `b`; StoreError when one holds no scores as this version knows them."""
+    """Open both files on one connection, `a` and `b`; StoreError if one holds no scores as this version knows them."""
     with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
         try:
             yield connection
@@ -103,13 +103,13 @@ def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _side(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
-    """By what a side's scores were made, and of a replay what it was of and what it asked."""
+    """Describe the policy and judge behind a side's scores, and the scope and calls of a replay."""
     origins = query_rows(connection, "score_origins", {"scores": reading(name, "scores"), "project": project})
     return {"label": side.label, "replay": None if side.label == LIVE else _replay(side.path), "origins": origins}
 
 
 def _replay(path: Path) -> Document:
-    """What a replay was of, and what it asked; StoreError when the file is none."""
+    """Describe the scope of a replay and its calls; StoreError if the file is not one."""
     outcome = outcome_in(path)
     scope = outcome.plan.scope
     return {
@@ -126,7 +126,7 @@ def _replay(path: Path) -> Document:
 
 
 def _measure(row: Row) -> Document:
-    """One measure with the interval of its change; without one where a single session says nothing about others."""
+    """Return one measure with the interval of its change; without one if a single session says nothing about others."""
     interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
     told = {
         "project": row["project"],
@@ -146,7 +146,7 @@ def _measure(row: Row) -> Document:
 
 
 def _intervals(measures: Sequence[Row]) -> Document:
-    """How many intervals exclude zero, and how many would where nothing has changed on average.
+    """Count the intervals that exclude zero, and those expected to if nothing has changed on average.
 
     Those of a few sessions are not believed, and a measure in which no exchange differs has no chance to.
     """

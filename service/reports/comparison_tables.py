@@ -1,4 +1,4 @@
-"""Tables of `driftline compare`: who made the scores, what moved, then measures, states, exchanges and cost."""
+"""Tables of `driftline compare`: origin of the scores, headline, measures, states, exchanges and cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STYLES = {"lower": "yellow", "higher": "cyan"}
 
 
 def comparison_view(document: Row) -> RenderableType:
-    """The whole comparison; what does not differ is left out."""
+    """Show the whole comparison; equal parts are left out."""
     labels = (document["a"]["label"], document["b"]["label"])
     parts: list[RenderableType] = [Text(line) for line in (*made_by(document), *in_common(document))]
     parts += ["", Text(headline(document), style="bold")]
@@ -65,7 +65,7 @@ def _measure_cells(row: Row) -> list[object]:
 
 
 def _states_table(states: Sequence[Row]) -> RenderableType:
-    """A line for each state of a tier on the first side, a column for each on the second; 0 where none went."""
+    """Show a line per state of a tier on the first side, a column per state on the second."""
     found = {row["state_a"] for row in states} | {row["state_b"] for row in states}
     order = [state for state in (SCORED, *TIER_STATES) if state in found]
     across = [state for state in order if state in {row["state_b"] for row in states}]
@@ -76,7 +76,7 @@ def _states_table(states: Sequence[Row]) -> RenderableType:
 
 
 def _costs_table(exchanges: Sequence[Row], labels: Labels) -> RenderableType:
-    """A project and side on a line; with several projects the sum of each side below."""
+    """Show the cost per project and side on a line; with several projects, the sum of each side below."""
     rows = [*exchanges, *([_sum_of(exchanges)] if len(exchanges) > 1 else [])]
     cells = [_cost_cells(row, label, side) for row in rows for label, side in zip(labels, ("a", "b"), strict=True)]
     numbers = ["exchanges", "judged", "anomalous", "cost", "an exchange"]

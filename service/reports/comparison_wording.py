@@ -1,4 +1,4 @@
-"""Wording of a comparison: what moved, by how much, and how far to believe it."""
+"""Wording of a comparison: the changes, their size, and how far to believe them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")
 """Measures that are shares of exchanges, shown in percent; a change of one is in percentage points."""
 COST = "cost"
 SPANS = {"3": 4.0}
-"""From the least to the greatest score of a tier where that is not 1: what makes tiers comparable."""
+"""The span from the least to the greatest score of a tier, unless it is 1: it makes tiers comparable."""
 NAMED = 3
 """Measures, policies and judges that a line names."""
 ESTIMATED = (
@@ -24,20 +24,20 @@ _NAMES = {"anomaly": "anomalous", COST: "cost"}
 
 
 def measure_name(row: Row) -> str:
-    """A measure as a person would call it."""
+    """Return the name of a measure for people."""
     name = _NAMES.get(row["tier"], f"tier {row['tier']}")
     return f"{name} {plain(row['dimension'], 40)}".strip().replace("_", " ")
 
 
 def level(row: Row, value: float) -> str:
-    """A mean of the measure: a score, a share in percent, or dollars."""
+    """Write a mean of the measure: a score, a share in percent, or dollars."""
     if row["tier"] == COST:
         return f"${value:.5f}"
     return f"{value:.1%}" if _is_rate(row) else f"{value:.3f}"
 
 
 def change(row: Row, value: float) -> str:
-    """A difference of means of the measure with its sign; of shares in percentage points."""
+    """Write a difference of means of the measure with its sign; of shares in percentage points."""
     if row["tier"] == COST:
         return f"{'-' if value < 0 else '+'}${abs(value):.5f}"
     shown, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
@@ -45,7 +45,7 @@ def change(row: Row, value: float) -> str:
 
 
 def verdict(row: Row) -> str:
-    """What became of a measure, in a word or two."""
+    """Say in a word or two how a measure changed."""
     if not row["changed"]:
         return "same"
     if row["few_sessions"]:
@@ -56,7 +56,7 @@ def verdict(row: Row) -> str:
 
 
 def made_by(document: Row) -> Iterator[str]:
-    """By which policy and which judge each side was made, a line each."""
+    """Name the policy and the judge of each side, one line each."""
     for side in (document["a"], document["b"]):
         policies = _listed(f"{row['policy_digest']}" for row in side["origins"])
         judges = _listed(_judge(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
@@ -66,7 +66,7 @@ def made_by(document: Row) -> Iterator[str]:
 
 
 def in_common(document: Row) -> Iterator[str]:
-    """How many exchanges are compared, and how many are not, because one side does not have them or has them otherwise."""
+    """Count the exchanges that are compared, and those that only one side has or that differ."""
     labels, totals = _labels(document), _totals(document)
     yield (
         f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
@@ -76,7 +76,7 @@ def in_common(document: Row) -> Iterator[str]:
 
 
 def headline(document: Row) -> str:
-    """What moved, in a sentence: as far as an interval excludes zero, the greatest first."""
+    """Name the changes in a sentence, as far as an interval excludes zero, the largest first."""
     moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
     if moved:
         said = "; ".join(_moved(row) for row in moved[:NAMED])
@@ -90,7 +90,7 @@ def headline(document: Row) -> str:
 
 
 def how_sure(document: Row) -> str:
-    """How many intervals exclude zero, and how many would by chance: one of them alone proves nothing."""
+    """Count the intervals that exclude zero, and those expected by chance: one of them alone proves nothing."""
     intervals = document["intervals"]
     if not intervals["counted"]:
         return "No interval rests on enough sessions to be believed."
@@ -101,7 +101,7 @@ def how_sure(document: Row) -> str:
 
 
 def judged_by(row: Row, side: str) -> str:
-    """Whether a simulated judge had a part in a side's scores of a project."""
+    """Tell whether a simulated judge took part in a side's scores of a project."""
     simulated, judged = row[f"simulated_{side}"], row[f"judged_{side}"]
     if not simulated:
         return MISSING
@@ -109,7 +109,7 @@ def judged_by(row: Row, side: str) -> str:
 
 
 def asked(document: Row) -> Iterator[str]:
-    """What each replay asked of a judge and what that cost, beside what was recorded already; nothing where it asked nothing."""
+    """Say what each replay asked of a judge and its cost, besides recorded answers; nothing if it asked nothing."""
     for side in (document["a"], document["b"]):
         replay = side["replay"]
         if replay is not None and replay["calls"]:
@@ -119,7 +119,7 @@ def asked(document: Row) -> Iterator[str]:
 
 
 def _replay(replay: Row) -> str:
-    """What a replay was of: where its history came from, who was to be asked, and what of it was scored."""
+    """Describe a replay: the source of its history, its judge, and what it scored."""
     limits = [plain(replay["project"], 64)] if replay["project"] else []
     limits += [f"{word} {replay[name]:%Y-%m-%d %H:%M}" for name, word in (("since", "from"), ("until", "to")) if replay[name]]
     limits += [f"offsets {plain(replay['range'], 64)}"] if replay["range"] else []
@@ -132,7 +132,7 @@ def _moved(row: Row) -> str:
 
 
 def _size(row: Row) -> tuple[bool, float]:
-    """What comes first in a sentence: scores and rates before cost, then by the part of the scale that it moved."""
+    """Order changes for a sentence: scores and rates before cost, then by the part of the scale that they moved."""
     return row["tier"] != COST, abs(row["change"]) / SPANS.get(row["tier"], 1.0)
 
 
@@ -145,7 +145,7 @@ def _judge(row: Row) -> str:
 
 
 def _listed(names: Iterator[str]) -> str:
-    """Each once, the first few by name."""
+    """Name each once, the first few by name."""
     found: Sequence[str] = list(dict.fromkeys(names))
     return "; ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 

@@ -1,4 +1,4 @@
-"""Cost comparison: the same exchanges through the same rules, with gates, sampling and cache on or off.
+"""Cost comparison: the same exchanges by the same rules, with gates, sampling and cache on or off.
 
 The judge's part is played by the simulated judge, in this process, because it is not known what a judge would have said of exchanges it
 was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts
@@ -31,17 +31,17 @@ from streams.steps.intake import IntakeStep
 
 _HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
 _BOUNDARY = "0" * 16
-"""As long as the one that is drawn for each request."""
+"""A boundary as long as the one that is drawn for each request."""
 
 
 @dataclass
 class Part:
-    """What some of the calls take."""
+    """The tokens and cost of some of the calls."""
 
     calls: Counter[str] = field(default_factory=Counter)
     """By purpose."""
     input_tokens: int = 0
-    """All of them, those from the cache too."""
+    """All of them, including cached ones."""
     cached_tokens: int = 0
     """Those from the cache."""
     output_tokens: int = 0
@@ -49,7 +49,7 @@ class Part:
 
     @property
     def usd(self) -> float:
-        """The cost."""
+        """Return the cost."""
         return usd_of(self.nano)
 
     def add(self, purpose: str, usage: Usage, nano: int) -> None:
@@ -63,15 +63,15 @@ class Part:
 
 @dataclass
 class Bill(Part):
-    """What judging takes."""
+    """The cost of judging."""
 
     by_agent: dict[str, Part] = field(default_factory=dict)
-    """The part of each agent; who comes first pays for what is written to the cache."""
+    """The part of each agent; the first one pays for writing to the cache."""
 
 
 @dataclass(frozen=True)
 class Savings:
-    """Which savings are on."""
+    """The savings that are on."""
 
     gates: bool = True
     sampling: bool = True
@@ -86,11 +86,11 @@ VARIANTS = {
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
 Answers = dict[str, tuple[Asked, str]]
-"""What was asked and answered, by the fingerprint of the question: kept from bill to bill it saves working it out again."""
+"""Questions and answers by the fingerprint of the question: kept between bills to avoid computing them again."""
 
 
 def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
-    """The exchanges of the projects and the ends of their sessions: each session's in the order of the log, one after the other.
+    """Return the exchanges of the projects and the ends of their sessions, session by session in the order of the log.
 
     The order of the sessions is that of their first exchanges, whoever's call came first.
     """
@@ -110,7 +110,7 @@ def _time_of(record: Exchange | SessionClosed) -> datetime:
 def bill(
     records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, savings: Savings, answers: Answers | None = None
 ) -> Bill:
-    """What judging these exchanges takes under the settings, in the order in which they came, without a cap.
+    """Return the cost of judging these exchanges under the settings, in the order in which they came, without a cap.
 
     ValueError when the judge's model has no known price.
     """
@@ -145,7 +145,7 @@ def _policy(settings: ProjectSettings, savings: Savings) -> Policy:
 
 
 def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Iterator[ScoringTask]:
-    """What intake wants to have judged."""
+    """Return the exchanges that intake wants to have judged."""
     decoded = decode_batch([encode(record) for record in records])
     frames = {name: frame.rename({INDEX: OFFSET}) for name, frame in decoded.frames.items()}
     outcome = IntakeStep(policy)(StageBatch.of("exchanges", frames), {})
@@ -153,7 +153,7 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
 
 
 def _answered(question: Question, price: ModelPrice, known: Answers) -> tuple[Asked, str]:
-    """The request of the question as the simulated judge reads it, and its answer."""
+    """Return the request of the question as the simulated judge reads it, and its answer."""
     if question.fingerprint not in known:
         form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
         asked = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
@@ -165,7 +165,7 @@ def _answered(question: Question, price: ModelPrice, known: Answers) -> tuple[As
 
 
 def _texts(asked: Asked) -> list[str]:
-    """Everything the model reads."""
+    """Return everything that the model reads."""
     return [canonical_json(asked.structured), *(block.text for block in asked.blocks)]
 
 

@@ -23,7 +23,7 @@ Ledger = Sequence[Mapping[str, Any]]
 def cost_report(
     ledger: Ledger, agents: Mapping[str, str], records: Sequence[Exchange | SessionClosed], settings: ProjectSettings
 ) -> RenderableType:
-    """What the recorded calls cost and what they would have cost; `agents` has the agent of each project of the ledger."""
+    """Report the cost of the recorded calls and the cost without each saving; `agents` has the agent of each project."""
     answers: Answers = {}
     bills = {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()}
     configured = bills["as configured"]
@@ -37,7 +37,7 @@ def cost_report(
 
 
 def _agents_table(ledger: Ledger, agents: Mapping[str, str], configured: Bill) -> RenderableType:
-    """What is counted is from the ledger.
+    """Show costs by agent; the counts are from the ledger.
 
     The cost is that of the exchanges in order. Side by side they may come in another, and who comes first pays for filling the
     cache, so by agent the ledger differs a little from run to run.
@@ -78,7 +78,7 @@ def _variants_table(bills: Mapping[str, Bill]) -> RenderableType:
 
 
 def _compared(ledger: Ledger, configured: Bill) -> str:
-    """Whether the bill is that of the ledger."""
+    """Tell whether the bill equals the ledger."""
     usd = sum(row["cost_usd"] or 0.0 for row in ledger)
     calls, *tokens = _recorded(ledger)
     again = calls - sum(row["judgements"] for row in ledger)
@@ -90,12 +90,12 @@ def _compared(ledger: Ledger, configured: Bill) -> str:
 
 
 def _prompt(row: Mapping[str, Any]) -> int:
-    """Every token that was read, from the cache or not."""
+    """Count every token that was read, cached or not."""
     return int(row["input_tokens"] + row["cache_write_tokens"] + row["cache_read_tokens"])
 
 
 def _recorded(ledger: Ledger) -> tuple[int, int, int]:
-    """Calls, tokens read and tokens written."""
+    """Count calls, tokens read and tokens written."""
     return (
         sum(row["calls"] for row in ledger),
         sum(map(_prompt, ledger)),

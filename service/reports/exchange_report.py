@@ -1,4 +1,4 @@
-"""The report on judged exchanges: how each agent's tiers go over time, what was judged and why, and what was found."""
+"""The report on judged exchanges: each agent's tiers over time, sampling with its reasons, and findings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ WORST_SHOWN = 5
 REASONS_LENGTH = 1000
 """Characters of an exchange's reasons that are shown."""
 WORSE_BY = 0.1
-"""How far the mean of Tier 2, 0 to 1, has to fall for an agent to be called worse."""
+"""The fall of Tier 2's mean, 0 to 1, from which an agent is called worse."""
 TIERS = {"tier2": "tier 2", "tier2_5": "tier 2.5", "tier3": "tier 3"}
 TAMPERING = "judge_tamper: "
-"""What a reason begins with when a text tried to sway the judge."""
+"""The beginning of a reason for a text that tried to sway the judge."""
 _LARGE = 1_000_000
 
 
 def exchange_report(store: Store, projects: Sequence[str], since: date) -> RenderableType:
-    """The report on the exchanges of the projects, whose agents are compared before a day and since then."""
+    """Report on the exchanges of the projects; compare each agent before a day and since then."""
     moment = datetime.combine(since, time(), UTC)
     anomalies = worst_first(store, projects)
     reasons = _asked(store, projects, "anomaly_reasons")
@@ -52,7 +52,7 @@ def exchange_report(store: Store, projects: Sequence[str], since: date) -> Rende
 
 
 def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
-    """What became of the exchanges that were delivered, in words."""
+    """Say what became of the delivered exchanges."""
     summed: Counter[str] = Counter()
     for row in _asked(store, projects, "project_summary"):
         summed.update({name: row[name] for name in ("exchanges", "scored", "skipped_sampling", "pending", "simulated")})
@@ -65,7 +65,7 @@ def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
 
 
 def worst_first(store: Store, projects: Sequence[str]) -> list[Row]:
-    """The anomalous exchanges of the projects: most reasons first, then lowest Tier 2."""
+    """Return the anomalous exchanges of the projects: most reasons first, then lowest Tier 2."""
     found = _asked(store, projects, "scores", session=None, anomalies=True, limit=_LARGE)
     return sorted(
         found,
@@ -79,7 +79,7 @@ def worst_first(store: Store, projects: Sequence[str]) -> list[Row]:
 
 
 def _asked(store: Store, projects: Sequence[str], query: str, **values: object) -> list[dict[str, Any]]:
-    """The rows of a query that are of the projects."""
+    """Return the rows of a query for the projects."""
     rows = query_rows(store.cursor(), query, {"project": None, **values})
     return [row for row in rows if row["project"] in projects]
 
@@ -165,7 +165,7 @@ def _reasons_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _exchanges_table(rows: Sequence[Row], only: Any = bool) -> RenderableType:
-    """Exchanges with those of their reasons that are wanted."""
+    """Show exchanges with the wanted ones of their reasons."""
     cells = [
         [
             f"{row['exchange_at']:%m-%d %H:%M}",
@@ -198,5 +198,5 @@ def _number(value: float | None) -> str:
 
 
 def _commonest(counts: Counter[Any]) -> list[tuple[Any, int]]:
-    """The counts, the largest first, and those as large by their names."""
+    """Return the counts, the largest first, equal ones by name."""
     return sorted(counts.items(), key=lambda one: (-one[1], one[0]))

@@ -1,4 +1,4 @@
-"""The fleet report: which sessions failed and why, how far each agent can be trusted over time, and what to ask next."""
+"""The fleet report: failed sessions with their causes, trust of each agent over time, and what to ask next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fleet_report(store: Store, project: str) -> RenderableType:
 
 
 def worst_run(store: Store, project: str) -> str:
-    """Id of the run that failed worst."""
+    """Return the id of the run with the worst failures."""
     (failed,) = query_rows(store.cursor(), "failed_sessions", {"project": project, "limit": 1})
     return next(str(row["run_id"]) for row in runs_of(store, project) if row["session_id"] == failed["session_id"])
 

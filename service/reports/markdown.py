@@ -1,4 +1,4 @@
-"""Texts of others inside Markdown. What an agent or a judge wrote is shown as it is and means nothing: no heading, row, link or tag."""
+"""Foreign texts inside Markdown: the words of agents and judges are shown unchanged, and never as heading, row, link or tag."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from service.cli.terminal import plain
 MAX_SHOWN = 2_000
 """Characters of a text that are shown."""
 _LINKED = re.compile(r"[^\s`|]*(?:://|www\.|@)[^\s`|]*", re.IGNORECASE)
-"""Words that some renderers make links of without being told to: addresses of pages and of people."""
+"""Words that some renderers turn into links by themselves: addresses of pages and of people."""
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What has a meaning within a line. An underscore between letters has none, and names of tools are full of them."""
+"""Characters with a meaning within a line. An underscore between letters has none, and names of tools are full of them."""
 _START = re.compile(r"^(\d+(?=[.)])|(?=[#+\-=:]))")
-"""What would make the first word of a line a heading, an item or a quotation."""
+"""Beginnings of a line that would make it a heading, an item or a quotation."""
 _TAGS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _RUN = re.compile("`+")
 
 
 def inline(text: object, limit: int = MAX_SHOWN) -> str:
-    """The text on one line, to stand anywhere in Markdown, table cells included: rendered it reads as it was written.
+    """Return the text on one line, safe anywhere in Markdown, table cells included: rendered it reads as it was written.
 
     White space becomes one space; characters that control a terminal or cannot be seen become their code points. Addresses become
     code, because they would be links otherwise.
@@ -33,7 +33,7 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """The text between two fences that are longer than any run of backticks in it.
+    """Return the text between two fences that are longer than any run of backticks in it.
 
     What stands between the line of the first fence and the line break before the second is the text, byte for byte.
     """

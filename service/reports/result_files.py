@@ -1,4 +1,4 @@
-"""Files of results: whole or not there at all, in folders whose names any system takes. Names come from agents and may be hostile."""
+"""Result files: complete or absent, in folders whose names any system accepts. Names come from agents and may be hostile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.errors import SettingsError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d|conin|conout)(\.|$)", re.IGNORECASE)
-"""What Windows takes for a device, whatever follows after a full stop."""
+"""Names that Windows takes for a device, whatever follows after a full stop."""
 _LONGEST = 80
 """Characters that are kept of a name."""
 _NAMELESS = "_unknown"
@@ -22,7 +22,7 @@ _NAMELESS = "_unknown"
 
 
 def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:
-    """A folder name for each of the names, different ones for different names, where upper and lower case are one, too.
+    """Return a folder name for each of the names: distinct for distinct names, even if upper and lower case are the same.
 
     A slash becomes two hyphens. A name that had to be changed otherwise, or that would share its folder with another, carries a
     digest of itself: `gpt-5+1a2b3c4d5e6f7a8b`.
@@ -37,7 +37,7 @@ def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, and try that it can be written to; SettingsError naming it where it cannot."""
+    """Make a folder and those above it, and test that it is writable; SettingsError naming it if it is not."""
     with _naming(path):
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".driftline-{os.getpid()}"
@@ -46,7 +46,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader finds it whole or as it was before; its folder is made. SettingsError naming the path."""
+    """Write a file atomically, with its folder. SettingsError naming the path."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _plain(name: str) -> str | None:
-    """The name as it can stand; None where more than slashes had to be changed."""
+    """Return the name as it can stand; None if more than slashes had to be changed."""
     made = name.replace("/", "--")
     is_fit = made and len(made) <= _LONGEST and not _UNSAFE.search(made) and made[0] not in "._-" and not made.endswith(".")
     return made if is_fit and not _RESERVED.match(made) else None
@@ -76,7 +76,7 @@ def _with_digest(name: str) -> str:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """What the system says of a path, as an error of ours that names it."""
+    """Return the system's message about a path as an error of ours that names it."""
     try:
         yield
     except OSError as error:

@@ -27,7 +27,7 @@ MAX_SHOWN = 120
 MAX_ITEMS = 4
 """Items of evidence for one score."""
 MANY = 12
-"""Calls of tools from which a run is called busy."""
+"""Tool calls from which a run is called busy."""
 _PART: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -59,7 +59,7 @@ _WEIGHTS: dict[str, dict[str, float]] = {
     | {"repeated": 0.1, "bare_refusal": 0.4, "refusal": 0.25, "asks_back": 0.1, "rudeness": 0.15, "addresses_judge": 0.15}
     | {"insight": -0.03},
 }
-"""What each sign takes off, by dimension; what is not here takes nothing."""
+"""The deduction of each sign by dimension; others deduct nothing."""
 _ASKS_BACK = compile_pattern(
     r"\b(?:shall\s+i|should\s+i|would\s+you\s+like|do\s+you\s+want|could\s+you\s+(?:confirm|tell|clarify)|please\s+(?:confirm|clarify)"
     r"|let\s+me\s+know\s+(?:whether|which|if\s+i))\b",
@@ -73,36 +73,36 @@ _INSIGHT = compile_pattern(
 
 
 class Sign(NamedTuple):
-    """Something that was seen in a run."""
+    """An observation in a run."""
 
     amount: float
-    """How much of it there is, 0 to 1."""
+    """Its extent, 0 to 1."""
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunRatings:
-    """Everything the answer is made from; the same for the same subject and key."""
+    """The basis of the answer; the same for the same subject and key."""
 
     signs: Mapping[str, Sign]
     key: str
 
     def rating(self, dimension: str) -> float:
-        """Where on its scale the dimension lies, 0 to 1."""
+        """Return the place of the dimension on its scale, 0 to 1."""
         weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
         lost = sum(weights.get(name, 0.0) * sign.amount for name, sign in self.signs.items())
         return min(1.0, max(0.0, _BASES.get(dimension, _OTHER_BASE) - lost + JITTER * mood(dimension, self.key)))
 
     def found(self, name: str) -> bool | None:
-        """Whether the sign of this name was found; None when there is no such sign."""
+        """Tell whether the sign of this name was found; None if there is no such sign."""
         return name in self.signs if name in SIGNS or name in _MEASURES else None
 
     def quote(self, dimension: str) -> str:
-        """The gravest observation."""
+        """Return the gravest observation."""
         return self.quotes(dimension)[0]
 
     def quotes(self, dimension: str) -> list[str]:
-        """What was observed, the gravest first, as items of evidence."""
+        """Return the observations, the gravest first, as items of evidence."""
         weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
         counted = sorted(
             self.signs.keys() & weights.keys(), key=lambda name: (-abs(weights[name]) * self.signs[name].amount, name)
@@ -112,28 +112,28 @@ class RunRatings:
         ]
 
     def words(self, dimension: str) -> str:
-        """The reasons in words."""
+        """Return the reasons in words."""
         return " ".join(self.quotes(dimension))
 
 
 def simulated_evaluation(
     schema: Mapping[str, Any] | None, subject: Subject, *, model: str = "", arrival: int = 1
 ) -> dict[str, Any]:
-    """The answer that fits the schema, else `SHAPE`, to a question that comes for the `arrival`th time. A pure function."""
+    """Return the answer that fits the schema, else `SHAPE`, to a question's `arrival`th time. A pure function."""
     key = canonical_json([model, asdict(subject), arrival])
     answer = fill_schema(schema or SHAPE, RunRatings(signs_of(subject), key))
     return answer if isinstance(answer, dict) else {"answer": answer}
 
 
 def signs_of(subject: Subject) -> dict[str, Sign]:
-    """What is to be seen in a run."""
+    """Return the signs in a run."""
     seen = read_signs({"user_message": subject.task, "agent_response": subject.answer}).found
     measured = {name: measure(subject) for name, measure in _MEASURES.items()}
     return {name: Sign(1.0, SIGNS[name]) for name in seen} | {name: sign for name, sign in measured.items() if sign.amount > 0}
 
 
 def _unmet(expectations: tuple[str, ...], kind: str, said: str) -> Sign:
-    """Expectations whose words are mostly missing in what was said."""
+    """Return expectations whose words are mostly missing in the agent's texts."""
     unmet = [
         one for one in expectations if (share := share_of_words(one[:MAX_SEEN], said[:MAX_SEEN])) is not None and share < MET
     ]

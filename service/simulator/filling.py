@@ -18,47 +18,47 @@ MAX_PLACES = 20_000
 MAX_BOUND = 1e9
 """Bounds of a scale are smaller; others are not believed."""
 LOW = 0.4
-"""Below this share of its scale a number makes the verdicts that go by the numbers true."""
+"""Below this share of its scale, a number makes the verdicts that depend on it true."""
 
 Schema = Mapping[str, Any]
 _PARTS = frozenset(
     {"answer", "dimensions", "scores", "score", "rating", "value", "found", "present", "detected", "quote", "evidence"}
     | {"reason", "reasoning", "explanation", "id", "name", "dimension"}
 )
-"""Names that say which part of a verdict something is, not what it is about."""
+"""Names for a part of a verdict, not for its subject."""
 _QUOTES = ("quote", "evidence", "excerpt")
 _OF_VERDICTS = ("flag_", "anomaly_")
-"""Beginnings of the names of what belongs to a verdict that goes by the numbers."""
+"""Beginnings of names that belong to a verdict that depends on the numbers."""
 _SCALE = compile_pattern(r"\b([0-9]{1,3})\s*(?:\.\.|to|-)\s*([0-9]{1,3})\b", where="scale")
 _DEFAULT_SCALES = {"integer": (1.0, 5.0), "number": (0.0, 1.0)}
 
 
 class Rated(Protocol):
-    """What values are made from."""
+    """The basis of the values."""
 
     def rating(self, dimension: str) -> float:
-        """Share of the scale, 0 to 1."""
+        """Return the share of the scale, 0 to 1."""
         ...
 
     def found(self, name: str) -> bool | None:
-        """Whether the sign of this name was found; None when there is no such sign."""
+        """Tell whether the sign of this name was found; None if there is no such sign."""
         ...
 
     def quote(self, dimension: str) -> str:
-        """A quote from the materials; may be empty."""
+        """Return a quote from the materials; may be empty."""
         ...
 
     def quotes(self, dimension: str) -> list[str]:
-        """What a list of quotes or of evidence holds."""
+        """Return the items of a list of quotes or of evidence."""
         ...
 
     def words(self, dimension: str) -> str:
-        """The reasons in words."""
+        """Return the reasons in words."""
         ...
 
 
 def fill_schema(schema: Schema, rated: Rated) -> Any:
-    """A value that fits the schema; the same for the same ratings."""
+    """Return a value that fits the schema; the same for the same ratings."""
     return _Filling(schema, rated).value(schema, ())
 
 
@@ -71,7 +71,7 @@ class _Filling:
         self._is_low = bool(numbers) and min(numbers) < LOW
 
     def value(self, given: Any, path: tuple[str, ...]) -> Any:
-        """The value for the schema at the path."""
+        """Return the value for the schema at the path."""
         schema = self._resolved(given)
         if len(path) > MAX_LEVELS:
             return None
@@ -82,7 +82,7 @@ class _Filling:
         return made(self, schema, path) if made else None
 
     def _resolved(self, given: Any) -> Schema:
-        """The schema with references and alternatives followed: the first alternative that is not null."""
+        """Return the schema with references and alternatives followed: the first alternative that is not null."""
         self._left -= 1
         schema: Any = given if self._left > 0 else {}
         for _ in range(MAX_LEVELS):
@@ -101,7 +101,7 @@ class _Filling:
         return found
 
     def _numbers(self, given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Paths of the numbers of the answer."""
+        """Yield the paths of the numbers of the answer."""
         schema = self._resolved(given)
         if len(path) > MAX_LEVELS:
             return
@@ -114,7 +114,7 @@ class _Filling:
                 yield from self._numbers(schema["items"], (*path, label))
 
     def _labels(self, items: Any) -> list[str]:
-        """What the items of an array are about: the values of the first property that may only be one of several; else nothing."""
+        """Return the subjects of an array's items: the values of the first property limited to several; else none."""
         for one in _properties(self._resolved(items)).values():
             values = self._resolved(one).get("enum")
             if isinstance(values, list) and all(isinstance(value, str) for value in values):
@@ -125,7 +125,7 @@ class _Filling:
         return {name: self.value(one, (*path, name)) for name, one in _properties(schema).items()}
 
     def made_array(self, schema: Schema, path: tuple[str, ...]) -> list[Any]:
-        """An item for each label; of quotes and evidence as many as there are, and as the schema has room for."""
+        """Make an item for each label; quotes and evidence as far as there are any, and the schema has room."""
         items = schema.get("items", {})
         resolved = self._resolved(items)
         if _kind(resolved) == "string" and "enum" not in resolved and path and path[-1].endswith(_QUOTES):
@@ -144,7 +144,7 @@ class _Filling:
         return self._is_low if found is None else found
 
     def made_text(self, schema: Schema, path: tuple[str, ...]) -> str | None:
-        """A quote, the label of the item it belongs to, or words; what belongs to a false verdict is empty."""
+        """Return a quote, the label of its item, or words; texts of a false verdict are empty."""
         allowed, name, about = schema.get("enum"), path[-1] if path else "", _about(path)
         if isinstance(allowed, list) and allowed:
             label = next((one for one in reversed(path) if one in allowed), allowed[0])
@@ -171,7 +171,7 @@ def _kinds(schema: Schema) -> list[Any]:
 
 
 def _kind(schema: Schema) -> str:
-    """The first type that is not null; where there is none, what the schema's other words imply."""
+    """Return the first type that is not null; without one, the type implied by the schema's other words."""
     named = next((kind for kind in _kinds(schema) if isinstance(kind, str) and kind != "null"), None)
     if named is not None:
         return named
@@ -182,7 +182,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _fitting(text: str, schema: Schema) -> str:
-    """The text in as many characters as the schema allows."""
+    """Return the text in as many characters as the schema allows."""
     most = schema.get("maxLength")
     return text[: max(0, most)] if isinstance(most, int) else text
 
@@ -193,12 +193,12 @@ def _properties(schema: Schema) -> Mapping[str, Any]:
 
 
 def _about(path: tuple[str, ...]) -> str:
-    """What the last place of a path is about."""
+    """Return the subject of the last place of a path."""
     return next((name for name in reversed(path) if name not in _PARTS), "overall")
 
 
 def _scale(schema: Schema) -> tuple[float, float]:
-    """Least and largest value: as bounds, as the allowed values, as words such as `1 to 5`, else what is usual for the type."""
+    """Return least and largest value: as bounds, allowed values, words such as `1 to 5`, else the type's usual ones."""
     low, high = _DEFAULT_SCALES[_kind(schema)]
     values = schema.get("enum")
     if isinstance(values, list) and values:

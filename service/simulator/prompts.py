@@ -19,7 +19,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class Prompt(NamedTuple):
-    """What a prompt holds."""
+    """The content of a prompt."""
 
     materials: dict[str, str]
     """Texts by name."""
@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompt(instructions: str, content: str) -> Prompt:
-    """The materials of the content, and a schema in the instructions or the rest of the content."""
+    """Return the materials of the content, and a schema in the instructions or the rest of the content."""
     materials: dict[str, str] = {}
     rest = []
     lines = content.split("\n")  # not splitlines: JSON lets other separators stand in a text
@@ -46,7 +46,7 @@ def read_prompt(instructions: str, content: str) -> Prompt:
 
 
 def _material(lines: list[str]) -> str | None:
-    """The text of a material that begins with the first of three lines; None where there is none."""
+    """Return the text of a material that begins with the first of three lines; None without one."""
     if len(lines) < 3 or not _MARK.matches(lines[0]) or lines[2] != f"</{lines[0][1:]}":
         return None
     try:

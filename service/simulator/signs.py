@@ -1,4 +1,4 @@
-"""Signs in an exchange that the simulated judge sees, found by patterns and by counting words.
+"""Signs in an exchange for the simulated judge, found by patterns and by counting words.
 
 It understands nothing. It is there so that everything around a judge can be shown and tested without a key and without a cost.
 """
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
 
 MAX_SEEN = 50_000
-"""Characters of a text that are looked at."""
+"""Characters of a text that are searched."""
 QUOTE_LENGTH = 160
-"""Most characters of a quote."""
+"""Maximum length of a quote, in characters."""
 LONG = 2_000
 """Characters from which a response counts as long."""
 OFF_TOPIC = 0.2
-"""Share of the question's words below which a response is about something else."""
+"""Share of the question's words below which a response counts as off topic."""
 _FEW = 3
-"""Words a question must have before anything is said about its topic."""
+"""Words that a question needs before its topic is judged."""
 _STEM = 5
 """Letters by which words are compared, so that `delay` and `delayed` are the same."""
 
@@ -69,18 +69,18 @@ SIGNS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What was seen in one exchange."""
+    """The signs found in one exchange."""
 
     found: Mapping[str, str]
-    """Signs with a quote from the materials, which is empty where nothing can be quoted."""
+    """Signs with a quote from the materials, empty if nothing can be quoted."""
     overlap: float | None
-    """Share of the question's words that are in the response, 0 to 1; None where the question has too few to say."""
+    """Share of the question's words in the response, 0 to 1; None if the question has too few."""
     opening: str
     """The first sentence of the response."""
 
 
 def read_signs(materials: Mapping[str, str]) -> Signs:
-    """Look at the materials: user_message, agent_response and agent_thinking; where there is no response, all of them are it."""
+    """Find signs in user_message, agent_response and agent_thinking; without a response, in all materials together."""
     asked, thought = (materials.get(name, "")[:MAX_SEEN] for name in ("user_message", "agent_thinking"))
     answered = materials.get("agent_response", "\n".join(materials.values()))[:MAX_SEEN]
     found = dict(_in_response(answered)) | dict(_against_thinking(thought, answered))
@@ -113,19 +113,19 @@ def _against_thinking(thought: str, answered: str) -> Iterator[tuple[str, str]]:
 
 
 def share_of_words(asked: str, answered: str) -> float | None:
-    """Share of the words of one text that are in another, 0 to 1; None where the first has too few to say."""
+    """Return the share of one text's words in another, 0 to 1; None if the first has too few."""
     wanted = _stems(asked)
     return len(wanted & _stems(answered)) / len(wanted) if len(wanted) >= _FEW else None
 
 
 def _stems(text: str) -> set[str]:
-    """The beginnings of the words of a text that are long enough to mean something."""
+    """Return the stems of a text's words that are long enough to mean something."""
     words = (word.strip(".,;:!?()[]\"'`") for word in text.lower().split())
     return {word[:_STEM] for word in words if len(word) >= _STEM or any(map(str.isdigit, word))}
 
 
 def _quote(pattern: Pattern, text: str) -> str | None:
-    """The sentence of the first match, word for word; None without a match."""
+    """Return the sentence of the first match, word for word; None without a match."""
     data = encode(straighten(text))
     span = next(pattern.spans(data), None)
     if span is None:
@@ -135,7 +135,7 @@ def _quote(pattern: Pattern, text: str) -> str | None:
 
 
 def _sentence(text: str, start: int, end: int) -> str:
-    """The sentence around a place, word for word and cut to the length of a quote; empty where it holds what cannot be shown."""
+    """Return the sentence around a place, word for word and cut to the length of a quote; empty if it cannot be shown."""
     before = max(text.rfind(mark, 0, start) for mark in (". ", "! ", "? ", "\n"))
     ends = [place + 1 for mark in (". ", "! ", "? ", "\n") if (place := text.find(mark, end)) >= 0]
     found = text[before + 1 : min(ends, default=len(text))].strip()[:QUOTE_LENGTH].strip()

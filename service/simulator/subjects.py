@@ -1,4 +1,4 @@
-"""Reading the subject view of an evaluation back: what a run was asked, what it answered, and what it did on the way.
+"""Reading the subject view of an evaluation back: the run's task, its answer, and its steps.
 
 The view is one JSON document of three parts. Texts of the audited agent are objects in it whose one member begins with
 `untrusted-`; here they are texts again. What is missing or of another shape counts as nothing: the simulated judge answers any view.
@@ -15,13 +15,13 @@ from audit.fingerprints import canonical_json
 
 _ORDER = ("evaluation_target", "subject_response", "execution_evidence")
 PARTS = frozenset(_ORDER)
-"""Members of the document by which it is known."""
+"""Members that identify the document."""
 MAX_LEVELS = 40
-"""Levels of nesting that are read; what lies deeper is null."""
+"""Levels of nesting that are read; deeper ones are null."""
 MAX_COUNTED = 100_000
 """Counts are smaller; others are not believed."""
 UNTRUSTED = "untrusted-"
-"""How the member of a text of the audited agent begins."""
+"""The beginning of the member for a text of the audited agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Subject:
     """A run as the view shows it."""
 
     task: str
-    """What the users and the system said, joined."""
+    """The texts of users and system, joined."""
     hard: tuple[str, ...]
     """Hard expectations."""
     soft: tuple[str, ...]
     answer: str
     """The final output."""
     said: str
-    """All that the agent said, the final output included."""
+    """All texts of the agent, including the final output."""
     calls: tuple[str, ...]
     """Tool and arguments of each call, as canonical JSON."""
     results: int
@@ -46,11 +46,11 @@ class Subject:
     failed_checks: int
     """Those of them that failed or could not be made."""
     failures: tuple[str, ...]
-    """What went wrong and stayed so."""
+    """Failures that were not recovered."""
 
 
 def read_subject(content: str) -> Subject | None:
-    """The subject of an evaluation's user message; None for any other message."""
+    """Return the subject of an evaluation's user message; None for any other message."""
     try:
         document = json.loads(content) if content.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
@@ -81,13 +81,13 @@ def _expectations(target: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _steps(evidence: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
-    """Calls or results of tools, in order."""
+    """Yield calls or results of tools, in order."""
     steps = (_object(one) for one in _list(evidence.get("steps")))
     yield from (_object(step[kind]) for step in steps if kind in step)
 
 
 def _bare(value: Any, levels: int) -> Any:
-    """The value with every marked text as a text."""
+    """Return the value with every marked text as a text."""
     if levels == 0:
         return None
     if isinstance(value, list):
@@ -108,7 +108,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _joined(value: Any) -> str:
-    """All texts in the value, a line each."""
+    """Return all texts in the value, one per line."""
     return "\n".join(_texts(value))
 
 

@@ -1,4 +1,4 @@
-"""Commands of our own as child processes: started, known by the address they print, and stopped as a person would stop them."""
+"""Our own commands as child processes: started, known by the address they print, and stopped in order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LOG_END = 4096
 
 
 class ChildError(DriftlineError):
-    """A command that was started did not do its work."""
+    """A command that was started failed."""
 
 
 @contextlib.contextmanager
 def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
-    """Run a command that serves, while the context is open; gives the address it prints. What it logs goes to the file.
+    """Run a command that serves while the context is open; yield the address it prints. Its log goes to the file.
 
     Of the settings and keys in our own environment it gets none, only those that are given. It belongs to a process group of its
     own, so that Ctrl-C reaches us alone and we stop our children in order. ChildError when it ends before it serves, or does not
@@ -50,7 +50,7 @@ def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path)
 
 
 def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
-    """Have SIGTERM and SIGHUP end us as Ctrl-C does, through every context that is open, so that no child is left behind."""
+    """Let SIGTERM and SIGHUP end us as Ctrl-C does, through every open context, so that no child is left behind."""
 
     def leave(number: signal.Signals) -> NoReturn:
         raise SystemExit(128 + number)
@@ -59,7 +59,7 @@ def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
 
 
 def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
-    """The address in the first line that has one."""
+    """Return the address in the first line that has one."""
     overdue = threading.Timer(PATIENCE, child.kill)
     overdue.start()
     try:
@@ -73,7 +73,7 @@ def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Ask the child to stop, and see that it does."""
+    """Ask the child to stop, and make sure that it does."""
     child.terminate()
     try:
         child.communicate(timeout=PATIENCE)
@@ -85,7 +85,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def _failed(name: str, how: str, log: Path) -> ChildError:
-    """The error with what the log says last."""
+    """Return the error with the last lines of the log."""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - _LOG_END))
         lines = stream.read().decode("utf-8", "replace").splitlines()

@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object a line, without secrets.
+"""Logs for machines: one JSON object per line, without secrets.
 
 Nothing secret is logged to begin with. What a library says in its own words goes through redaction all the same, tracebacks too.
 """
@@ -13,7 +13,7 @@ from pythonjsonlogger.json import JsonFormatter
 from audit.redaction.redactor import Redactor
 
 FIELDS = {"asctime": "time", "levelname": "level", "name": "logger"}
-"""What a line calls the attributes of a log record; its message is `message`, and what is logged with it stands beside."""
+"""The names of a log record's attributes in a line; its message is `message`, with extra fields beside it."""
 
 
 class RedactingFormatter(JsonFormatter):
@@ -24,14 +24,14 @@ class RedactingFormatter(JsonFormatter):
         self._redactor = redactor
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the line, redacted."""
+        """Return the fields of the line, redacted."""
         log_data.pop("color_message", None)  # uvicorn says everything twice
         redacted: dict[str, Any] = self._redactor.redact_json(super().process_log_record(log_data))[0]
         return redacted
 
 
 def configure_logs(stream: TextIO, redactor: Redactor, level: int = logging.INFO) -> None:
-    """Send every log record of the process to the stream, as JSON lines; what was configured before no longer counts."""
+    """Send every log record of the process to the stream, as JSON lines; earlier configuration no longer counts."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter(redactor))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -19,7 +19,7 @@ from streams.watch.watching import Watch
 
 
 def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) -> list[PeriodicTask]:
-    """The periodic tasks of a server over this engine, each with what it needs; the watch is the one that its endpoints use."""
+    """Return the periodic tasks of a server over this engine; the watch is the one that its endpoints use."""
     alerts = open_alerts(engine, settings)
     return [
         WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready),
@@ -33,7 +33,7 @@ def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) ->
 
 
 def _score_events(engine: RecordIntake, settings: Settings) -> list[PeriodicTask]:
-    """What sends scores to a collector, where there is one."""
+    """Return the task that sends scores to a collector, if one is configured."""
     collector = collector_of(settings, os.environ)
     if collector is None:
         return []

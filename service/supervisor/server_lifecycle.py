@@ -37,11 +37,11 @@ from streams.upkeep.periodic_tasks import PeriodicTasks
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 _ALREADY = "Another server has the database: stop it, or name another database with --db."
 Announce = Callable[[str, str, Sequence[str]], None]
-"""Called with the address of a started server, who judges, and what keeps exchanges from being judged."""
+"""Called with the address of a started server, its judge, and the reasons that keep exchanges from being judged."""
 
 
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce) -> None:
-    """Serve until a signal asks to stop; `announce` is called once calls are taken.
+    """Serve until a signal asks to stop; `announce` is called once calls are accepted.
 
     SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
     """
@@ -89,7 +89,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
-    """By what names the server may be called, and by which of them a proxy calls that speaks TLS."""
+    """Return the names that the server answers to, and those behind a proxy that speaks TLS."""
     public = urlsplit(settings.public_url or "")
     known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
     encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
@@ -97,13 +97,13 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
 
 
 def _engine(workspace: Workspace, opened: OpenedJudge) -> RecordIntake:
-    """What audits in this process."""
+    """Open the engine that audits in this process."""
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
     return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
 
 
 def _gateway(workspace: Workspace) -> RecordIntake:
-    """What hands on to workers."""
+    """Open the gateway that hands records on to workers."""
     from streams.kafka.gateway import Gateway  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
     connection = connection_of(workspace.settings)
@@ -114,13 +114,13 @@ def _gateway(workspace: Workspace) -> RecordIntake:
 
 
 def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
-    """What keeps a judge that there is from judging, and people from signing in."""
+    """Return the reasons that keep an existing judge from judging, and people from signing in."""
     notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
     return notes if access.holders("operator") else [*notes, _NOBODY]
 
 
 async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
-    """Stop the engine, at a second signal without waiting for what is being judged: what waits is committed all the same."""
+    """Stop the engine; at a second signal without waiting for judgements in progress. Waiting records are always committed."""
     stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
@@ -130,7 +130,7 @@ async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> Non
 
 
 class _Server(uvicorn.Server):
-    """Says when it takes calls, and leaves signals to its caller: once it has stopped, the engine still has to commit what waits."""
+    """Announces when it accepts calls, and leaves signals to its caller: after it, the engine has to commit waiting records."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -155,7 +155,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def asked_to_stop(self, _signal: signal.Signals) -> None:
-        """Stop, and hurry when asked again; nothing is cut off in the middle, however often that is."""
+        """Stop, and hurry when asked again; nothing is interrupted halfway, however often that is."""
         if self.should_exit:
             self.force_exit = True
             self.hurry.set()
@@ -163,7 +163,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
-    """A socket that listens; SettingsError as `serve` says."""
+    """Return a listening socket; SettingsError as described at `serve`."""
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The watchdog of sessions: which sessions fell silent, and the alerts about them.
+"""The watchdog of sessions: it detects silent sessions, and raises alerts about them.
 
 1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
    So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
@@ -29,9 +29,9 @@ from service.alerts.raising import Alerts
 from streams.engine.record_intake import RecordIntake
 
 LONGEST_SECONDS = 30.0
-"""Seconds between two looks, at most."""
+"""Longest time between two checks, in seconds."""
 MANY = 100
-"""Sessions of a project that get an alert each when they reach a level at one look; more share one."""
+"""Sessions of a project that get an alert each when they reach a level at once; more share one."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 _LISTENING: WeakKeyDictionary[RecordIntake, datetime] = WeakKeyDictionary()
@@ -58,7 +58,7 @@ def open_sessions(
     after: Page | None = None,
     limit: int | None = None,
 ) -> list[Listed]:
-    """The sessions that are watched, the longest silent first: of one project or all, last heard before a time, after a place."""
+    """Return the watched sessions, the longest silent first: of one project or all, last heard before a time, after a place."""
     at, place = after or (None, None)
     values = {
         "as_of": now,
@@ -80,7 +80,7 @@ def _session(row: dict[str, Any], policy: Policy, now: datetime, listening: date
 
 
 def listening_of(engine: RecordIntake) -> datetime | None:
-    """Since when the server over this engine has listened without a break; None where no watchdog runs."""
+    """Return the time since which the server over this engine has listened without a break; None without a watchdog."""
     return _LISTENING.get(engine)
 
 
@@ -105,7 +105,7 @@ class SilenceWatchdog:
         self._told: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
-        """Look after the sessions once."""
+        """Check the sessions once."""
         now, ready = self._engine.now(), self._engine.state().ready
         patience = timedelta(seconds=2 * self.interval + LONGEST_SECONDS)
         listening = listening_since(listening_of(self._engine), self._last_look, now, ready=ready, patience=patience)
@@ -119,7 +119,7 @@ class SilenceWatchdog:
         _log(fresh)
 
     def _silent(self, now: datetime, listening: datetime) -> list[SilentSession]:
-        """The sessions that have missed a sign."""
+        """Return the sessions that have missed a sign of life."""
         engine = self._engine
         with contextlib.closing(engine.store.cursor()) as cursor:
             found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
@@ -127,20 +127,20 @@ class SilenceWatchdog:
         return [one.session for one in found if one.session.silence.missed and audited(one.session.project).settings.enabled]
 
     def _fresh(self, silent: Sequence[SilentSession]) -> list[SilentSession]:
-        """Those whose level raised no alert yet; sessions that are silent no longer are forgotten."""
+        """Return those whose level raised no alert yet; sessions that are no longer silent are forgotten."""
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
         return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
 
 
 def _intervals(policy: Policy) -> dict[str, timedelta]:
-    """The interval of each project that the policy names, and under no name that of every other."""
+    """Return the interval of each project that the policy names, and under no name that of every other."""
     names = ("", *policy.projects)
     return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
 
 
 def _notices(sessions: Sequence[SilentSession]) -> Iterator[Notice]:
-    """Alerts about sessions that have reached a level: of each, or of all of a project when there are many."""
+    """Return alerts about sessions that have reached a level: one each, or one for all of a project if there are many."""
     groups: dict[tuple[str, str], list[SilentSession]] = {}
     for one in sessions:
         if one.silence.level in _ALERTED:

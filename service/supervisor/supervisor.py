@@ -1,4 +1,4 @@
-"""Workers as processes of their own, looked after: one that dies is started again, and all stop together."""
+"""Supervised worker processes: one that dies is restarted, and all stop together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[str, int]:
-    """How many partitions each stage's source has; BrokerError when a topic that the stages need is missing or has others."""
+    """Return the number of partitions of each stage's source; BrokerError if a topic of the stages is missing or differs."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
@@ -49,7 +49,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[
 
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:
-    """Run so many processes of `driftline worker` with these arguments until a signal asks to stop."""
+    """Run a number of `driftline worker` processes with these arguments until a signal asks to stop."""
     asyncio.run(_Supervisor(settings.judge_grace, arguments).run(processes))
 
 
@@ -61,7 +61,7 @@ class _Supervisor:
         self._children: set[asyncio.subprocess.Process] = set()
 
     async def run(self, processes: int) -> None:
-        """Look after the processes; a second signal is handed on, and hurries them."""
+        """Watch the processes; a second signal is passed on, and hurries them."""
         with handled_in_loop(self._asked):
             await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
 
@@ -79,7 +79,7 @@ class _Supervisor:
             backoff = min(2 * backoff, LAST_BACKOFF)
 
     async def _child(self) -> int:
-        """Run one process to its end; answers its exit code."""
+        """Run one process to its end; return its exit code."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Its standard input ends with us, however we end; a process group of its own keeps Ctrl-C for us.
         child = await asyncio.create_subprocess_exec(

@@ -37,13 +37,13 @@ from streams.stop_signals import handled_in_loop
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0
-"""How long a stop may take beyond its grace."""
+"""Time that a stop may take beyond its grace."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What the processors of a worker are made of."""
+    """The parts that a worker's processors are made of."""
 
     connection: KafkaConnection
     policy: Policy
@@ -58,7 +58,7 @@ class _Parts:
 
 
 def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
-    """Work until a signal asks to stop; answers the exit code. The file `orphaned` ends when our supervisor does."""
+    """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does."""
     collect_rarely()
     return asyncio.run(_run(settings, stages, orphaned))
 
@@ -95,7 +95,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
 
 
 def _chunked(stage: Stage, judge: Judge | None) -> Stage:
-    """The stage with chunks of the size that suits how it works."""
+    """Return the stage with chunks of a size that suits its work."""
     if stage.judged is None or judge is None:
         return stage
     from streams.kafka.worker.judging_processor import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
@@ -104,14 +104,14 @@ def _chunked(stage: Stage, judge: Judge | None) -> Stage:
 
 
 def _states(stage: Stage, parts: _Parts) -> StateTopic:
-    """The states of the stage."""
+    """Return the states of the stage."""
     return StateTopic(
         parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
     )
 
 
 def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
-    """The stage at work."""
+    """Return the processor of the stage."""
     if stage.judged is not None:
         from streams.kafka.worker.judging_processor import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
 
@@ -143,7 +143,7 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
 
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
-    """Work until told to stop, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
+    """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
     asked = asyncio.Queue[str]()
     with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
         await worker.start()
@@ -175,7 +175,7 @@ async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None
 
 @contextlib.contextmanager
 def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[None]:
-    """Hear of the end of our supervisor, if we have one: `supervisor` is a descriptor that ends with it."""
+    """Watch for the end of our supervisor, if we have one: `supervisor` is a descriptor that ends with it."""
     loop = asyncio.get_running_loop()
     if supervisor is not None:
         loop.add_reader(supervisor, _hear_end, loop, supervisor, asked)
@@ -194,7 +194,7 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Que
 
 @contextlib.contextmanager
 def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside what the context does; where one fails, the process ends, because nothing looks after it any more."""
+    """Run coroutines beside the context; if one fails, the process ends, because its work would be left undone."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_fault)

@@ -23,7 +23,7 @@ from service.simulator.evaluating import simulated_evaluation
 from service.simulator.scoring import CHARACTERS_A_TOKEN, MODEL, simulated_answer
 
 MAX_KEPT = 100
-"""Newest request bodies that are kept to be looked at."""
+"""Newest request bodies that are kept for inspection."""
 _LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
 _NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
 _BATCHES = "/v1/messages/batches"
@@ -33,19 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class SimulatedJudge:
-    """Answers calls. What it rates it rates by rules, and it does not understand a word."""
+    """Answers calls. It rates by rules, and does not understand a word."""
 
     def __init__(self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
         self.play = play
-        """What is done with each request; may be exchanged for another."""
+        """The script for messages; may be replaced."""
         self.batch_play = Play("answer")
-        """What is done with each call of the batch API, whatever its requests are answered."""
+        """The script for calls of the batch API, whatever their requests are answered."""
         self.batches = SimulatedBatches(self._answer, seconds=batch_seconds)
         self.received: deque[bytes] = deque(maxlen=MAX_KEPT)
         """The newest bodies of requests for a message."""
         self.cache = PrefixCache()
         self.arrivals = Arrivals()
-        """How often each question about a run was answered."""
+        """The number of answers to each question about a run."""
         self._latency = latency
         self._cut = cut
 
@@ -125,7 +125,7 @@ class SimulatedJudge:
             await deliver(step.kind, Answering(call, head, spoiled, step.argument))
 
     def _answer(self, asked: Asked, request_id: str) -> Json:
-        """The message that the request gets when nothing goes wrong."""
+        """Return the message for the request if no fault is scripted."""
         said = _NO_SCHEMA
         if asked.subject is not None:
             arrival = self.arrivals.count(asked.key)
@@ -155,7 +155,7 @@ async def _refuse(call: Call, problem: Problem, request_id: str, *, wait: int = 
 
 
 def _limit_headers(number: int, usage: Mapping[str, Any], wait: int = 60) -> dict[str, str]:
-    """What is left of the limits, which this server counts and never enforces."""
+    """Return headers with the remaining limits, which this server counts and never enforces."""
     spent = {"requests": number, "input-tokens": usage.get("input_tokens", 0), "output-tokens": usage.get("output_tokens", 0)}
     reset = (datetime.now(UTC) + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {

@@ -1,4 +1,4 @@
-"""Emulated message batches: made, looked at, listed, cancelled and read as those of the API, and forgotten with the process.
+"""Emulated message batches: created, shown, listed, cancelled and read as those of the API, and forgotten with the process.
 
 Each request of a batch takes a step of the script, as a request for a message does. What a step does to the connection there, it does
 to the result here: `hang` lets the request expire, `reset` loses its result, `truncated_json`, `html` and `huge` spoil its line, `slow`
@@ -35,12 +35,12 @@ _CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNKNOWN = Problem(404, "not_found_error", "There is no batch of this id")
 _NOT_ENDED = Problem(404, "not_found_error", "The batch has not ended, so there are no results")
 Compose = Callable[[Any, str], Json]
-"""The message that a request gets when nothing goes wrong, from the request and an id of its own."""
+"""Returns the message for a request, without faults, from the request and its id."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch, and what is done with each of its requests."""
+    """A batch, and the steps for each of its requests."""
 
     batch_id: str
     requests: list[Json]
@@ -56,20 +56,20 @@ class _Batch:
 
     @property
     def took(self) -> float | None:
-        """Seconds that it took; None while it is processed."""
+        """Return its seconds of processing; None while it is processed."""
         took = self.seconds if self.cancelled_after is None else self.cancelled_after
         return took if time.monotonic() >= self.began + took else None
 
     @property
     def answered(self) -> int:
-        """Requests that are answered whatever happened: all, or those that came before the cancellation."""
+        """Count the requests that are answered: all, or those before the cancellation."""
         if self.cancelled_after is None or self.seconds == 0:
             return len(self.requests)
         return int(len(self.requests) * min(self.cancelled_after / self.seconds, 1.0))
 
 
 class SimulatedBatches:
-    """Every batch of the process. `seconds` is how long the processing of one takes."""
+    """Every batch of the process. `seconds` is the time that processing one takes."""
 
     def __init__(self, compose: Compose, *, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -77,12 +77,12 @@ class SimulatedBatches:
         self._batches: dict[str, _Batch] = {}
 
     def forget(self, *, seconds: float) -> None:
-        """Begin again without a batch; later ones take so many seconds."""
+        """Begin again without a batch; later ones take this many seconds."""
         self.seconds = seconds
         self._batches.clear()
 
     def create(self, headers: Mapping[str, str], body: bytes, play: Plays) -> Json | Problem:
-        """Make a batch. What is wrong with one of its requests is found out when that is processed, as the API does."""
+        """Make a batch. A fault in one of its requests is found when that is processed, as in the API."""
         problem = unauthorized(headers)
         request = json_object(body) if problem is None else problem
         if isinstance(request, Problem):
@@ -101,12 +101,12 @@ class SimulatedBatches:
         return self._shown(batch)
 
     def show(self, batch_id: str) -> Json | Problem:
-        """How far a batch is."""
+        """Return the state of a batch."""
         batch = self._batches.get(batch_id)
         return _UNKNOWN if batch is None else self._shown(batch)
 
     def cancel(self, batch_id: str) -> Json | Problem:
-        """Cancel a batch: as much of it is done as there was time for. One that has ended stays as it is."""
+        """Cancel a batch: as much of it is done as there was time for. An ended one does not change."""
         batch = self._batches.get(batch_id)
         if batch is None:
             return _UNKNOWN
@@ -115,7 +115,7 @@ class SimulatedBatches:
         return self._shown(batch)
 
     def results(self, batch_id: str) -> bytes | Problem:
-        """The results of a batch that has ended, a line each."""
+        """Return the results of an ended batch, one per line."""
         batch = self._batches.get(batch_id)
         if batch is None:
             return _UNKNOWN
@@ -158,7 +158,7 @@ class SimulatedBatches:
         }
 
     def _lines(self, batch: _Batch) -> list[bytes]:
-        """The results, made when they are first asked for."""
+        """Return the results, made on the first request."""
         if batch.lines is None:
             lines = {}
             for place, (request, step) in enumerate(zip(batch.requests, batch.steps, strict=True)):
@@ -173,7 +173,7 @@ class SimulatedBatches:
         return batch.lines
 
     def _result(self, request: Json, step: Step, request_id: str) -> Json:
-        """What comes of one request."""
+        """Return the result of one request."""
         if step.kind == "hang":
             return {"type": "expired"}
         asked = _read(request)
@@ -210,7 +210,7 @@ _SPOILED: dict[str, Callable[[bytes, Step], bytes]] = {
 
 
 def _complaint_of(requests: Any) -> str | None:
-    """What the API has against a batch as a whole."""
+    """Return the API's complaint about a batch as a whole."""
     if not isinstance(requests, list) or not 0 < len(requests) <= MAX_REQUESTS:
         return f"requests: Input should be a list of 1 to {MAX_REQUESTS} requests"
     seen = set()

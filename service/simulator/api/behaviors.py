@@ -13,7 +13,7 @@ from service.simulator.api.request_validation import Asked, Json, Problem
 MEGABYTE = 1_000_000
 _PIECE = b" " * 65_536
 PAGE = b"<!doctype html><html><head><title>502</title></head><body><h1>Bad gateway</h1></body></html>"
-"""What a gateway answers in the API's stead."""
+"""A gateway's answer in place of the API's."""
 
 REFUSED: dict[str, Problem] = {
     "rate_limited": Problem(429, "rate_limit_error", "This request would exceed the rate limit"),
@@ -39,12 +39,12 @@ class Answering:
 
 
 def refusal_of(kind: str, asked: Asked) -> Problem | None:
-    """The error with which this kind answers the request; None when it does not refuse it."""
+    """Return the error with which this kind answers the request; None if it does not refuse it."""
     return NO_STRUCTURED if kind == "no_structured" and asked.structured is not None else REFUSED.get(kind)
 
 
 def altered(kind: str, message: Json, asked: Asked) -> Json:
-    """The message as this kind spoils it: what the API would have sent, with one thing wrong."""
+    """Return the message with the fault of this kind."""
     alter = _ALTERED.get(kind)
     return alter(message) if alter is not None else message | {"content": _content(kind, message, asked)}
 
@@ -81,7 +81,7 @@ def _cut_off(message: Json) -> Json:
 
 
 def _out_of_range(message: Json) -> Json:
-    """Every number of the answer far outside of its scale."""
+    """Move every number of the answer far outside its scale."""
     return _with_text(message, lambda text: json.dumps(_raised(json.loads(text))))
 
 

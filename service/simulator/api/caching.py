@@ -1,4 +1,4 @@
-"""Emulated prompt caching: what a request would write to and read from the provider's cache.
+"""Emulated prompt caching: the tokens that a request would write to and read from the provider's cache.
 
 A mark caches everything up to it, in the order system, messages, for one model and one schema of the answer. Below the model's
 minimum nothing is cached, and nothing says so. Entries do not expire here.
@@ -16,22 +16,22 @@ from service.simulator.api.request_validation import Asked
 from service.simulator.scoring import simulated_usage, tokens_of
 
 OTHER_MINIMUM = 1024
-"""Tokens a prefix must have to be cached by a model of which that is not known."""
+"""Smallest cached prefix, in tokens, of a model for which it is not known."""
 MAX_ENTRIES = 10_000
 
 
 class PrefixCache:
-    """The prefixes that were seen: the newest ones, so that memory is bounded."""
+    """The newest prefixes that were seen, so that memory is bounded."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def tokens(self, asked: Asked) -> int:
-        """Tokens of the request's prompt."""
+        """Count the tokens of the request's prompt."""
         return tokens_of(_texts(asked))
 
     def usage(self, asked: Asked, answer: str) -> dict[str, Any]:
-        """Usage of the request with this answer as the API reports it; its prefixes are in the cache from now on."""
+        """Return the usage of the request with this answer as the API reports it, and cache its prefixes."""
         schema, *_ = texts = _texts(asked)
         whole = simulated_usage(texts, answer)
         read = marked = 0
@@ -55,7 +55,7 @@ class PrefixCache:
         }
 
     def _prefixes(self, asked: Asked, schema: str) -> list[tuple[int, bytes, str]]:
-        """Tokens, digest and time to live of every marked prefix that is long enough, the shortest first."""
+        """Yield tokens, digest and time to live of every marked prefix that is long enough, the shortest first."""
         found = []
         digest = hashlib.sha256(canonical_json([asked.model, schema]).encode("utf-8", "surrogatepass"))
         texts = [schema]
@@ -74,12 +74,12 @@ class PrefixCache:
 
 
 def _texts(asked: Asked) -> list[str]:
-    """Everything that the model reads, the schema first."""
+    """Yield everything that the model reads, the schema first."""
     schema = "" if asked.structured is None else canonical_json(asked.structured)
     return [schema, *(block.text for block in asked.blocks)]
 
 
 def minimum_of(model: str) -> int:
-    """Tokens a prefix must have to be cached for this model."""
+    """Return the smallest cached prefix of this model, in tokens."""
     price = price_of(model, {})
     return (price.cache_minimum if price else None) or OTHER_MINIMUM

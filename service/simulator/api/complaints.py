@@ -14,7 +14,7 @@ _LEAST_BUDGET = 1024
 
 
 def complaint_of(request: Json) -> str | None:
-    """What is wrong with the request; None when nothing is."""
+    """Return the fault of the request; None if it has none."""
     return next((found for check in _CHECKS if (found := check(request)) is not None), None)
 
 
@@ -105,7 +105,7 @@ def _check_stream(request: Json) -> str | None:
 
 
 def _content_complaint(content: Any) -> str | None:
-    """What is wrong with a text or a list of text blocks."""
+    """Return the fault of a text or a list of text blocks."""
     if isinstance(content, str):
         return None if content.strip() else ": text content blocks must be non-empty"
     if not isinstance(content, list) or not content:
@@ -139,4 +139,4 @@ _CHECKS: tuple[Callable[[Json], str | None], ...] = (
     _check_thinking,
     _check_stream,
 )
-"""What is looked at, in this order; the first complaint is the answer."""
+"""The checks in order; the first complaint is the answer."""

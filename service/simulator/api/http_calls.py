@@ -1,4 +1,4 @@
-"""One HTTP call as the simulated judge sees it: reading, answering, waiting, and going away without a word."""
+"""One HTTP call as the simulated judge sees it: read, answer, wait, break off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SIMULATED = "x-driftline-simulated"
-"""Header that every answer carries, so that it is not taken for a provider's."""
+"""Header of every answer, so that it is not taken for a provider's."""
 
 
 class Call:
@@ -21,11 +21,11 @@ class Call:
         self.target = f"{scope['method']} {scope['path']}"
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.status = 0
-        """Status that was answered; 0 before."""
+        """Status of the answer; 0 before."""
         self._receive, self._send, self._cut = receive, send, cut
 
     async def body(self, limit: int) -> bytes | None:
-        """The whole body; None when it is longer than the limit or the client went away."""
+        """Return the whole body; None if it is longer than the limit or the client went away."""
         body = bytearray()
         more = True
         while more:
@@ -37,22 +37,22 @@ class Call:
         return bytes(body)
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Answer the head."""
+        """Answer with the head."""
         self.status = status
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {SIMULATED: "1", **headers}.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Answer a piece of the body; waits until the client has read most of what was written before."""
+        """Answer with a piece of the body; wait until the client has read most of the earlier ones."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def answer(self, status: int, headers: Mapping[str, str], body: bytes, kind: str = "application/json") -> None:
-        """Answer as a whole."""
+        """Answer in one piece."""
         await self.start(status, {"content-type": kind, "content-length": str(len(body)), **headers})
         await self.write(body, more=False)
 
     async def pause(self, seconds: float | None) -> bool:
-        """Wait so many seconds, or for good; whether the client is still there. Ends at once when the client goes away."""
+        """Wait some seconds, or for good; return whether the client is still there. Ends at once when it goes away."""
         if seconds == 0:
             return True
         try:
@@ -70,5 +70,5 @@ class Call:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The value as JSON in ASCII, in which lone surrogates survive."""
+    """Return the value as JSON in ASCII, in which lone surrogates survive."""
     return json.dumps(value).encode()

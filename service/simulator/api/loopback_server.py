@@ -1,4 +1,4 @@
-"""Serving the simulated judge on loopback from a thread with an event loop of its own."""
+"""Serving the simulated judge on loopback from a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class RunningJudge:
 
     def __init__(self, judge: SimulatedJudge, port: int, *, faults: float, seed: int) -> None:
         self.base_url = f"http://{HOST}:{port}"
-        """What a client of the Messages API is given as its base URL."""
+        """The base URL for clients of the Messages API."""
         self._judge = judge
         self._faults, self._seed = faults, seed
 
     @property
     def requests(self) -> int:
-        """Requests for a message since the start or the last reset."""
+        """Count the requests for a message since the start or the last reset."""
         return self._judge.play.requests
 
     @property
     def received(self) -> tuple[bytes, ...]:
-        """Bodies of the newest of them, the oldest first: what a provider would get to see."""
+        """Return the newest request bodies, the oldest first: everything that a provider would see."""
         return tuple(self._judge.received)
 
     @property
     def batch_calls(self) -> int:
-        """Calls of the batch API since the start or the last reset."""
+        """Count the calls of the batch API since the start or the last reset."""
         return self._judge.batch_play.requests
 
     def reset(
@@ -70,7 +70,7 @@ class RunningJudge:
         self._judge.received.clear()
 
     def script_batches(self, script: str) -> None:
-        """From now on answer calls of the batch API like this, whatever was made before."""
+        """Answer calls of the batch API by this script from now on."""
         self._judge.batch_play = Play(script)
 
 
@@ -103,7 +103,7 @@ def running(
 
 
 class _Server(uvicorn.Server):
-    """Ends at once, whatever a script makes its connections wait for."""
+    """Ends at once, whatever its connections are waiting for."""
 
     def __init__(self, play: Plays, latency: float, batch_seconds: float) -> None:
         self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)

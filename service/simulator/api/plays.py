@@ -21,7 +21,7 @@ MAX_KEPT = 10_000
 
 
 class Plays:
-    """Hands out what to do with each request. Safe to use from several threads."""
+    """Returns the step for each request. Safe to use from several threads."""
 
     def __init__(self, script: str, scripts_for: Mapping[str, str], *, faults: float = 0.0, seed: int = 0) -> None:
         """`scripts_for` are scripts by text; `faults` by chance meet only requests without one.
@@ -42,7 +42,7 @@ class Plays:
         self._lock = threading.Lock()
 
     def next(self, read: Callable[[], Asked | Problem]) -> Step:
-        """What to do with the request that has just arrived; `read` is called only where there are scripts for texts."""
+        """Return the step for the request that has just arrived; `read` is called only if there are scripts for texts."""
         asked = read() if self._for_texts else None
         steps = self._script_for(asked) if isinstance(asked, Asked) else None
         with self._lock:
@@ -54,26 +54,26 @@ class Plays:
             return play.next()
 
     def _script_for(self, asked: Asked) -> str | None:
-        """The script of the first text that the prompt holds."""
+        """Return the script of the first text that the prompt holds."""
         held = (steps for text, steps in self._for_texts.items() if any(text in block.text for block in asked.blocks))
         return next(held, None)
 
 
 class Arrivals:
-    """Counts how often each question came."""
+    """Counts the arrivals of each question."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     def count(self, key: str) -> int:
-        """The number of this arrival, from 1."""
+        """Return the number of this arrival, from 1."""
         self._counts[key] = self._counts.get(key, 0) + 1
         _keep(self._counts, key)
         return self._counts[key]
 
 
 def _keep(known: OrderedDict[str, Any], key: str) -> None:
-    """Make the key the newest, and forget the oldest where there are too many."""
+    """Make the key the newest, and forget the oldest beyond the limit."""
     known.move_to_end(key)
     if len(known) > MAX_KEPT:
         known.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Reading a request of the Messages API as the API does: what it would refuse is refused here, with its words and status.
+"""Reading a request of the Messages API as strictly as the API does, with its words and status for refusals.
 
 A request that the simulator takes and the API does not would be found out only with a key in hand.
 """
@@ -20,12 +20,12 @@ MAX_BODY = 32 * 1024 * 1024
 """Bytes a request may have; more is answered with 413."""
 
 _ANY_ANSWER = 2**31
-"""Tokens of an answer that is not asked for."""
+"""Tokens of an answer that is not requested."""
 Json = dict[str, Any]
 
 
 class Problem(NamedTuple):
-    """What the API answers instead of a message."""
+    """The API's answer in place of a message."""
 
     status: int
     type: str
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
     text: str
     ttl: str | None
-    """How long everything up to here is cached, 5m or 1h; None where no mark stands."""
+    """Cache lifetime of everything up to here, 5m or 1h; None without a mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Asked:
     """Schema of the answer: in output_config, else the one in the prompt."""
     materials: dict[str, str]
     subject: Subject | None
-    """The run that is to be evaluated; None where something else is asked."""
+    """The run to be evaluated; None for another question."""
     opening: tuple[str, str]
     """The system prompt and the first message; a turn of repair begins with both."""
     thinks: bool
@@ -61,13 +61,13 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """Digest of what is asked: the same whenever it is asked again, whatever the boundary and the turns of repair."""
+        """Return the digest of the question: the same for repetitions, whatever the boundary and the turns of repair."""
         instructions, first = self.opening
         return digest(canonical_json([self.model, instructions, self.materials or first]))
 
 
 def read_request(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
-    """The request, or what the API has against it. `headers` by lower-case name."""
+    """Return the request, or the API's complaint. `headers` by lower-case name."""
     problem = unauthorized(headers)
     request = json_object(body) if problem is None else problem
     if isinstance(request, Problem):
@@ -77,7 +77,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
 
 
 def read_countable(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
-    """A request whose tokens are to be counted: as one for a message, without a bound of the answer."""
+    """Read a request whose tokens are to be counted: as one for a message, without a limit on the answer."""
     problem = unauthorized(headers)
     request = json_object(body) if problem is None else problem
     if isinstance(request, Problem):
@@ -90,14 +90,14 @@ def read_countable(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
 
 
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:
-    """What the API has against the headers, whatever is asked for."""
+    """Return the API's complaint about the headers, for any request."""
     if not (headers.get("authorization", "").partition(" ")[2].strip() or headers.get("x-api-key")):
         return Problem(401, "authentication_error", "x-api-key or Authorization header is required")
     return None if "anthropic-version" in headers else invalid("anthropic-version: header is required")
 
 
 def json_object(body: bytes) -> Json | Problem:
-    """The object in a body."""
+    """Return the object in a body."""
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def json_object(body: bytes) -> Json | Problem:
 
 
 def invalid(message: str) -> Problem:
-    """A request that is wrong."""
+    """Return the problem of a malformed request."""
     return Problem(400, "invalid_request_error", message)
 
 

@@ -1,4 +1,4 @@
-"""Scripts: how the simulated judge behaves, request by request, so that every fault of a provider can be had when it is wanted.
+"""Scripts of the simulated judge, request by request, so that every fault of a provider can be had on demand.
 
 A script is `kind[:argument][*count]`, separated by commas, e.g. `overloaded*2,rate_limited:300,answer`. Requests take the steps in
 the order of their arrival; the last step is repeated. Beside it, a share of the requests can be given a fault drawn by chance.
@@ -14,11 +14,11 @@ from schemas.errors import SettingsError
 
 
 class Kind(NamedTuple):
-    """A way to behave: in words, and its argument where it takes one."""
+    """A behaviour: its description, and its argument if it takes one."""
 
     words: str
     argument: float | None = None
-    """What the argument is when none is given; None: the kind takes none."""
+    """The default of the argument; None: the kind takes none."""
 
 
 KINDS: dict[str, Kind] = {
@@ -50,21 +50,21 @@ KINDS: dict[str, Kind] = {
 }
 """Every kind of behaviour, by name."""
 FAULTS = tuple(name for name in KINDS if name not in {"answer", "slow", "thinking_first"})
-"""Kinds that a call goes wrong with."""
+"""Kinds that make a call fail."""
 MAX_COUNT = 1_000_000
 
 
 class Step(NamedTuple):
-    """What is done with the next `times` requests."""
+    """The behaviour for the next `times` requests."""
 
     kind: str
     argument: float
-    """0 where the kind takes none."""
+    """0 if the kind takes none."""
     times: int
 
 
 class Play:
-    """Hands out what to do with each request. Safe to use from several threads."""
+    """Returns the step for each request. Safe to use from several threads."""
 
     def __init__(self, script: str, *, faults: float = 0.0, seed: int = 0) -> None:
         """SettingsError for a script that cannot be read and for a share outside 0 to 1."""
@@ -79,7 +79,7 @@ class Play:
         """Requests so far."""
 
     def next(self) -> Step:
-        """What to do with the request that has just arrived."""
+        """Return the step for the request that has just arrived."""
         with self._lock:
             self.requests += 1
             # One generator a request: a draw does not depend on how many were made before it.
@@ -95,7 +95,7 @@ class Play:
 
 
 def parse_script(script: str) -> tuple[Step, ...]:
-    """The steps of a script; SettingsError says which one cannot be read and lists the kinds."""
+    """Return the steps of a script; SettingsError names the unreadable one and lists the kinds."""
     return tuple(_step(text.strip()) for text in script.split(","))
 
 
