@@ -17,16 +17,16 @@ class Kind(NamedTuple):
 
 
 _CONVERT = "Write its rows as JSON lines first, in DuckDB for example: COPY (FROM 'FILE') TO 'events.jsonl' (FORMAT json)."
-_UNPACK = "Unpack it first, and name what was in it."
+_UNPACK = "Unpack it first, and give its files."
 _NONE = "Name another file."
 EMPTY = Kind("empty", _NONE)
 PARQUET = Kind("a Parquet file", _CONVERT)
-SQLITE = Kind("a SQLite database", "OpenClaw's databases are taken by `driftline import openclaw`.")
+SQLITE = Kind("a SQLite database", "Import OpenClaw's databases with `driftline import openclaw`.")
 CSV = Kind("CSV", _CONVERT)
-TRANSCRIPT = Kind("an OpenClaw transcript", "Take it in with `driftline import openclaw`.")
-CLAUDE_CODE = Kind("a Claude Code transcript", "Take it in with `driftline import claude-code`.")
-CODEX = Kind("a Codex rollout", "Take it in with `driftline import codex`.")
-EVENTS = Kind("a file of runtime events", "Take it in with `driftline import events`.")
+TRANSCRIPT = Kind("an OpenClaw transcript", "Import it with `driftline import openclaw`.")
+CLAUDE_CODE = Kind("a Claude Code transcript", "Import it with `driftline import claude-code`.")
+CODEX = Kind("a Codex rollout", "Import it with `driftline import codex`.")
+EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
 ZSTANDARD = Kind("a Zstandard file", _UNPACK)
@@ -36,7 +36,7 @@ _PICTURE = Kind("a picture", _NONE)
 MAGIC = (
     (0, b"PAR1", PARQUET),
     (0, b"SQLite format 3\0", SQLITE),
-    (8, b"DUCK", Kind("a DuckDB database", "A database is named with --db.")),
+    (8, b"DUCK", Kind("a DuckDB database", "Name a database with --db.")),
     (0, b"Obj\x01", Kind("an Avro container", "Produce its records to a topic, or write them as JSON lines first.")),
     (0, b"ORC", Kind("an ORC file", _CONVERT)),
     (0, b"ARROW1", Kind("an Arrow file", _CONVERT)),
@@ -127,7 +127,7 @@ def _unlike_agent(head: bytes, wanted: Kind) -> Kind | None:
 
 
 def _agent_kind(head: bytes) -> Kind | None:
-    """Whose transcript a file is, by its first line; None for one that is none."""
+    """Return the program of a transcript, by its first line; None for another file."""
     if _is_transcript(head):
         return TRANSCRIPT
     head = head.removeprefix(_BOM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DriftlineError(Exception):
-    """Something went wrong in a way a user can understand and mend.
+    """An error that a user can understand and correct.
 
     `hint` says what to do about it; `str(error)` is what went wrong, on one line.
     """
@@ -59,7 +59,7 @@ class BoundsError(RecordError):
     """A value lies outside what a record may hold."""
 
     code = "bounds"
-    hint = "Mend the value at the source and send the record again."
+    hint = "Correct the value at the source and send the record again."
 
 
 class UnexpectedTypeError(RecordError):
@@ -108,13 +108,13 @@ class QueryError(DriftlineError):
 class BusyError(DriftlineError):
     """Overloaded: nothing was written."""
 
-    hint = "Send it again a little later."
+    hint = "Try again later."
 
 
 class BrokerError(DriftlineError):
     """Kafka did not take or give what was asked of it; the message names the topic."""
 
-    hint = "Check that the brokers run, are reachable and have the topics; what was not taken may be sent again."
+    hint = "Check that the brokers run, are reachable and have the topics; then send the refused records again."
 
 
 def first_line(error: BaseException | None) -> str:

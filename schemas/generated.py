@@ -1,4 +1,4 @@
-"""Files that are made from others and committed: written where they are out of date, or only told of."""
+"""Files that are made from others and committed: written if they are out of date, or only reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 40
 def bring_up_to_date(wanted: Mapping[Path, str], root: Path, command: str, *, check: bool) -> int:
     """Write the files that say something else than is wanted; answers the exit code.
 
-    With `check` nothing is written: each is told of with the command that makes it, and the code is 1 where there is any. Files are
+    With `check` nothing is written: each is reported with the command that makes it, and the code is 1 where there is any. Files are
     named from `root`.
     """
     stale = {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}

@@ -250,7 +250,7 @@ class DeadLetter(Record, frozen=True, kw_only=True):
 
 
 class Deployment(Record, frozen=True, kw_only=True):
-    """A new version of something that exchanges carry as a label, told by whoever deployed it."""
+    """A new version of something that exchanges carry as a label, recorded by the person or program that deployed it."""
 
     deployment_id: str
     """uuid5 over project, label, version, agent and time."""
@@ -404,7 +404,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     evidence_digest: str
     """Digest of the folded evidence."""
     threshold_profile: str | None = None
-    """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: those of before there were profiles, which are events-1."""
+    """Thresholds the detectors used, with their version: events-1 or transcripts-1; null: the record is older than profiles, and used events-1."""
     threshold_changes: str | None = None
     """Thresholds that the policy sets otherwise than the profile, as JSON by the names of the policy; null: none."""
     dimensions: tuple[DiagnosedDimension, ...] = ()
@@ -949,7 +949,7 @@ class Judgement(Record, frozen=True, kw_only=True):
 
 
 class JudgingRequest(Record, frozen=True, kw_only=True):
-    """Somebody asked for an exchange to be judged again: a recorded decision, so that a replay asks again at the same place."""
+    """A request to judge an exchange again: a recorded decision, so that a replay asks again at the same place."""
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
@@ -1216,7 +1216,7 @@ class SessionClosed(Record, frozen=True, kw_only=True):
     ingested_at: datetime
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
     reason: str
-    """explicit (somebody finalized it) or idle (nothing came for longer than the session gap)."""
+    """explicit (ended on request) or idle (no records for longer than the session gap)."""
 
 
 class StageState(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""How far the stages of a database have read: known by name and topic, without loading what they do."""
+"""Progress of the stages of a database, by name and topic, without loading their code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reading(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return its name."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class StageProgress:
-    """How far a stage has come: the position it reads next and the end of its topic."""
+    """The progress of a stage: the position it reads next and the end of its topic."""
 
     stage: str
     position: int
@@ -43,7 +43,7 @@ class StageProgress:
 
 
 def stage_progress(store: Store, stage: Reading) -> StageProgress:
-    """How far a stage has come."""
+    """Return the progress of a stage."""
     return _progress(store, stage.name, stage.source)
 
 

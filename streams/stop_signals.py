@@ -1,4 +1,4 @@
-"""How processes are asked to stop: handlers of signals, in force while a context is open, and the end of the parent."""
+"""Requests to stop: handlers of signals, in force while a context is open, and the end of the parent."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ PAGES = (
         "no evaluation yet",
         lambda _: LINKS.evaluations(WORKING),
         "Evaluations",
-        ("No run was held against a case yet",),
+        ("No run has been evaluated yet",),
         again=True,
     ),
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),

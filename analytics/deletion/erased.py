@@ -21,7 +21,7 @@ _SESSION = ["connection", "session_id"]
 
 @dataclass(frozen=True)
 class Erased:
-    """Whose records are to go: connections as a whole, and single sessions by connection and id."""
+    """The records to erase: connections as a whole, and single sessions by connection and id."""
 
     connections: frozenset[str]
     sessions: frozenset[tuple[str, str]]

@@ -31,7 +31,7 @@ from schemas.registry import schema_of
 ERASED = {"erased": True}
 """The mark that replaces an exchange in an incident's evidence."""
 TELLING = 8
-"""Characters from which on a session id that stands in bytes nobody can read, or in a path, is no accident."""
+"""Characters from which on a session id in unreadable bytes, or in a path, is no coincidence."""
 MOST = 10_000
 """Session ids that are looked for there."""
 READ_AT_ONCE = 1_000

@@ -152,7 +152,7 @@ class Retention:
         return rows.height
 
     def _forget_sessions(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Delete the states of sessions of which nothing is left."""
+        """Delete the states of sessions without any record left."""
         ends = {topic: self._store.end_of(topic) for topic in ("exchanges", "agent-events")}
         keys = {key for (key,) in cursor.execute(GONE, {"cut": CUT}).fetchall()}
         with self._store.transaction() as transaction:

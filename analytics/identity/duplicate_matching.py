@@ -120,7 +120,7 @@ class Met:
 
 
 def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, met: Met) -> list[int]:
-    """Those of new events (INDEX) whose twin the topic has: what a hook told of and what the transcript says, whichever came first."""
+    """Those of new events (INDEX) whose twin the topic has: what a hook reported and what the transcript says, whichever came first."""
     marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))
     if marked.is_empty():
         return []

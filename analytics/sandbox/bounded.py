@@ -22,7 +22,7 @@ ATTACHED_LATER = frozenset({"enable_external_access"})
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _WRAPPING_LINES = 1
 _NULL = "NULL"
-"""A type that DuckDB quotes, as if it were the name of somebody's own."""
+"""A type that DuckDB quotes, as if it were a user's type."""
 
 
 class Limited(NamedTuple):

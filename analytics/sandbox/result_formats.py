@@ -71,7 +71,7 @@ def _cast(number: int, kind: str) -> str:
 
 
 def json_of(frame: pl.DataFrame) -> bytes:
-    """A list with one object a row. Numbers stay numbers, those that are none (NaN, infinite) are null; bytes are Base64."""
+    """A list with one object per row. Numbers stay numbers, those that are none (NaN, infinite) are null; bytes are Base64."""
     return _JSON.encode(frame.to_dicts())
 
 

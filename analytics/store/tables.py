@@ -101,7 +101,7 @@ def default_of(field: Json) -> str:
 
 
 def unfolding_statements(schema: RecordSchema, added: Collection[str]) -> Iterator[str]:
-    """The statements that fill added columns with what rows of before have in another form."""
+    """Return the statements that fill added columns with what earlier rows have in another form."""
     for one in unfoldings(schema):
         if one.field in added:
             items = ", ".join(

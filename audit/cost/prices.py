@@ -183,7 +183,7 @@ class ModelPrice(Rates):
     """Other rates for longer prompts, rising."""
     cache: CacheTerms = CacheTerms()
     switch_off_thinking: bool = False
-    """True for a model that thinks unless told otherwise: for judging, thinking is switched off."""
+    """True for a model that thinks by default: for judging, thinking is switched off."""
 
     @field_validator("steps")
     @classmethod
@@ -260,9 +260,9 @@ def shipped_prices() -> Mapping[str, ModelPrice]:
 
 
 def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
-    """The price of a model: one's own under any of its names, else the shipped one; None is unknown.
+    """The price of a model: yours under any of its names, else the shipped one; None is unknown.
 
-    Where one's own says nothing of the cache or of thinking, what is shipped holds: that is no matter of price.
+    If yours says nothing of the cache or of thinking, the shipped values hold: they are not prices.
     """
     shipped = shipped_prices().get(model)
     if shipped is None:

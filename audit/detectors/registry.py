@@ -23,7 +23,7 @@ from audit.diagnosis.evidence import Reference, SessionEvidence
 NAME_LENGTH = 80
 """Characters shown of a name an agent supplied."""
 UNPRINTABLE = "(unprintable)"
-"""Shown for a name of which nothing can be shown."""
+"""Shown for a name without a printable character."""
 
 
 class FailureType(msgspec.Struct, frozen=True, kw_only=True):

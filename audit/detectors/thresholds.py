@@ -1,6 +1,6 @@
 """Thresholds of the detectors: policy, by project and agent, with defaults for each kind of source.
 
-1. **events**: sessions that somebody delivers as events. The defaults are those of the diagnosis rules as they were published,
+1. **events**: sessions that are delivered as events. The defaults are those of the diagnosis rules as they were published,
    which were meant for events that a recorder writes by hand.
 2. **transcripts**: sessions read from what an agent's own program records (OpenClaw, Claude Code, Codex). There every request to
    the model repeats the whole conversation, sessions go on for weeks, and the same command is rightly given again. So tokens are

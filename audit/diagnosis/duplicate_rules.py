@@ -7,11 +7,11 @@
 3. The times may lie CLOCKS apart: a message is written down a while after it began.
 4. Of two events of one entry, the fields that both state are the same. Where a text was cut, its beginning counts; the cut has to
    show as long a beginning as senders and imports leave, and as many characters as are missing.
-5. An event that a hook told of, which knows no entry, and one of an entry are twins when they tell of the same call, else of the
+5. An event from a hook, which knows no entry, and one of an entry are twins when they are about the same call, else about the
    same kind of step, at about the same time, and state no different outcome. Each has at most one twin. Where it is not sure
    that it happened once, both stay. The text of a result says nothing here: OpenClaw shortens what it shows to hooks.
 6. What came in before something happened tells of something else.
-7. Events that came in before events said where they come from (`source`) leave it out, and contradict nobody by that.
+7. Events that came in before events said where they come from (`source`) leave it out, and do not contradict others by that.
 8. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
 """
 
@@ -34,7 +34,7 @@ SKEW = timedelta(minutes=1)
 MIN_CUT = 200
 """Characters that are left of a text that was cut, at least."""
 MAX_NAMED = 10
-"""Fields that differ of which it is told, at most."""
+"""Differing fields that are reported, at most."""
 HOOK = "hook"
 """The value of `told_by` in an event that a hook reported."""
 TRAJECTORY = "trajectory"
@@ -189,7 +189,7 @@ def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:
 
 
 def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
-    """Events that can have a twin, by whether a hook told of them and by what twins have in common; in the order of time."""
+    """Events that can have a twin, by whether a hook reported them and by what twins have in common; in the order of time."""
     found: dict[tuple[Any, ...], list[Told]] = {}
     for one in sorted(events, key=lambda one: (one.at, one.place)):
         rule = _TWINS.get(str(one.payload.get("event")))

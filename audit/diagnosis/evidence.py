@@ -133,7 +133,7 @@ class SessionEvidence(msgspec.Struct, gc=False):
         return evidence
 
     def hold_to(self, thresholds: Thresholds) -> None:
-        """Hold the session, of which nothing was folded yet, to these thresholds."""
+        """Hold the session to these thresholds, before anything was folded."""
         self.saturation, self.severe_saturation = thresholds.saturation, thresholds.severe_saturation
         self.patterns = CallPatterns.wanted_by(thresholds)
 

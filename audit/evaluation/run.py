@@ -84,7 +84,7 @@ class Run:
     started_at: datetime | None
     ended_at: datetime | None
     reported_tokens: int | None = None
-    """Tokens, read and written together, where no more is told of them than their sum."""
+    """Tokens, read and written together, if only their sum is known."""
     has_events: bool = True
     """True if any event was recorded: without events, nothing is known of its tools and artifacts."""
     is_whole: bool = True

@@ -115,7 +115,7 @@ def _has_no_score(tier: TierState) -> bool:
 
 
 def _stopped_by(*tiers: TierState) -> TierState | None:
-    """The state of the first tier after which nobody can be asked any more."""
+    """Return the state of the first tier after which no judge can be asked."""
     return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _GOES_ON), None)
 
 

@@ -138,12 +138,12 @@ def load_policy(path: Path) -> Policy:
         document.problem(("version",), "is required, and 1 in this version of the format")
     policy = document.validate(Policy)
     for name in filter(is_reserved, policy.projects):
-        document.problem(("projects", name), "is reserved for anchors, which are judged as their project is")
+        document.problem(("projects", name), "is reserved for anchors, which follow their project's policy")
     for index, secret in enumerate(policy.redaction.patterns):
         _check_secret_pattern(document, index, secret)
     for model in policy.prices:
         if not _MODEL_NAME.matches(model):
-            document.problem(("prices", model), f"not the name of a model: it has to match {MODEL_NAME}")
+            document.problem(("prices", model), f"not the name of a model: it must match {MODEL_NAME}")
     _check_thresholds(document, policy)
     named: dict[str, Location] = {}
     for name, settings in policy.projects.items():
@@ -186,7 +186,7 @@ def _check_secret_pattern(document: Document, index: int, secret: SecretPattern)
         document.note(location, str(error))
         return
     if pattern.matches(""):
-        document.problem(location, "matches the empty text, so it says nothing about secrets")
+        document.problem(location, "matches the empty text, so it cannot find secrets")
 
 
 def _unknown_methodology(reference: str) -> str:

@@ -22,15 +22,15 @@ _KIND_PROBLEMS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
-POLICY_HINT = "Mend the lines named above; examples/policy.yaml explains every field."
+POLICY_HINT = "Correct the lines named above; examples/policy.yaml explains every field."
 """Advice on problems in a policy or methodology."""
 _KEYS = {"string_pattern_mismatch": "project name"}
 _TYPES_IN_WORDS = {  # what a file says otherwise than a call
-    "model_type": "fields are expected here, one a line: `name: value`",
-    "model_attributes_type": "fields are expected here, one a line: `name: value`",
+    "model_type": "fields are expected here, one per line: `name: value`",
+    "model_attributes_type": "fields are expected here, one per line: `name: value`",
     "missing": "is required",
-    "extra_forbidden": "there is no such field",
-    "string_type": "must be a string; put it in quotes",
+    "extra_forbidden": "unknown field",
+    "string_type": "must be a string; quote it",
 }
 
 
@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
-            raise _refusal("aliases (*name) are not supported, write the value out", event)
+            raise _refusal("aliases (*name) are not supported; write the value out", event)
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
@@ -143,7 +143,7 @@ class Document:
         for key_node, value_node in node.value:
             key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise _refusal("a field name must be text; put it in quotes", key_node)
+                raise _refusal("a field name must be text; quote it", key_node)
             line = key_node.start_mark.line + 1
             if key in result:
                 first = self.lines[(*location, key)]
@@ -171,15 +171,13 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except IsADirectoryError:
-        raise PolicyError(f"{path}:1: document: is a folder", hint="Name a file in it.") from None
+        raise PolicyError(f"{path}:1: document: is a folder", hint="Give a file in it.") from None
     except OSError as error:
         raise PolicyError(
-            f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its rights."
+            f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its permissions."
         ) from None
     if len(data) > MAX_FILE_BYTES:
-        raise PolicyError(
-            f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="Such a file is a page or two of settings."
-        )
+        raise PolicyError(f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="A settings file has a page or two.")
     if kind := binary_kind(data[:HEAD]):
         raise PolicyError(f"{path}:1: document: is {kind.name}, not YAML or JSON", hint=kind.hint)
     try:

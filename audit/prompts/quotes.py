@@ -53,7 +53,7 @@ class Quotable:
 
 @lru_cache(16)
 def _forms(literal: str) -> tuple[str, str]:
-    """What a literal stands for and the literal itself, folded; kept for the next questions about the same exchange."""
+    """Return the text of a literal and the literal itself, folded; kept for the next questions about the same exchange."""
     return folded(json.loads(literal)), folded(literal)
 
 

@@ -3,7 +3,7 @@
 1. A field that is named alike in all records has the same rule in all of them; `_OWN` has what a type adds or has otherwise.
 2. Records of ours keep the contract, too, for they say of sessions and projects what came from outside.
 3. Whatever is refused is refused with the record type, the field and what is wrong with it, by the same words everywhere.
-4. On a topic no time lies more than a day after the broker took the record in: nobody knows what has not happened yet.
+4. On a topic no time lies more than a day after the broker took the record in: a record cannot describe the future.
 """
 
 from __future__ import annotations

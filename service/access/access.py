@@ -98,7 +98,7 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
     given = frozenset(names)
     if not given or not given <= set(SCOPES):
         unknown = ", ".join(sorted(given - set(SCOPES)))[:64]
-        raise InputError(f"scopes: {unknown or 'none'} cannot be given", hint=f"There are: {', '.join(SCOPES)}.")
+        raise InputError(f"scopes: {unknown or 'none'} cannot be granted", hint=f"Use some of {', '.join(SCOPES)}.")
     return given
 
 
@@ -131,9 +131,11 @@ class AccessStore:
         """Add a connection or operator; return its first token. InputError if the name is taken or invalid."""
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
-                raise InputError(f"{name[:64]!r} is no name", hint="a-z, 0-9, _ . - and at most 63 characters are taken.")
+                raise InputError(f"{name[:64]!r} is no name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
             if name is not None and is_reserved(name):
-                raise InputError(f"{name!r} is a name of anchors", hint="It is reserved; names that do not begin so are taken.")
+                raise InputError(
+                    f"{name!r} is a name for anchors", hint="It is reserved; choose a name with another beginning."
+                )
         if holder.name.startswith(f"{MARK}_"):
             raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
         scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None
@@ -145,7 +147,7 @@ class AccessStore:
                 {**row, "now": self._stamp()},
             )
             if not cursor.rowcount:
-                hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; a name is not given twice."
+                hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; names are not reused."
                 raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
             return self._issue(cursor, holder.kind, holder.name)
 
@@ -175,7 +177,7 @@ class AccessStore:
         with self._file.transaction() as cursor:
             known = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
             if cursor.execute(known, values).fetchone() is None:
-                raise InputError(f"no {kind} or token is called {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
+                raise InputError(f"there is no {kind} or token {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
             cursor.execute(
                 f"UPDATE tokens SET revoked_at = :now WHERE kind = :kind AND {column} = :which AND {_LIVE}",  # noqa: S608 - literals
                 values,
@@ -236,7 +238,7 @@ class AccessStore:
     def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
         values = {"kind": kind, "name": name, "now": self._stamp()}
         if cursor.execute("SELECT 1 FROM holders WHERE kind = :kind AND name = :name", values).fetchone() is None:
-            raise InputError(f"no {kind} is called {name[:64]!r}", hint=f"`driftline {kind}s list` shows them.")
+            raise InputError(f"there is no {kind} {name[:64]!r}", hint=f"`driftline {kind}s list` shows them.")
         statement = f"SELECT prefix FROM tokens WHERE kind = :kind AND name = :name AND {_LIVE} ORDER BY created_at"  # noqa: S608 - a literal
         return [prefix for (prefix,) in cursor.execute(statement, values)]
 

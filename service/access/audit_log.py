@@ -4,7 +4,7 @@
    kill for example: whether its change was made is to be looked up.
 2. It says who, when, by which token (its public prefix), what (method and the route's template, or the command), in which
    project, about which subject. Bodies are not kept.
-3. A completed line cannot be changed; lines go by age, and by number where somebody writes without end.
+3. A completed line cannot be changed; lines go by age, and by number if they become too many.
 """
 
 from __future__ import annotations

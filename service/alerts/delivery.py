@@ -70,7 +70,7 @@ class Delivery:
         names = {channel.name for channel in self._alerts.channels}
         orphans = [alert for alert in due if alert.channel not in names]
         if orphans:
-            outcome = Outcome("never", "the settings name no such channel any more")
+            outcome = Outcome("never", "the settings no longer name this channel")
             await asyncio.to_thread(self._note, orphans, outcome, tried=False)
 
     async def _deliver(self, client: httpx2.AsyncClient, channel: Channel, due: Sequence[Alert]) -> None:

@@ -20,8 +20,8 @@ MOST_NAMED = 10
 """Sessions that are named if there are many."""
 INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
 _MISSED = {
-    "warning": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed.",
-    "critical": "No sign of life for {minutes:g} min, {missed} intervals of {interval:g} min were missed: it has stopped.",
+    "warning": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
+    "critical": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
 }
 
 
@@ -133,7 +133,7 @@ def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
         f"{newest.isoformat()} {level}",
         level,
         f"{len(sessions)} sessions of {first.project} {'have stopped' if level == 'critical' else 'are silent'}",
-        f"Nothing was heard of any of them since {newest:%Y-%m-%d %H:%M:%S} UTC. The longest silent: {names}.",
+        f"None of them has shown a sign of life since {newest:%Y-%m-%d %H:%M:%S} UTC. The longest silent: {names}.",
         first.project,
         f"{API}/telemetry?project={quote(first.project, safe='')}",
         details,

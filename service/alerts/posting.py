@@ -25,7 +25,7 @@ _FAILURES = (
     (TimeoutError, f"no answer within {DEADLINE_SECONDS:g} s"),
     (httpx2.ConnectError, "no connection"),
     (httpx2.ProxyError, "the proxy did not pass it on"),
-    (httpx2.TransportError, "the connection broke"),
+    (httpx2.TransportError, "the connection broke off"),
 )
 
 

@@ -14,7 +14,7 @@ from service.documents.scores import Document, iso_time
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
 
-NO_BASELINE = "There is no baseline: the project has had no scores within the window."
+NO_BASELINE = "There is no baseline: the project has no scores within the window."
 _SHOWN = 3
 """Decimals of averages and deviations."""
 

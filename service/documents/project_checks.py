@@ -59,11 +59,11 @@ def check_words(row: Row) -> str:
     """Say the same in a sentence or two."""
     at, days = moment_words(row["checked_at"]), f"{row['check_days']} of {row['baseline_days']} days"
     words: Mapping[CheckState, str] = {
-        "off": "Not checked: the policy does not have the project audited.",
+        "off": "Not checked: the policy switches auditing off.",
         "nothing": "Not checked yet: there are no scores to check.",
         "never": "Not checked yet.",
         "behind": f"Not checked since {at}, and the newest exchange is of {row['recent_until']}.",
-        "learning": f"No full baseline yet: {days}. Checked {at}: nothing found so far.",
+        "learning": f"No full baseline yet ({days}). Checked {at}: nothing found so far.",
         "quiet": f"Checked {at}: nothing found.",
         "found": f"Checked {at}: {_counted(row['check_findings'], 'finding')}.",
     }

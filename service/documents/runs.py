@@ -142,7 +142,7 @@ def export_runs(store: Store, folder: Path, project: str | None) -> int:
         try:
             _export_run(store, row, root)
         except OSError as error:
-            raise InputError(f"{root}: {error.strerror}", hint="Name a folder that can be written to.") from error
+            raise InputError(f"{root}: {error.strerror}", hint="Choose a writable folder.") from error
     return len(rows)
 
 
@@ -150,7 +150,7 @@ def _refuse_other_project(root: Path, row: Row) -> None:
     """InputError if the folder holds another project's run of the same number, which would be overwritten."""
     path = root / f"{row['run_id']}.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("project") != row["project"]:
-        raise InputError(f"{path}: is a run of another project", hint="Export each project to a folder of its own.")
+        raise InputError(f"{path}: is a run of another project", hint="Export each project to its own folder.")
 
 
 def _export_run(store: Store, row: Row, root: Path) -> None:

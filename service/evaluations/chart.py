@@ -63,7 +63,7 @@ class Point:
 def require_charts(path: Path) -> None:
     """SettingsError if no picture can be drawn: the library is missing, or the file is not named as a PNG."""
     if path.suffix.lower() != SUFFIX:
-        raise SettingsError(f"--chart {path}: a chart is a PNG", hint="Give a name that ends in .png.")
+        raise SettingsError(f"--chart {path}: a chart must be a PNG", hint="Choose a name that ends in .png.")
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingsError("--chart: matplotlib is not installed", hint="Install it: pip install matplotlib")
 

@@ -48,11 +48,11 @@ _LOOKS = (0.2, 2.0)
 _NAMED = 5
 _SAFE_WAYS = (
     "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
-    "or say --insecure where the way is safe, as in a network of one's own."
+    "or use --insecure if the way is safe, as in your own network."
 )
 _HINTS = {
     401: f"{TOKEN} must hold the token of an operator.",
-    403: "The token must be an operator's, with the scope admin, for the project that is asked for.",
+    403: "The token must be an operator's, with the scope admin, for the requested project.",
     404: "Name the address of a Driftline server of this version, such as http://127.0.0.1:8377.",
 }
 
@@ -90,9 +90,7 @@ class EvaluationClient:
     ) -> None:
         url = _url(server)
         if url.scheme == "http" and not insecure and not is_loopback(url.host):
-            raise SettingsError(
-                f"--server: over http:// everybody on the way to {url.host} could read the token", hint=_SAFE_WAYS
-            )
+            raise SettingsError(f"--server: over http:// others on the way to {url.host} could read the token", hint=_SAFE_WAYS)
         self._quiet = quiet
         self._sleep = sleep
         self._clock = clock
@@ -136,7 +134,7 @@ class EvaluationClient:
         if missing:
             more = ", …" if len(missing) > _NAMED else ""
             raise InputError(
-                f"{len(missing)} of {len(asked)} evaluations came to nothing: {', '.join(missing[:_NAMED])}{more}",
+                f"{len(missing)} of {len(asked)} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
                 hint="`driftline dead-letters list --stage evaluation` on the server says why; the others are reused by the next call.",
             )
         return made
@@ -153,7 +151,7 @@ class EvaluationClient:
             if self._clock() >= ends_at:
                 raise ServerError(
                     f"nothing was evaluated for {self._quiet / 60:g} minutes",
-                    hint="Is a judge at work there (`driftline doctor`, and over Kafka `driftline worker`)? The same command goes on from here.",
+                    hint="Check that it has a judge (`driftline doctor`) and, over Kafka, workers (`driftline worker`). Run the same command to continue.",
                 )
             self._sleep(pause)
             pause = min(pause * 1.5, most)
@@ -186,8 +184,8 @@ def token_of_environment() -> str:
     token = os.environ.get(TOKEN, "").strip()
     if not token or not token.isascii() or not token.isprintable():
         raise SettingsError(
-            f"{TOKEN}: {'is not set' if not token else 'is no token'}",
-            hint="Set it to the token of an operator with the scope admin: `driftline operators add NAME` makes one.",
+            f"{TOKEN}: {'is not set' if not token else 'is not a token'}",
+            hint="Set it to the token of an operator with the scope admin: `driftline operators add NAME` creates one.",
         )
     return token
 
@@ -206,7 +204,7 @@ def _url(server: str) -> httpx2.URL:
     except httpx2.InvalidURL:
         url = httpx2.URL("")
     if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query or url.fragment:
-        raise SettingsError("--server: this is no address of a server", hint="Write it as http://127.0.0.1:8377.")
+        raise SettingsError("--server: this is not a server's address", hint="Write it as http://127.0.0.1:8377.")
     return url
 
 

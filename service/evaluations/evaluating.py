@@ -84,7 +84,7 @@ def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, repor
     """Make the requested evaluations; return them and the reused ones, in the order of `prepared`.
 
     SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
-    database gives up; InputError for requests that came to nothing.
+    database gives up; InputError for requests that failed.
     """
     made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
     return sorted([*made, *prepared.reused], key=lambda one: prepared.order[one.evaluation.evaluation_id])
@@ -221,7 +221,7 @@ def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Eval
         missing = [f"{one.case_id} on {one.session_id}" for one in asked if one.evaluation_id not in there]
         more = ", …" if len(missing) > _NAMED else ""
         raise InputError(
-            f"{len(missing)} of {len(asked)} evaluations came to nothing: {', '.join(missing[:_NAMED])}{more}",
+            f"{len(missing)} of {len(asked)} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
             hint="`driftline dead-letters list --stage evaluation` says why; the others are reused by the next call.",
         )
     return made

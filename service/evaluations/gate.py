@@ -23,8 +23,8 @@ def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def never_fails(name: str, least: int) -> str:
     """Say that a gate on trust, called `name`, never fails a run because every run reaches `least`; and what does."""
     return (
-        f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run was. "
-        f"Ask for more than {LOWEST_TRUST}, or gate on readiness."
+        f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run. "
+        f"Require more than {LOWEST_TRUST}, or gate on readiness."
     )
 
 
@@ -39,7 +39,7 @@ class Gate:
     def of(cls, min_trust: int, min_readiness: str) -> Gate:
         """Return a gate; SettingsError if the level is unknown."""
         if min_readiness not in READINESS:
-            raise SettingsError(f"--min-readiness: {min_readiness!r} is no level", hint=f"Levels: {', '.join(READINESS)}.")
+            raise SettingsError(f"--min-readiness: {min_readiness!r} is not a level", hint=f"Levels: {', '.join(READINESS)}.")
         return cls(min_trust, min_readiness)
 
     @property
@@ -68,4 +68,4 @@ class Gate:
                 wanted.discard(run["session_id"])
                 yield self.judge(run)
         if wanted:
-            raise InputError(f"no run of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")
+            raise InputError(f"no runs of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")

@@ -28,7 +28,7 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
         if case.case_id in found:
             raise InputError(
                 f"{file}: case_id: {case.case_id} is the id of {found[case.case_id]}, too",
-                hint="Give each case an id of its own.",
+                hint="Give each case its own id.",
             )
         found[case.case_id] = file
         cases.append(case)

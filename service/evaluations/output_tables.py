@@ -86,9 +86,9 @@ def in_words(report: Report) -> str:
     """Say how many there are, what was paid for them now, and whether they pass."""
     parts = [f"{counted(report.executed, 'evaluation')} made", f"{report.reused} reused"]
     if report.executed:
-        parts[0] += ", at a cost that is not known" if report.spent_usd is None else f" for {report.spent_usd:.4f} USD"
+        parts[0] += ", at an unknown cost" if report.spent_usd is None else f" for {report.spent_usd:.4f} USD"
     if report.failed:
-        parts.append(f"{report.failed} failed: the judge gave no answer that counts")
+        parts.append(f"{report.failed} failed: the judge gave no valid answer")
     if report.fail_under is not None:
         parts.append(f"{report.below} below {report.fail_under:g}")
     return "; ".join(parts)
@@ -195,7 +195,7 @@ def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
     found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
     for reason, count in found.most_common(_REASONS):
-        yield f"Not counted, {counted(count, 'answer')} of the judge: {reason}"
+        yield f"Not valid, {counted(count, 'answer')} of the judge: {reason}"
     if len(found) > _REASONS:
         yield f"… and {counted(len(found) - _REASONS, 'more reason')}"
     if found:

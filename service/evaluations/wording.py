@@ -40,7 +40,7 @@ def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
         parts.append(f"about {counted(found.calls, 'call')} {known if _is_priced(found) else 'at a cost that is not known'}")
         parts.append("the cap of each evaluation holds" if is_capped else "cost_cap_usd is null: nothing bounds the cost")
     else:
-        parts.append("nobody is asked")
+        parts.append("no judge is asked")
     if found.left_over and found.evaluations:
         left = counted(found.left_over, "evaluation")
         parts.append(

@@ -41,7 +41,7 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
     wanted = [database, tokens] if tokens.exists() else [database]
     targets = [folder / path.name for path in wanted]
     if there := next(filter(os.path.lexists, targets), None):
-        raise InputError(f"{there}: is there already", hint="Name a folder for each backup, such as one with the date.")
+        raise InputError(f"{there}: exists already", hint="Use a new folder for each backup, such as one named by the date.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
@@ -55,7 +55,7 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
                 copy.replace(target)
         sync(folder)
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or error}", hint="Name a folder that can be written to.") from error
+        raise InputError(f"{folder}: {error.strerror or error}", hint="Choose a writable folder.") from error
     return Backup(targets, rows)
 
 

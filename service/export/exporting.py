@@ -25,7 +25,7 @@ def export_tables(store: Store, folder: Path) -> dict[str, int]:
         folder.mkdir(parents=True, exist_ok=True)
         return {schema.table: _export(store, schema, folder) for schema in current_schemas().values() if schema.topics}
     except (OSError, duckdb.IOException) as error:
-        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Name a folder that can be written to.") from error
+        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
 
 
 def _export(store: Store, schema: RecordSchema, folder: Path) -> int:

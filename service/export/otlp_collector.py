@@ -33,7 +33,9 @@ def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collecto
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
-        raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT: is no address", hint="Give one that begins with http:// or https://.")
+        raise SettingsError(
+            "OTEL_EXPORTER_OTLP_ENDPOINT: is not an address", hint="Give one that begins with http:// or https://."
+        )
     given = environment.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     return Collector(url, _headers(given), settings.otlp_explanations)
 
@@ -45,7 +47,7 @@ def _headers(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             raise SettingsError(
-                "OTEL_EXPORTER_OTLP_HEADERS: is not of the form name=value,name=value", hint="Correct the variable."
+                "OTEL_EXPORTER_OTLP_HEADERS: must have the form name=value,name=value", hint="Correct the variable."
             )
         found[name.strip().lower()] = urllib.parse.unquote(value.strip())
     return found

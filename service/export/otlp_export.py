@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class CollectorError(DriftlineError):
     """The collector refused the scores for now; they are sent again later."""
 
-    hint = "See that DRIFTLINE_OTLP_ENDPOINT is the address of a collector that takes OTLP over HTTP, and its log."
+    hint = "Check that DRIFTLINE_OTLP_ENDPOINT is a collector's address for OTLP over HTTP, and look at the collector's log."
 
 
 class ScoreEvents:
@@ -94,7 +94,7 @@ class ScoreEvents:
         try:
             await again(self._try, client, body, rows)
         except RetryError:
-            raise CollectorError("the collector is not there, or takes nothing at the moment") from None
+            raise CollectorError("the collector is unreachable, or accepts nothing at the moment") from None
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
         """Send once: None if it is settled, else the seconds that the collector asks to wait."""
@@ -108,7 +108,7 @@ class ScoreEvents:
             return retry_after(answer.headers, time.time) or 0.0
         span = f"scores from {rows[0]['_offset']} to {rows[-1]['_offset']}"
         if answer.status_code == MALFORMED:
-            log.error("the collector calls %s malformed: they are left out", span)
+            log.error("the collector rejects %s as malformed: they are left out", span)
         elif not answer.is_success:
             raise CollectorError(f"the collector answers {answer.status_code}")
         else:

@@ -74,13 +74,13 @@ def export_partitions(store: Store, folder: Path, selection: Selection) -> dict[
     try:
         return {schema.table: _export(store, schema, folder, selection) for schema in schemas}
     except (OSError, duckdb.IOException) as error:
-        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Name a folder that can be written to.") from error
+        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
 
 
 def days_of(since: date | None, until: date | None) -> Selection:
     """Return a selection of days, both inclusive; InputError if the first comes after the last."""
     if since is not None and until is not None and since > until:
-        raise InputError(f"--since {since} comes after --until {until}", hint="Turn them round.")
+        raise InputError(f"--since {since} is after --until {until}", hint="Swap them.")
     return Selection(since=since, until=None if until is None else until + timedelta(days=1))
 
 

@@ -1,7 +1,7 @@
 """Request limits, applied as plain ASGI middleware before anything reads the request.
 
 1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
-2. No more than so many are worked on at once.
+2. The number in progress at once is bounded.
 3. What writes is JSON, not compressed, not too large, and comes within a time. Its body is read whole before anything else runs.
 """
 

@@ -49,7 +49,7 @@ class Found(NamedTuple):
     def report(self) -> None:
         """Name the skipped files on the error output."""
         for error in self.refused:
-            err.say(f"{plain(error, 1000)}: passed over. {error.hint}")
+            err.say(f"{plain(error, 1000)}: skipped. {error.hint}")
 
 
 def input_files(paths: Iterable[Path], reads: Reads) -> Found:
@@ -81,7 +81,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow
         raise found.refused[0]
     if empty and not found.files and not allow_empty:
         where = ", ".join(map(str, paths))
-        raise InputError(f"{where}: every file in it is empty", hint=f"Name {reads.words}, or a folder of these.")
+        raise InputError(f"{where}: every file in it is empty", hint=f"Give {reads.words}, or a folder of them.")
     return found
 
 
@@ -89,14 +89,14 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """Return the files of these names below a folder, by name; InputError if there is none."""
     files = visible_files(folder, patterns)
     if not files:
-        raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Name a file, or a folder that holds some.")
+        raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Give a file, or a folder that holds some.")
     return files
 
 
 def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
     """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
     if not file.exists():
-        raise InputError(f"{file}: there is no such file or folder", hint=f"Name {reads.words}, or a folder of these.")
+        raise InputError(f"{file}: does not exist", hint=f"Give {reads.words}, or a folder of them.")
     if not file.is_file():
         return
     try:

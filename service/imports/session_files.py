@@ -35,7 +35,7 @@ class FaultReport:
     def finish(self) -> None:
         """Say how many more there were than were named."""
         if self.count > FAULTS_SHOWN:
-            err.print(f"… and {counted(self.count - FAULTS_SHOWN, 'line')} more that could not be read")
+            err.print(f"… and {counted(self.count - FAULTS_SHOWN, 'line')} more unreadable lines")
 
 
 def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
@@ -78,6 +78,6 @@ def _opened(name: str) -> Iterator[BinaryIO]:
     try:
         stream = Path(name).open("rb")  # noqa: SIM115 - closed below; only what opening raises is about the file
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}", hint="Name a file, or - for standard input.") from error
+        raise InputError(f"{name}: {error.strerror}", hint="Give a file, or - for standard input.") from error
     with stream:
         yield stream

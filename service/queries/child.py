@@ -31,7 +31,7 @@ LOOK_FIRST_HERE = "SHOW TABLES lists the tables and views, DESCRIBE turns the co
 OUT_OF_MEMORY = "Out of Memory Error"
 """The beginning of DuckDB's message; the rest of it advises settings that cannot be changed here."""
 TOO_MUCH = Outcome(
-    error="the statement needs more memory than it may have", hint="Ask for less at once: fewer columns, a shorter time."
+    error="the statement needs more memory than allowed", hint="Query less at once: fewer columns, a shorter time."
 )
 
 

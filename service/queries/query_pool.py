@@ -48,7 +48,7 @@ class QueryPool:
         yet, StoreError when none can be made. Cancelled, it stops the work at once.
         """
         if self._running >= self.limits.at_once:
-            raise BusyError(f"{self._running} statements are being answered")
+            raise BusyError(f"{self._running} statements are running already")
         self._running += 1
         try:
             snapshot = await self._snapshots.fresh()

@@ -79,7 +79,7 @@ async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: Qu
 def _overdue(limits: QueryLimits) -> QueryError:
     return QueryError(
         f"the statement took longer than {limits.seconds:g} seconds",
-        hint="Ask for less: a shorter time, fewer sessions, no join of everything with everything.",
+        hint="Query less: a shorter time, fewer sessions, no cross joins.",
     )
 
 

@@ -78,7 +78,7 @@ class Snapshots:
             await asyncio.wait([self._making], timeout=patience)
         if self._current is None:
             if self._making is not None and not self._making.done():
-                raise BusyError("the first snapshot for analysts is being made")
+                raise BusyError("the first snapshot is still being made")
             raise _none_made()
         return self._current
 
@@ -126,7 +126,7 @@ class Snapshots:
             kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
             asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
         except (DriftlineError, duckdb.Error, OSError):
-            log.exception("no snapshot for analysts was made")
+            log.exception("no snapshot was made")
         finally:
             self._making = None
 
@@ -160,7 +160,7 @@ class Snapshots:
 
 
 def _none_made() -> StoreError:
-    return StoreError("no snapshot for analysts could be made", hint="The log of the server says why.")
+    return StoreError("the snapshot could not be made", hint="See the server's log.")
 
 
 def _prepare(folder: Path, database: Path) -> None:
@@ -169,4 +169,6 @@ def _prepare(folder: Path, database: Path) -> None:
     folder.mkdir(mode=0o700)
     needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free
     if free < needed:
-        raise StoreError(f"a snapshot needs {needed} bytes and the disk has {free}", hint="Make room beside the database.")
+        raise StoreError(
+            f"a snapshot needs {needed} bytes and the disk has {free}", hint="Free disk space beside the database."
+        )

@@ -3,7 +3,8 @@
 1. `driftline.duckdb.commands` has mode 0700 before the socket is made in it: at no moment can another user connect.
 2. Both ends ask the system who is at the other end. Another user's process is neither asked nor answered: what travels are Python
    objects, which only processes of one user may give each other.
-3. Whoever has the database (`analytics.store.file_lock`) has the folder: what a killed server left in it is removed by the next one.
+3. The process that has the database (`analytics.store.file_lock`) has the folder: leftovers of a killed server are removed by
+   the next one.
 4. A path that is longer than an address may be is reached through the open folder, where the system can (Linux).
 """
 
@@ -50,7 +51,7 @@ def listening(database: Path) -> Iterator[socket.socket]:
             (folder / NAME).chmod(0o600)
             listener.listen(WAITING)
         except OSError as error:
-            raise StoreError(f"{folder}: {error.strerror or error}", hint="See that its owner may write to it.") from error
+            raise StoreError(f"{folder}: {error.strerror or error}", hint="Make it writable for its owner.") from error
         yield listener
 
 
@@ -94,7 +95,7 @@ def _require_own(folder: Path) -> None:
     """StoreError if the folder is another user's, or not a folder."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise StoreError(f"{folder}: is no folder", hint="Remove it: a server makes one there for its socket.")
+        raise StoreError(f"{folder}: is not a folder", hint="Remove it: a server makes one there for its socket.")
     if found.st_uid != os.geteuid():
         raise _of_another(folder, found.st_uid)
 

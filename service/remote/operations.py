@@ -120,8 +120,8 @@ class Caller:
             raise StoreError("a database in memory has no copy", hint="Open a file.")
         needed, room = int(path.stat().st_size * ROOM), shutil.disk_usage(path.parent).free
         if room < needed:
-            hint = "Make room, or stop the server: without one no copy is made."
-            raise StoreError(f"{path}: a copy needs {needed} bytes, and {room} are left on the disk", hint=hint)
+            hint = "Free disk space, or stop the server: then no copy is needed."
+            raise StoreError(f"{path}: a copy needs {needed} bytes, and the disk has {room} left", hint=hint)
         folder = Path(tempfile.mkdtemp(prefix="copy-", dir=folder_of(path)))
         self._copies.append(folder)
         copy_database(self._intake.store, folder / path.name)

@@ -15,7 +15,7 @@ from service.version import version
 
 MAX_GREETING = 100
 """Bytes of a server's version."""
-_ENDED = "Start it again, or repeat the command: it opens a database itself that no server has. What was taken in before stays."
+_ENDED = "Restart it, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
 
 STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
 """The way if a command needs the database for itself."""
@@ -97,7 +97,7 @@ class ServerLink:
         if said != version():
             raise StoreError(
                 f"{self._database}: its server is of version {said}, and this command of version {version()}",
-                hint="Start the server again, so that both are of one version.",
+                hint="Restart the server, so that both have the same version.",
             )
 
     def _ended(self) -> StoreError:

@@ -53,7 +53,9 @@ class ReplayJob:
     async def _work(self, number: int, files: ReplayFiles, tell: Callable[[Heard], None]) -> Estimate | None:
         policy = policy_of(self.settings)
         if policy.digest != self.plan.policy_digest:
-            raise SettingsError("--policy: the policy has changed since the replay began", hint="Begin another with --label.")
+            raise SettingsError(
+                "--policy: the policy has changed since the replay began", hint="Begin another replay with --label."
+            )
         # Late, because the client of the judge's API takes a second to load.
         from streams.replay.part_run import PartWork, estimate_part, replay_part  # noqa: PLC0415
 

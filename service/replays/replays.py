@@ -154,7 +154,7 @@ def replays_in(database: Path) -> Iterator[Outcome | Plan]:
 
 def _origin(settings: Settings, wanted: Wanted) -> Origin:
     if wanted.source != TOPICS and wanted.offsets != OffsetRange():
-        raise SettingsError("--from-offset and --to-offset are for --from topics", hint="Use --since and --until.")
+        raise SettingsError("--from-offset and --to-offset need --from topics", hint="Use --since and --until.")
     if wanted.source == TABLES:
         require_database(settings.database)
         return origin_of_tables(settings.database)
@@ -197,7 +197,7 @@ def _check_same(options: Plan, known: Plan) -> None:
     if others:
         raise SettingsError(
             f"--label: {options.label} is a replay with another {', '.join(others)}",
-            hint="Give this one a name of its own with --label, or remove the other.",
+            hint="Choose another --label, or remove the other replay.",
         )
 
 
@@ -206,10 +206,10 @@ def _nothing(scope: Scope, contents: Contents | None) -> InputError:
     if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
         return unknown_project(scope.project, contents.projects)
     if contents is None or contents.first is None:
-        return InputError("there is no exchange to replay", hint="Check --project, --since, --until and the source.")
+        return InputError("there are no exchanges to replay", hint="Check --project, --since, --until and the source.")
     return InputError(
-        "--since, --until: nothing was said in that time",
-        hint=f"Exchanges lie between {contents.first} and {contents.last}, UTC.",
+        "--since, --until: there are no exchanges in that time",
+        hint=f"The exchanges are between {contents.first} and {contents.last}, UTC.",
     )
 
 
@@ -233,7 +233,7 @@ def _locked(files: ReplayFiles) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"another process is making the replay {files.result.stem}", hint="Wait for it, or choose another --label."
+                f"another process is running the replay {files.result.stem}", hint="Wait for it, or choose another --label."
             ) from None
         yield
 

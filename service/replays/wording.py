@@ -48,19 +48,19 @@ def estimate_in_words(replay: Replay, found: Estimate) -> str:
     )
     parts = [sampled, f"{counted(found.reused, 'recorded answer')} will be used"]
     if replay.plan.asking is Asking.NONE:
-        return f"{sampled}; nothing is asked and no recorded answer is used"
+        return f"{sampled}; no judge is asked and no recorded answer is used"
     if not replay.plan.asking.pays:
-        return "; ".join([*parts, "nothing is asked"])
+        return "; ".join([*parts, "no judge is asked"])
     if found.calls:
         known = f"and {usd_of(found.expected):.4f} USD, {usd_of(found.at_most):.4f} USD at most"
-        cost = known if found.unpriced < found.calls else "at a cost that is not known"
+        cost = known if found.unpriced < found.calls else "at an unknown cost"
         half = " in batches at half the price" if replay.plan.asking is Asking.BATCH else ""
-        more = f", without Tier 3 of {found.open}, which depends on what comes before it" if found.open else ""
+        more = f", without Tier 3 of {found.open}, which depends on the earlier tiers" if found.open else ""
         parts += [f"about {counted(found.calls, 'call')}{half} {cost}{more}", "the cap of each session holds"]
     else:
-        parts.append("nothing is left to be asked")
+        parts.append("no questions are left")
     if 0 < found.unpriced < found.calls:
-        parts.append(f"the cost of {found.unpriced} is not known and not among that")
+        parts.append(f"the cost of {found.unpriced} is not known and not included")
     if found.not_asked:
         parts.append(f"{counted(found.not_asked, 'question')} will not be asked: no price is known, or a cap leaves no room")
     return "; ".join(parts)
@@ -108,7 +108,7 @@ def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
     if outcome.plan.asking.pays:
         by = f" by the {SIMULATED}" if judge is not None and judge.name == SIMULATED else ""
         calls = ", ".join(f"{count} {name}" for name, count in outcome.calls.items()) or "none needed"
-        unknown = f" and what {outcome.unknown_price} cost, which is not known" if outcome.unknown_price else ""
+        unknown = f" plus the unknown cost of {outcome.unknown_price}" if outcome.unknown_price else ""
         yield f"calls{by}: {calls}; {outcome.cost_usd:.4f} USD{unknown}"
     if outcome.dead_letters:
         yield f"{counted(outcome.dead_letters, 'exchange')} could not be scored: see dead_letters in the file"

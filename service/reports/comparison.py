@@ -50,7 +50,7 @@ def side_of(label: str, database: Path) -> Side:
         path = folder_of(database) / f"{label}.duckdb"
     else:
         raise InputError(
-            f"{plain(label, 64)!r} cannot be the label of a replay",
+            f"{plain(label, 64)!r} is not a valid label",
             hint="A label has a-z, 0-9, _ . - and at most 63 characters.",
         )
     if not path.exists():
@@ -64,7 +64,7 @@ def compare(first: Side, second: Side, project: str | None, top: int) -> Documen
     InputError when they have no exchange in common; StoreError when a file cannot be read.
     """
     if first.path == second.path:
-        raise InputError(f"{first.label} was to be compared with itself", hint="Name two labels, or a label and live.")
+        raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
     with _opened(first, second) as connection:
         sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
         exchanges = query_rows(connection, "compared_exchanges", sides)
@@ -98,7 +98,7 @@ def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
         except (duckdb.CatalogException, duckdb.BinderException) as error:
             raise StoreError(
                 f"{first.path} or {second.path}: {str(error).splitlines()[0]}",
-                hint="One of them is not of this version: `driftline doctor --db FILE` opens it and brings it up to date.",
+                hint="One of them is from another version: `driftline doctor --db FILE` opens and upgrades it.",
             ) from error
 
 
@@ -162,5 +162,5 @@ def _intervals(measures: Sequence[Row]) -> Document:
 def _known_labels(database: Path) -> str:
     labels = sorted(path.stem for path in folder_of(database).glob("*.duckdb"))
     if not labels:
-        return "`driftline replay --label NAME` makes one; live is what the database itself holds."
-    return f"There are: {LIVE}, {', '.join(labels)}."
+        return "`driftline replay --label NAME` makes one; live means the scores of the database itself."
+    return f"Use one of {LIVE}, {', '.join(labels)}."

@@ -43,8 +43,8 @@ def comparison_view(document: Row) -> RenderableType:
         states = [row for row in document["states"] if row["tier"] in changed]
         parts += ["", Text(f"States of the tiers: {labels[0]} down, {labels[1]} across", style="bold"), _states_table(states)]
     if document["moved"]:
-        parts += ["", Text("Exchanges that moved most, of 1", style="bold"), *moved_view(document["moved"], labels)]
-    heading = Text("Cost of the judging that the scores rest on, over the exchanges in both", style="bold")
+        parts += ["", Text("Exchanges that moved most, on a scale of 1", style="bold"), *moved_view(document["moved"], labels)]
+    heading = Text("Cost of judging the exchanges in both", style="bold")
     costs = _costs_table(document["exchanges"], labels)
     return Group(*parts, "", heading, costs, *(Text(line) for line in asked(document)))
 

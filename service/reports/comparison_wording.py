@@ -72,7 +72,7 @@ def in_common(document: Row) -> Iterator[str]:
         f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
     )
     if others := totals["other_evidence"]:
-        yield f"of {others:,} the text is not the same on both sides: their scores differ for that, too"
+        yield f"{others:,} have different texts on the two sides, which also changes their scores"
 
 
 def headline(document: Row) -> str:
@@ -83,7 +83,7 @@ def headline(document: Row) -> str:
         return f"Moved: {said}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
     states = sum(row["exchanges"] for row in document["states"] if row["state_a"] != row["state_b"])
     if any(row["changed"] for row in document["measures"]):
-        return "No mean moved clearly: every interval that can be believed has zero in it"
+        return "No mean moved clearly: every reliable interval includes zero"
     if states:
         return f"No number moved; {counted(states, 'state')} of a tier changed"
     return f"Nothing differs: all {_totals(document)['in_both']:,} exchanges have the same scores on both sides"
@@ -93,11 +93,11 @@ def how_sure(document: Row) -> str:
     """Count the intervals that exclude zero, and those expected by chance: one of them alone proves nothing."""
     intervals = document["intervals"]
     if not intervals["counted"]:
-        return "No interval rests on enough sessions to be believed."
+        return "No interval has enough sessions to be reliable."
     found, chance = intervals["exclude_zero"], intervals["by_chance"]
     said = f"{found} of {counted(intervals['counted'], 'interval')} {'excludes' if found == 1 else 'exclude'} zero"
     more = "; that is no more than chance" if found <= chance else ""
-    return f"{said}; where nothing has changed on average, about {chance:.1f} would by chance{more}."
+    return f"{said}; without any change, about {chance:.1f} would by chance{more}."
 
 
 def judged_by(row: Row, side: str) -> str:
@@ -114,7 +114,7 @@ def asked(document: Row) -> Iterator[str]:
         replay = side["replay"]
         if replay is not None and replay["calls"]:
             calls = ", ".join(f"{count:,} {name}" for name, count in replay["calls"].items())
-            unknown = f" and what {replay['unknown_price']:,} cost, which is not known" if replay["unknown_price"] else ""
+            unknown = f" plus the unknown cost of {replay['unknown_price']:,}" if replay["unknown_price"] else ""
             yield f"Asked for {side['label']} itself, the rest was recorded: {calls}; ${replay['cost_usd']:.4f}{unknown}"
 
 

@@ -92,7 +92,7 @@ Answers = dict[str, tuple[Asked, str]]
 def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
     """Return the exchanges of the projects and the ends of their sessions, session by session in the order of the log.
 
-    The order of the sessions is that of their first exchanges, whoever's call came first.
+    The order of the sessions is that of their first exchanges, whichever call came first.
     """
     sessions: dict[str, list[Exchange | SessionClosed]] = {}
     frames = store.read("exchanges", 0, store.end_of("exchanges"))

@@ -85,7 +85,7 @@ def _compared(ledger: Ledger, configured: Bill) -> str:
     if [calls, *tokens] == [configured.calls.total(), configured.input_tokens, configured.output_tokens]:
         found = "the bill as configured agrees with it, to the token"
     else:
-        found = f"{again} of them were made again" if again else "some of them went another way"
+        found = f"{again} of them were made again" if again else "some of them took another path"
     return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {found}."
 
 

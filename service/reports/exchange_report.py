@@ -38,13 +38,13 @@ def exchange_report(store: Store, projects: Sequence[str], since: date) -> Rende
         _weeks_table(_asked(store, projects, "tier_trend")),
         heading(f"Before {since:%m-%d} and since then; {SIMULATED}"),
         _change_table(_asked(store, projects, "tier_change", since=moment), since),
-        heading("Sampled exchanges, and why"),
+        heading("Sampled exchanges by reason"),
         _sampling_table(_asked(store, projects, "sampling_mix")),
-        heading("Which tiers ran, which did not, and why"),
+        heading("Tiers that ran or not, by reason"),
         _gates_table(_asked(store, projects, "gate_decisions")),
         heading(f"Anomalies: {len(anomalies)} exchanges, by reason; {SIMULATED}"),
         _reasons_table(reasons),
-        heading(f"The exchanges with the most to say against them; {SIMULATED}"),
+        heading(f"Worst exchanges; {SIMULATED}"),
         _exchanges_table(anomalies[:WORST_SHOWN]),
         heading(f"Attempts to sway the judge (found by rules, whatever the judge says); {SIMULATED}"),
         _exchanges_table([row for row in anomalies if any(map(_is_tampering, row["anomaly_reasons"]))], only=_is_tampering),
@@ -118,7 +118,7 @@ def _change_table(rows: Sequence[Row], since: date) -> RenderableType:
         for agent, (before, after) in compared.items()
     ]
     said = f"{', '.join(sorted(worse))} got worse on {since:%m-%d}; " if worse else ""
-    rest = "the others are as they were." if worse else "No agent got worse."
+    rest = "the others are unchanged." if worse else "No agent got worse."
     shown = table(["agent", "exchanges", *measures, "anomalous", ""], cells, right=["exchanges", *measures, "anomalous"])
     return Group(shown, Text(f"{said}{rest}"))
 

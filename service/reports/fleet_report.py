@@ -30,7 +30,7 @@ def fleet_report(store: Store, project: str) -> RenderableType:
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
         heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
         _trust_table(query_rows(cursor, "trust_over_time", {"project": project})),
-        heading("Exchanges that a judge would have seen, and why (an import asks none: the rest stays unscored)"),
+        heading("Exchanges that a judge would have seen, by reason (an import asks no judge: they stay unscored)"),
         _sampling_table(query_rows(cursor, "sampling_mix", {"project": project})),
     ]
     return Group(*parts)
@@ -48,7 +48,7 @@ def heading(text: str) -> Text:
 
 
 def _failed_table(rows: Sequence[Mapping[str, Any]], run_ids: Mapping[str, str]) -> RenderableType:
-    headers = ["run", "readiness", "trust", "agent", "ended", "primary failure", "what was seen"]
+    headers = ["run", "readiness", "trust", "agent", "ended", "primary failure", "finding"]
     cells = [
         [
             run_ids[row["session_id"]],

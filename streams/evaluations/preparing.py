@@ -169,7 +169,7 @@ def _check_ids(kind: str, ids: Sequence[str]) -> None:
     """InputError where two have one id: their results could not be told apart."""
     twice = [one for one, count in Counter(ids).items() if count > 1]
     if twice:
-        raise InputError(f"two {kind}s are called {twice[0]!r}", hint=f"Give each {kind} an id of its own.")
+        raise InputError(f"two {kind}s are called {twice[0]!r}", hint=f"Give each {kind} its own id.")
 
 
 def _requests(
@@ -196,7 +196,7 @@ def _requests(
                     )
                 except BoundsError as error:
                     raise InputError(
-                        f"case {case.case_id!r} and session {run.session_id!r} together are more than a record may hold",
+                        f"case {case.case_id!r} and session {run.session_id!r} are together larger than a record may be",
                         hint=error.hint,
                     ) from error
                 shared = {name: texts.setdefault(text, text) for name in _TEXTS for text in [getattr(request, name)]}

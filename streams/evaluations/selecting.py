@@ -57,12 +57,10 @@ def finished_sessions(cursor: duckdb.DuckDBPyConnection, wanted: Wanted) -> list
     InputError for a named session that is not there, is not finished or is in several connections, and for other filters beside names.
     """
     if wanted.sessions and (wanted.tags or wanted.since or wanted.until):
-        raise InputError(
-            "sessions are named, and a tag or a time is asked for, too", hint="Name sessions, or say which ones; not both."
-        )
+        raise InputError("sessions are named and also chosen by tag or time", hint="Name sessions, or choose them; not both.")
     named = list(dict.fromkeys(wanted.sessions))
     if len(named) > MOST or wanted.limit > MOST:
-        raise InputError(f"more than {MOST} sessions are wanted", hint="Evaluate them in parts, by tag, project or time.")
+        raise InputError(f"more than {MOST} sessions are chosen", hint="Evaluate them in parts, by tag, project or time.")
     values = {
         # What may be connection/id may be an id with a slash, too.
         "sessions": [part for name in named for part in (name, name.partition("/")[2]) if part] or None,
@@ -109,12 +107,12 @@ def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> In
     if not rows:
         return InputError(f"there is no session {_shown(name)}", hint="`driftline runs` lists those that have ended.")
     if all(map(is_reserved, projects)):
-        return InputError(f"session {_shown(name)} is a round of anchors", hint="Anchors are not evaluated.")
+        return InputError(f"session {_shown(name)} is a round of anchor judgements", hint="Anchors are not evaluated.")
     if wanted.project is not None and wanted.project not in projects:
         return InputError(
             f"session {_shown(name)} is not of project {_shown(wanted.project)}", hint=f"It is of {', '.join(projects)}."
         )
-    hint = "End it with `driftline finalize`, or wait until nothing is heard of it for the session gap."
+    hint = "End it with `driftline finalize`, or wait until it has been idle for the session gap."
     return InputError(f"session {_shown(name)} has not ended yet", hint=hint)
 
 

@@ -95,9 +95,7 @@ def _heard(receiver: Connection, process: SpawnProcess) -> Heard | _Failed:
         heard: Heard | _Failed = receiver.recv()
     except EOFError:
         process.join()
-        return _Failed(
-            f"{process.name} ended with {process.exitcode}", "Run the command again: it goes on where it stopped.", ""
-        )
+        return _Failed(f"{process.name} ended with {process.exitcode}", "Run the command again to continue.", "")
     return heard
 
 

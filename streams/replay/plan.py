@@ -174,7 +174,7 @@ class ReplayFiles:
         """SettingsError when the label cannot be one."""
         if not re.fullmatch(NAME, label) or label == LIVE:
             raise SettingsError(
-                f"--label: {label[:64]!r} cannot be the label of a replay",
+                f"--label: {label[:64]!r} is not a valid label",
                 hint=f"A label has a-z, 0-9, _ . - and at most 63 characters, and is not {LIVE}.",
             )
         folder = folder_of(database)
@@ -209,7 +209,7 @@ class ReplayFiles:
             return msgspec.json.decode(self._plan.read_bytes(), type=Plan)
         except msgspec.DecodeError as error:
             raise StoreError(
-                f"{self._plan}: this is no plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
+                f"{self._plan}: this is not the plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
             ) from error
 
     def keep(self, plan: Plan) -> None:

@@ -66,9 +66,7 @@ class UnknownKinds:
         if kind in self._met or len(self._met) >= _MAX_KINDS:
             return []
         self._met.add(kind)
-        return [
-            Problem("unknown_kind", f"{kind[:_SHOWN]}: is not known, so nothing is taken from such lines; update Driftline")
-        ]
+        return [Problem("unknown_kind", f"{kind[:_SHOWN]}: is unknown, so such lines are skipped; update Driftline")]
 
 
 _MAX_KINDS = 256

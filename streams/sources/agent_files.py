@@ -25,7 +25,7 @@ COMPRESSED = ".zst"
 def jsonl_below(path: Path, *patterns: str) -> list[Path]:
     """The files of these names below a folder, sorted, without hidden ones and symbolic links; InputError where there is no folder."""
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such file or folder", hint="Give a transcript, or a folder that holds some.")
+        raise InputError(f"{path}: does not exist", hint="Give a transcript, or a folder of them.")
     return visible_files(path, patterns)
 
 
@@ -44,7 +44,9 @@ def read_agent_file(path: Path, context: ReadingContext, dialect: Dialect, *, se
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
     except zstandard.ZstdError as error:
-        raise InputError(f"{path}: cannot be decompressed ({error})", hint="Check the file: was it copied whole?") from error
+        raise InputError(
+            f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
+        ) from error
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> 
 
 def _refusal(name: str) -> Report:
     def refuse(line: int, detail: str) -> None:
-        raise InputError(f"{name}:{line}: {detail}", hint="Mend the line, or import the file to set it aside.")
+        raise InputError(f"{name}:{line}: {detail}", hint="Correct the line, or import the file to set it aside.")
 
     return refuse
 
@@ -94,7 +94,7 @@ def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Re
     spread: dict[str, tuple[Session, SessionEvents]] = {}
     for line, value in values:
         if value is None:
-            report(line.number, "the line is cut off: the file was not written to its end")
+            report(line.number, "the line is cut off: the file is incomplete")
             break
         for source, part in [(None, value)] if isinstance(value, Problem) else parts_of(value, name):
             if isinstance(part, Problem):

@@ -2,7 +2,7 @@
 
 A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns stay in the session's state; when the
 session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
-an exchange that somebody asked to have judged again.
+an exchange that a person asked to have judged again.
 """
 
 from __future__ import annotations

@@ -74,9 +74,11 @@ def named(
         found[row["exchange_id"]].append(row["connection"])
     for one in exchanges:
         if not found[one]:
-            raise InputError(f"exchange {one!r}: the project has none of this id", hint="`driftline scores` lists them.")
+            raise InputError(
+                f"exchange {one!r}: the project has no exchange with this id", hint="`driftline scores` lists them."
+            )
         if len(found[one]) > 1:
-            raise InputError(f"exchange {one!r}: connections {', '.join(found[one])} have one", hint="Say which connection.")
+            raise InputError(f"exchange {one!r}: connections {', '.join(found[one])} have one", hint="Name the connection.")
     return [(found[one][0], one) for one in dict.fromkeys(exchanges)]
 
 

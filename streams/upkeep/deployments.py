@@ -49,13 +49,15 @@ def deployment(
 ) -> Deployment:
     """The record of a deployment, without secrets; InputError naming the field where one cannot be kept."""
     if not re.fullmatch(LABEL_NAME, label):
-        raise InputError(f"label: {label[:64]!r} is no name of a label", hint="Use a-z, 0-9, _ and ., such as agent_version.")
+        raise InputError(
+            f"label: {label[:64]!r} is not a valid label name", hint="Use a-z, 0-9, _ and ., such as agent_version."
+        )
     if at is not None and at > now + CLOCK_TOLERANCE:
-        raise InputError("at: lies more than a day in the future", hint="Tell of a deployment once it has happened.")
+        raise InputError("at: lies more than a day in the future", hint="Record a deployment after it has happened.")
     if url is not None and (len(url) > MAX_URL or not _URL.fullmatch(url)):
         raise InputError(f"url: must be an http or https address of at most {MAX_URL} characters", hint="Leave it out.")
     if comment is not None and len(comment) > MAX_COMMENT:
-        raise InputError(f"comment: has {len(comment)} characters; at most {MAX_COMMENT} are taken", hint="Shorten it.")
+        raise InputError(f"comment: has {len(comment)} characters; at most {MAX_COMMENT} are allowed", hint="Shorten it.")
     version, by = _clean("version", version, redactor), _clean("by", by, redactor)
     agent = None if agent is None else _clean("agent", agent, redactor)
     when = at or now

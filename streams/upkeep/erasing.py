@@ -32,15 +32,13 @@ from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0
 """The interval at which the periodic task looks for erasures that came from elsewhere."""
-COPIES = (
-    "Backups, copies of the database, Parquet files that were exported and result files of evaluations: delete them yourself."
-)
+COPIES = "Backups, copies of the database, exported Parquet files and result files of evaluations: delete them yourself."
 FREE_SPACE = (
     "Deleted records are still in the free space of the database file until it is compacted, at the next start of the server."
 )
 TOPICS = (
-    "Records on Kafka's topics and what workers keep of open sessions: let the topics' retention.ms take them, or delete what lies "
-    "before an offset with kafka-delete-records. Those that land again are dropped."
+    "Records on Kafka's topics and the workers' state of open sessions: let the topics' retention.ms delete them, or delete "
+    "those before an offset with kafka-delete-records. Landed again, they are dropped."
 )
 log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
@@ -71,7 +69,7 @@ def erasure(connection: str, session_id: str | None, requested_by: str, comment:
     """
     if connection == ANCHORS and session_id is None:
         raise InputError(
-            f"connection: {ANCHORS} is what anchors are judged by", hint="Withdraw the anchors, or name a session."
+            f"connection: {ANCHORS} is reserved for judging anchors", hint="Withdraw the anchors, or name a session."
         )
     return Erasure(
         erasure_id=stable_id("erasure", connection, session_id or "", "connection" if session_id is None else "session"),

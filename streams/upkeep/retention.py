@@ -46,9 +46,9 @@ def cutoff(now: datetime, days: int | None) -> datetime:
 
 
 def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> Purged:
-    """Delete what is too old by the policy or, where `days` are given, what is older than that, whatever the project.
+    """Delete records past the retention of their project or, if `days` is given, all that are older.
 
-    Beside whoever writes: it waits for moments only.
+    Writers go on meanwhile: they wait for moments only.
     """
 
     def kept_from(project: str) -> datetime:

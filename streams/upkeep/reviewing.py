@@ -14,7 +14,7 @@ from schemas.records import Review
 HUMAN_SCORE = "human_score"
 REVIEWS = "reviews"
 """Topic of what people say."""
-SWITCH_ON = "Say bidirectionalScoring: true in the policy, for the project or in its defaults."
+SWITCH_ON = "Set bidirectionalScoring: true in the policy, for the project or in its defaults."
 MAX_COMMENT = 10_000
 """Characters of a comment."""
 
@@ -22,7 +22,7 @@ MAX_COMMENT = 10_000
 def require_human_scores(policy: Policy, project: str) -> None:
     """PolicyError where the project takes no scores of people."""
     if not policy.for_project(project).settings.bidirectional_scoring:
-        raise PolicyError(f"project {project} takes no scores of people: bidirectionalScoring is off", hint=SWITCH_ON)
+        raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
 
 
 def human_score(

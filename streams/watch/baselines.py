@@ -1,6 +1,6 @@
 """Baselines: what is normal for a project, over a window that ends with the moment they are computed at.
 
-A baseline is computed anew when it is older than a day, or when the scores it would rest on were made with something else. While an
+A baseline is computed again when it is older than a day, or when the scores it would rest on were made with something else. While an
 incident of drift is open or acknowledged it is left as it was before: a baseline that has taken in the changed days would call them normal.
 """
 

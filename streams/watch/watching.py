@@ -95,9 +95,9 @@ class Watch:
     ) -> Incident | None:
         """Decide on an incident (`states.DECISIONS`), at the present unless `now` is given; answers it as it is then, None where there is none.
 
-        A decision that somebody enters for somebody else says so for as long as it is kept.
+        A decision that one person enters for another says so for as long as it is kept.
 
-        It stays as it is where it is in that state already, except that somebody else may acknowledge it, and where it is to be open
+        It stays as it is where it is in that state already, except that another person may acknowledge it, and where it is to be open
         or acknowledged again while another live incident has what moved in it.
         """
         decision = decision_of(decision)

@@ -331,7 +331,7 @@ def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file
     """The rest is taken in; a script sees that something was not."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, out, _ = driftline("import", "events", str(events_file))
-    assert (1, True) == (code, "1 record could not be taken" in out)
+    assert (1, True) == (code, "1 record was refused" in out)
     assert 0 == driftline("import", "events", str(events_file))[0], "nothing new is wrong the second time"
 
 

@@ -134,7 +134,7 @@ def test_what_moved_stands_in_one_sentence(driftline: Command) -> None:
         "Moved: ops anomalous 0.0% → 50.0% (+50.0 pts); ops tier 2 1.000 → 0.744 (-0.256); ops tier 2 honesty"
     )
     assert moved.endswith("; and 1 more")
-    assert "4 of 4 intervals exclude zero; where nothing has changed on average, about 0.2 would by chance." in shown
+    assert "4 of 4 intervals exclude zero; without any change, about 0.2 would by chance." in shown
 
 
 @pytest.mark.usefixtures("strict")
@@ -151,7 +151,7 @@ def test_the_tables_have_measures_states_and_cost(driftline: Command) -> None:
     ]
     assert "ops live 40 40 0 $0.0400 $0.00100 -" in shown
     assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in shown
-    asked = "60 answered, 2 timeout; $0.0600 and what 2 cost, which is not known"
+    asked = "60 answered, 2 timeout; $0.0600 plus the unknown cost of 2"
     assert f"Asked for strict itself, the rest was recorded: {asked}" == shown[-1]
 
 
@@ -226,10 +226,10 @@ def test_what_nothing_can_be_said_of_is_not_called_moved(driftline: Command, tmp
     found = {label: lines(driftline("compare", "live", label)[1]) for label in ("few", "one", "odd")}
 
     assert [line for line in found["few"] if line.startswith("ops tier 2 6 3 ") and line.endswith("few sessions")]
-    assert "No interval rests on enough sessions to be believed." in found["few"]
+    assert "No interval has enough sessions to be reliable." in found["few"]
     assert [line for line in found["one"] if line.startswith("ops tier 2 2 1 1.000 0.000 -1.000 - few sessions")]
     assert [line for line in found["odd"] if line.startswith("ops tier 2 20 20 ") and line.endswith("not clear")]
-    assert "No mean moved clearly: every interval that can be believed has zero in it" in found["odd"]
+    assert "No mean moved clearly: every reliable interval includes zero" in found["odd"]
 
 
 def test_text_of_agents_and_judges_cannot_write_on_the_terminal(driftline: Command, tmp_path: Path, live: Path) -> None:
@@ -248,7 +248,7 @@ def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Pa
     replayed(tmp_path, [scored("s1", 1, 1.0, evidence_digest="f" * 16)])
     _, out, _ = driftline("compare", "live", "strict")
 
-    assert "of 1 the text is not the same on both sides: their scores differ for that, too" in lines(out)
+    assert "1 have different texts on the two sides, which also changes their scores" in lines(out)
 
 
 @pytest.mark.usefixtures("strict")
@@ -256,8 +256,8 @@ def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Pa
     ("arguments", "message", "hint"),
     [
         (("live", "lax"), "there are no scores labelled lax", "There are: live, strict."),
-        (("live", "../strict"), "'../strict' cannot be the label of a replay", "A label has a-z"),
-        (("strict", "strict"), "strict was to be compared with itself", "Name two labels"),
+        (("live", "../strict"), "'../strict' is not a valid label", "A label has a-z"),
+        (("strict", "strict"), "strict cannot be compared with itself", "Name two labels"),
         (
             ("live", "strict", "--project", "web"),
             "--project: there is no project 'web'",
@@ -299,7 +299,7 @@ def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Comman
     assert "text.duckdb" in driftline("compare", "live", "text")[2]
     assert "no exchange in common" in driftline("compare", "live", "empty")[2]
     assert "not of this version" in driftline("compare", "live", "odd")[2]
-    assert "mine.duckdb: this is no replay" in driftline("compare", "live", "mine")[2]
+    assert "mine.duckdb: this is not a replay" in driftline("compare", "live", "mine")[2]
 
 
 def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Command, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     rows = shown.part("Before ")
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
     assert [WORSE_AGENT] == worse
-    assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are as they were." == rows[-1].strip()
+    assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are unchanged." == rows[-1].strip()
     assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("The exchanges with")[1:] if line[:1].isdigit()}
 
 

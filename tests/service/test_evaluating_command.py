@@ -97,7 +97,7 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     assert 0 == code
     assert (0, 4) == (out.count(" exec "), out.count(" reuse "))
     assert "0 evaluations made; 4 reused" in out
-    assert "4 reused; nobody is asked" in err
+    assert "4 reused; no judge is asked" in err
     assert 12 == simulator.requests
     assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
 
@@ -174,7 +174,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         code, out, _ = driftline(*arguments, "-o", "results")
         assert 1 == code
         assert " failed " in out
-        assert "1 failed: the judge gave no answer that counts" in out
+        assert "1 failed: the judge gave no valid answer" in out
         (summary,) = Path("results").rglob("evaluation_result_summary_1.md")
         assert "none: the evaluation failed" in summary.read_text("utf-8")
         assert (0, 6) == (driftline(*arguments)[0], judge.requests)
@@ -190,7 +190,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
     [
         (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
         (("--connection", "north"), "--connection needs --session"),
-        (("--chart", "chart.pdf"), "--chart chart.pdf: a chart is a PNG"),
+        (("--chart", "chart.pdf"), "--chart chart.pdf: a chart must be a PNG"),
         (("--chart", "profile.yaml/chart.png"), "profile.yaml: File exists"),
         (("-o", "profile.yaml"), "profile.yaml: File exists"),
         (("--since", "yesterday"), "--since: "),
@@ -230,7 +230,7 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
     code, out, err = driftline(*BASE, "--session", "s1")
     assert (1, 2) == (code, out.count(" failed "))
-    assert "nobody is asked; 6 questions will not be asked: only recorded answers count" in err
+    assert "no judge is asked; 6 questions will not be asked: only recorded answers count" in err
 
 
 def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
@@ -244,7 +244,7 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
 
     code, out, err = driftline(*BASE, "--session", "s1", "-o", "results", "--output", "json")
     assert (0, before) == (code, simulator.requests)
-    assert "2 evaluations to make, 0 reused; nobody is asked; 6 questions answered before" in err
+    assert "2 evaluations to make, 0 reused; no judge is asked; 6 questions answered before" in err
     report = json.loads(out)
     assert [0.0, 0.0] == [one["evaluation_cost_usd"] for one in report["evaluations"]]
     (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))

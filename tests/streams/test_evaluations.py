@@ -142,7 +142,7 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
         ({"sessions": ["open"]}, "session 'open' has not ended yet", "driftline finalize"),
         ({"sessions": ["local/open"]}, "session 'local/open' has not ended yet", "driftline finalize"),
         ({"sessions": ["s1"], "project": "shop"}, "session 's1' is not of project 'shop'", "It is of ops."),
-        ({"sessions": ["round"]}, "session 'round' is a round of anchors", "not evaluated"),
+        ({"sessions": ["round"]}, "session 'round' is a round of anchor judgements", "not evaluated"),
         ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named, and a tag or a time", "not both"),
         ({"sessions": ["s1"], "since": START}, "sessions are named, and a tag or a time", "not both"),
         ({"limit": 10_001}, "more than 10000 sessions", "in parts"),

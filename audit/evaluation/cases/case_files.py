@@ -15,7 +15,7 @@ from schemas.errors import PolicyError
 
 MAX_SYSTEM_PROMPT_BYTES = 64 * 1024
 """Size of the largest system prompt: it is sent with every question."""
-_HINT = "Mend the lines named above; docs/evaluation-files.md explains every field."
+_HINT = "Correct the lines named above; docs/evaluation-files.md explains every field."
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_ID = 64
 _SHIPPED_PROMPT = "judge_system_prompt.md"

@@ -28,7 +28,7 @@ LATER_ATTEMPT_FAILED = "A later attempt failed: this is the last result that fin
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An evaluation, and how it came to be told of: the prompts are the texts that were sent."""
+    """An evaluation, and how it came to be reported: the prompts are the texts that were sent."""
 
     evaluation: Evaluation
     system_prompt: str

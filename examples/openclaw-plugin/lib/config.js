@@ -63,7 +63,7 @@ function baseOf(given) {
   try {
     url = new URL(given.trim());
   } catch {
-    throw new SettingsError("url: is no address; write it as http://127.0.0.1:8377");
+    throw new SettingsError("url: is not an address; write it as http://127.0.0.1:8377");
   }
   if (!["http:", "https:"].includes(url.protocol)) {
     throw new SettingsError("url: begins with neither http:// nor https://");

@@ -16,7 +16,7 @@ const ALLOWED = { hooks: { allowConversationAccess: true } };
 test("settings that cannot work are refused by name, without their value", () => {
   for (const [config, words] of [
     [{ token: "dl_secret" }, /^url: is missing/],
-    [{ url: "nowhere", token: "dl_secret" }, /^url: is no address/],
+    [{ url: "nowhere", token: "dl_secret" }, /^url: is not an address/],
     [{ url: "ftp://host", token: "dl_secret" }, /^url: begins with neither/],
     [{ url: "http://user:dl_secret@host", token: "x" }, /^url: holds more/],
     [{ url: "http://host" }, /^token: is missing/],

@@ -90,7 +90,7 @@ def _of_spread(seen: Seen) -> Iterator[Figure]:
     yield Figure("Spread before", _points(seen, "spreadBefore"), f"{_count(seen, 'sessionsBefore')} sessions")
     yield Figure("Spread after", _points(seen, "spreadAfter"), f"{_count(seen, 'sessionsAfter')} sessions")
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_SUSPECTED} to 1 on")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {_SUSPECTED} to 1")
 
 
 def _of_evidence(seen: Seen) -> Iterator[Figure]:
@@ -110,7 +110,7 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
     yield Figure("Sigma", _points(seen, "sigma"), "spread of one session's mean")
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {_SUSPECTED} to 1 on")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {_SUSPECTED} to 1")
 
 
 def _of_runs(seen: Seen) -> Iterator[Figure]:
@@ -119,7 +119,7 @@ def _of_runs(seen: Seen) -> Iterator[Figure]:
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
     series = _number(seen, "series") or 1.0
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {number(SUSPECTED * series)} to 1 on")
+    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {number(SUSPECTED * series)} to 1")
 
 
 def _of_days(seen: Seen) -> Iterator[Figure]:
@@ -127,7 +127,7 @@ def _of_days(seen: Seen) -> Iterator[Figure]:
     yield Figure("Standard deviation", _points(seen, "stddev"), "of single scores")
     yield Figure("Farthest day", f"{_points(seen, 'deviation', 1)} \u03c3", "off the mean")
     days = seen.get("days")
-    yield Figure("Days in a row", number(len(days)) if isinstance(days, list) else NOTHING, f"an alarm from {SHORTEST_RUN} on")
+    yield Figure("Days in a row", number(len(days)) if isinstance(days, list) else NOTHING, f"alarm at {SHORTEST_RUN}")
 
 
 def _of_rate(seen: Seen) -> Iterator[Figure]:
@@ -136,9 +136,9 @@ def _of_rate(seen: Seen) -> Iterator[Figure]:
     )
     yield Figure("Rate before", share(_number(seen, "baselineRate")), f"of {_count(seen, 'baselineExchanges')} exchanges")
     ratio = _number(seen, "ratio")
-    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"critical from {CRITICAL_RATE:g} on")
+    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"critical at {CRITICAL_RATE:g}")
     if "logEvidence" in seen:  # versions before asked for twice the baseline's rate
-        yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"an alarm from {SUSPECTED_RATE:g} to 1 on")
+        yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {SUSPECTED_RATE:g} to 1")
 
 
 _FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {

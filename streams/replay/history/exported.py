@@ -17,7 +17,7 @@ def origin_of_parquet(folder: Path) -> Origin:
     """Parquet files as `driftline export` writes them; InputError when there is none with exchanges."""
     if folder.is_file():
         raise InputError(
-            f"--from: {folder} is a file", hint="Name tables, topics, or the folder that `driftline export` has written."
+            f"--from: {folder} is a file", hint="Use tables, topics, or the folder that `driftline export` has written."
         )
     files = [folder / f"{schema_of(name).table}.parquet" for name in RECORDS]
     for file in filter(Path.is_file, files):
@@ -25,7 +25,7 @@ def origin_of_parquet(folder: Path) -> Origin:
     if not (folder / "exchanges.parquet").is_file():
         raise InputError(
             f"--from: {folder} holds no exchanges.parquet",
-            hint="Name tables, topics, or a folder that `driftline export` has written.",
+            hint="Use tables, topics, or a folder that `driftline export` has written.",
         )
     known = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
     return Origin(PARQUET, str(folder.resolve()), hashlib.sha256(repr(known).encode()).hexdigest()[:16])

@@ -59,13 +59,13 @@ def outcome_in(path: Path) -> Outcome:
     with attached({"replay": path}) as connection:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:
-        raise StoreError(f"{path}: this is no replay", hint="Move it away: this folder is for what `driftline replay` makes.")
+        raise StoreError(
+            f"{path}: this is not a replay", hint="Move it away: this folder is for the files of `driftline replay`."
+        )
     try:
         return msgspec.json.decode(rows[0][0], type=Outcome)
     except msgspec.DecodeError as error:
-        raise StoreError(
-            f"{path}: what it is the replay of cannot be read: {error}", hint="Remove it and replay again."
-        ) from error
+        raise StoreError(f"{path}: its plan cannot be read: {error}", hint="Remove it and replay again.") from error
 
 
 def _outcome(path: Path, plan: Plan, made: Digest, live: Digest, now: datetime) -> Outcome:

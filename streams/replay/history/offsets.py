@@ -51,7 +51,7 @@ def bounds_of(option: str, text: str) -> Bounds:
         moment = None
     if moment is None:
         raise SettingsError(
-            f"{option}: {text[:64]!r} is no offset and no time",
+            f"{option}: {text[:64]!r} is neither an offset nor a time",
             hint="Give an offset, PARTITION:OFFSET (several with commas), or an ISO time such as 2026-11-01T12:00:00Z.",
         )
     return Bounds({}, int(moment.timestamp() * 1000))
@@ -87,7 +87,7 @@ async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Boun
         if start < end
     )
     if not parts:
-        raise InputError("the topic exchanges has nothing in this range", hint="See --from-offset and --to-offset.")
+        raise InputError("the topic exchanges has no records in this range", hint="See --from-offset and --to-offset.")
     return parts
 
 
@@ -118,7 +118,7 @@ def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
         named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
         raise InputError(
             f"the topics differ in their partitions, so a session is not on the same number everywhere: {named}",
-            hint="`driftline topics check` says what does not fit.",
+            hint="`driftline topics check` shows the differences.",
         )
     return places
 

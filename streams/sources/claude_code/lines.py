@@ -1,7 +1,7 @@
 """Lines of a Claude Code transcript as entries.
 
 1. What stands in the conversation has a `uuid` and names its parent by `parentUuid`: `user`, `assistant`, `system`, `attachment` and
-   `progress`. Everything else is bookkeeping, of which nothing is taken. A kind that is not known is reported once a file.
+   `progress`. Everything else is bookkeeping, which is skipped. An unknown kind is reported once per file.
 2. One message of the model is written as several lines with one `message.id`, a line per block, its usage repeated on each. They are
    one message: its texts are joined, its usage counts once. The results of its calls hang below whichever line called, and so would
    the model's next message: all of them follow the last line of the message instead.

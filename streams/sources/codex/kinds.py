@@ -1,4 +1,4 @@
-"""Kinds of lines of a Codex rollout of which nothing is taken, as of version 0.169.0."""
+"""Kinds of lines of a Codex rollout that are skipped, as of version 0.169.0."""
 
 from __future__ import annotations
 

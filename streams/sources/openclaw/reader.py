@@ -69,9 +69,7 @@ def find_transcripts(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(
-            f"{path}: there is no such file or folder", hint="Give a transcript or the directory that holds `agents/`."
-        )
+        raise InputError(f"{path}: does not exist", hint="Give a transcript or the directory that holds `agents/`.")
     found = []
     for file in path.rglob("*.jsonl*"):
         if not _may_be_transcript(file.name) or is_linked(file, path) or not file.is_file():

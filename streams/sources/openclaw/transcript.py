@@ -83,7 +83,7 @@ class Transcript:
         """Take one entry; what was wrong with it, which need not keep it from being taken."""
         known = self._seen.get(entry.id)
         if known is not None:
-            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} was given to another entry before")
+            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
             return None if known == entry.digest else problem
         self._seen[entry.id] = entry.digest
         self.began_at = self.began_at or entry.at
@@ -105,7 +105,7 @@ class Transcript:
         self._derive(entry, at, placement.answer, events)
         self._emit(entry, at, events, answer=placement.answer)
         if placement.problem is None and has_bad_time(entry):
-            return Problem("bad_timestamp", "timestamp: is no time of the years 2000 to 2099; that of the entry before counts")
+            return Problem("bad_timestamp", "timestamp: is not a time in the years 2000 to 2099; the previous entry's is used")
         return self._named(placement.problem)
 
     def _named(self, problem: Problem | None) -> Problem | None:

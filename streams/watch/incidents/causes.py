@@ -19,11 +19,11 @@ from streams.watch.measured import TIERS
 from streams.watch.rules.findings import DRIFT, MEAN, UP, Finding
 
 CAUSES = {
-    "judge": "The anchors moved with it: it is the judge that changed, not the agent.",
-    "agent": "The judge is as it was, as far as anchors or rules tell: it is the agent that changed.",
+    "judge": "The anchors moved with it: the judge changed, not the agent.",
+    "agent": "The judge did not change, as far as anchors or rules show: the agent changed.",
 }
 """The cause in words, for incidents that keep no numbers of it."""
-_UNKNOWN = "The anchors do not tell agent from judge"
+_UNKNOWN = "The anchors cannot tell whether the agent or the judge changed"
 _NORMAL = 1.96
 _SHOWN = 3
 
@@ -92,7 +92,7 @@ def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Expl
 
 def _words(name: str, moved: Moved | None, found: Attribution) -> str:
     if found.reason == "rules":
-        return f"{name} is rules, which do not change by themselves, so the agent changed."
+        return f"{name} is by rules, which did not change, so the agent changed."
     lacking = {
         "no_anchors": "none were judged",
         "few_anchors": f"too few were judged before and since, {found.anchors} of {MIN_ANCHORS}",
@@ -109,7 +109,7 @@ def _words(name: str, moved: Moved | None, found: Attribution) -> str:
         return f"{anchors}: the judge explains most of it."
     if found.cause == "agent":
         return f"{anchors}: the judge explains less than half of it, so the agent changed."
-    return f"{anchors}: that fits a change of the judge and one of the agent."
+    return f"{anchors}: either the judge or the agent may have changed."
 
 
 def combined(explanations: Mapping[str, Explanation]) -> Explanation:

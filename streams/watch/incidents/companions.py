@@ -1,6 +1,6 @@
 """Series that moved along: tiers without an alarm of their own whose scores went the same way since the first day of an incident.
 
-A tier that is judged once a day has too few sessions to raise an alarm on the day on which its neighbours do. Whoever reads the incident
+A tier that is judged once a day has too few sessions to raise an alarm on the day on which its neighbours do. A reader of the incident
 wants to know all the same that it fell, too: it does where the mean since then lies off the mean before in the incident's direction by
 more than chance, 95 % on one side. That is no test that wakes anybody, and looks only where an alarm has been raised already.
 """

@@ -18,7 +18,7 @@ EXCHANGES = 10
 """The number of exchanges that an incident carries, those that moved it most."""
 REASON = 300
 """Characters of the judge's words that it carries of each; the score has them whole."""
-POLICY_CHANGED = "The policy is not the same before and after: a change of gates or sampling can move a tier, too."
+POLICY_CHANGED = "The policy differs before and after: a change of gates or sampling can also move a tier."
 _DIMENSIONS = {"tier2": "tier2_dimensions", "tier3": "tier3_dimensions"}
 Row = Mapping[str, Any]
 

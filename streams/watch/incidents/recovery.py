@@ -7,7 +7,7 @@
    is none to measure (a spread, runs), a series is over when no rule has seen it for a week of checks.
 3. The first of the days that lie back ends the change; the day before it is its last one. From then on the days of the change are cut
    out of the reference, so that the way back is no rise, and the next fall is measured from what is normal.
-4. An incident is over when all of its series that raised an alarm are. After somebody opened it again, days before that do not count.
+4. An incident is over when all of its series that raised an alarm are. After a person opened it again, days before that do not count.
 5. What was dismissed is over, too, when no rule has seen it for two whole days. What is only suspected then vanishes: chance made it,
    so its days stay in the reference.
 """

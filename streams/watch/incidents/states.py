@@ -2,8 +2,8 @@
 
 | state | it is | counts as red | changes |
 | --- | --- | --- | --- |
-| open | nobody has it | where it is confirmed | nothing |
-| acknowledged | somebody has it, by name | where it is confirmed | nothing: no baseline, no reference |
+| open | it has no owner | where it is confirmed | nothing |
+| acknowledged | it has an owner, by name | where it is confirmed | nothing: no baseline, no reference |
 | resolved | over, or the new normal | no | its days are cut out of the reference, or the reference begins with its first day |
 | dismissed | no change that matters | no | its days are cut out once it is over; it opens nothing again for what was seen |
 

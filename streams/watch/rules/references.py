@@ -3,7 +3,7 @@
 1. "This is the new normal" moves the reference of all series of the incident to their first day. The latest such decision counts.
 2. The days of a change that is over are cut out: of one that recovered, that a person says is fixed, or that was dismissed and ended. The cut
    begins a day before the most probable first day where the interval of the first day allows that.
-3. A change that was over before somebody called it the new normal is cut out as well: what holds now is what held before it.
+3. A change that was over before it was called the new normal is cut out as well: what holds now is what held before it.
 4. What goes on, open, acknowledged or dismissed, changes nothing; neither does what was suspected and vanished.
 """
 

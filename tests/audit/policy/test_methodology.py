@@ -88,7 +88,7 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
     ("change", "problem"),
     [
         ((GOOD, "tier2: []\n"), "house.yaml:1: schemaVersion: is required"),
-        (('"2.1"', "2.1"), "house.yaml:1: schemaVersion: must be a string; put it in quotes (it is 2.1)"),
+        (('"2.1"', "2.1"), "house.yaml:1: schemaVersion: must be a string; quote it (it is 2.1)"),
         (("type: pattern", "type: script"), "house.yaml:4: tier1[0].type: must be 'pattern' (it is 'script')"),
         (
             ("drop table", "(?=drop)"),
@@ -103,7 +103,7 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
             ("destructive_command", "silent_refusal"),
             "house.yaml:3: tier1[0].id: 'silent_refusal' is already the id of a built-in check or dimension",
         ),
-        (("judgeContext", "judgecontext"), "house.yaml:10: judgecontext: there is no such field; did you mean judgeContext?"),
+        (("judgeContext", "judgecontext"), "house.yaml:10: judgecontext: unknown field; did you mean judgeContext?"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, change: tuple[str, str], problem: str) -> None:

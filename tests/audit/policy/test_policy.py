@@ -239,11 +239,11 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
         ("version: 2", ["p.yaml:1: version: must be 1 (it is 2)"]),
         (
             "version: 1\ndefaults:\n  sampling:\n    routineIntervall: 4\n",
-            ["p.yaml:4: defaults.sampling.routineIntervall: there is no such field; did you mean routineInterval?"],
+            ["p.yaml:4: defaults.sampling.routineIntervall: unknown field; did you mean routineInterval?"],
         ),
         (
             "version: 1\ndefaults:\n  gate_cascade: true\n",
-            ["p.yaml:3: defaults.gate_cascade: there is no such field; did you mean gateCascade?"],
+            ["p.yaml:3: defaults.gate_cascade: unknown field; did you mean gateCascade?"],
         ),
         (
             "version: 1\nprojects:\n  a:\n    costCapPerSession: -1\n    enabled: 'yes'\n",
@@ -282,7 +282,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
             "version: 1\nredaction:\n  patterns:\n  - {kind: a, pattern: '('}\n  - {kind: b, pattern: 'x*'}\n",
             [
                 "p.yaml:4: redaction.patterns[0].pattern: pattern '(' does not compile: missing ): (",
-                "p.yaml:5: redaction.patterns[1].pattern: matches the empty text, so it says nothing about secrets",
+                "p.yaml:5: redaction.patterns[1].pattern: matches the empty text, so it cannot find secrets",
             ],
         ),
         (
@@ -294,7 +294,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
             [
                 "p.yaml:3: prices.a.output: is required",
                 "p.yaml:4: prices.a.input: must be 0 or more (it is -1)",
-                "p.yaml:7: prices.a.inptu: there is no such field; did you mean input?",
+                "p.yaml:7: prices.a.inptu: unknown field; did you mean input?",
             ],
         ),
         (
@@ -308,7 +308,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
             "version: 1\nprices:\n  a b: {source: x, readOn: 2026-11-21, input: 1, output: 1}\n",
             ["p.yaml:3: prices.a b: not the name of a model: it has to match ^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"],
         ),
-        ("- 1\n", ["p.yaml:1: document: fields are expected here, one a line: `name: value`"]),
+        ("- 1\n", ["p.yaml:1: document: fields are expected here, one per line: `name: value`"]),
     ],
 )
 def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:

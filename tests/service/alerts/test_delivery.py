@@ -185,7 +185,7 @@ def test_what_fails_in_a_library_names_only_types() -> None:
     """The words of a library may hold an address."""
     error = httpx2.ReadError(f"no {HUSH}")
     error.__cause__ = OSError(HUSH)
-    assert "the connection broke (OSError)" == posting._in_words(error)
+    assert "the connection broke off (OSError)" == posting._in_words(error)
 
 
 def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
@@ -267,7 +267,7 @@ def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, recei
     desk.tell(notice())
     desk.channels = (webhook(receiver),)
     desk.deliver()
-    assert [("slack", "i1", "given_up", 0, "the settings name no such channel any more")] == desk.rows()
+    assert [("slack", "i1", "given_up", 0, "the settings no longer name this channel")] == desk.rows()
 
 
 def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, receiver: Receiver) -> None:

@@ -60,7 +60,7 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
         "project": "ops",
         "subject": "north/deploy-1",
         "title": "Session deploy-1 has stopped",
-        "text": "No sign of life for 16 min, 3 intervals of 5 min were missed: it has stopped.",
+        "text": "No sign of life for 16 min (3 missed intervals of 5 min): it has stopped.",
         "url": f"{PUBLIC_URL}api/audit/telemetry?project=ops",
         "createdAt": "2026-10-01T12:00:00+00:00",
         "details": {

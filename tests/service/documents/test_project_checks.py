@@ -24,7 +24,7 @@ def row(**fields: Any) -> dict[str, Any]:
     ("fields", "state", "words"),
     [
         ({}, "nothing", "Not checked yet: there are no scores to check."),
-        ({"enabled": False, **FULL}, "off", "Not checked: the policy does not have the project audited."),
+        ({"enabled": False, **FULL}, "off", "Not checked: the policy switches auditing off."),
         (FULL, "never", "Not checked yet."),
         ({**FULL, **CHECKED}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
         (

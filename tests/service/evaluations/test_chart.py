@@ -132,7 +132,7 @@ def test_costs_that_differ_much_get_a_logarithmic_axis() -> None:
 
 def test_what_is_missing_is_said_before_anything_is_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library is an extra; the error says how to get it."""
-    with pytest.raises(SettingsError, match="a chart is a PNG"):
+    with pytest.raises(SettingsError, match="a chart must be a PNG"):
         require_charts(Path("chart.pdf"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match="matplotlib is not installed") as caught:

@@ -331,8 +331,8 @@ def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens,
     ("kept", "told"),
     [
         ({"words": "Too few rounds since the change, 1 of 2."}, "Cause not known. Too few rounds since the change, 1 of 2."),
-        ({"words": 7}, "Cause not known. The anchors do not tell agent from judge"),
-        (None, "Cause not known. The anchors do not tell agent from judge"),
+        ({"words": 7}, "Cause not known. The anchors cannot tell whether the agent or the judge changed"),
+        (None, "Cause not known. The anchors cannot tell whether the agent or the judge changed"),
     ],
 )
 def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
@@ -498,7 +498,7 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     assert ["open", "resolved", "accepted", "dismissed"] == re.findall(offered, page)
     read = words(page)
     assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
-    assert "root has it since" in read
+    assert "root has owned it since" in read
     assert [] == Elements(page).active()
 
 
@@ -521,7 +521,7 @@ def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: S
     """Instead of a form that is refused."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token, found(store))
-    assert "takes a token with the scope review" in page
+    assert "needs a token with the scope review" in page
     assert "data-send" not in page
     assert "Check now" not in shown(call, token, LIST)
 

@@ -68,7 +68,7 @@ def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[...
     page = look(LINKS.runs("ops", sort="trust"))
     assert ["run_002", "run_001", "run_003"] == listed(page)
     assert re.search(r">Readiness</a></th>.*>Trust</a></th>", page)
-    assert "never below 73: go by the readiness" in look(LINKS.run("ops", "run_002"))
+    assert "never below 73, so decide by readiness" in look(LINKS.run("ops", "run_002"))
 
 
 def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: Store) -> None:

@@ -17,18 +17,18 @@ from analytics.store.store import Store
     [
         (["--since", "yesterday"], "--since: 'yesterday' is neither ISO 8601"),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "the first must be the earlier one"),
-        (["--since", "2031-01-01"], "nothing was said in that time"),
+        (["--since", "2031-01-01"], "there are no exchanges in that time"),
         (["--project", "nobody"], "--project: there is no project 'nobody'"),
-        (["--label", "Über"], "cannot be the label of a replay"),
-        (["--label", ""], "cannot be the label of a replay"),
-        (["--label", "live"], "cannot be the label of a replay"),
+        (["--label", "Über"], "is not a valid label"),
+        (["--label", ""], "is not a valid label"),
+        (["--label", "live"], "is not a valid label"),
         (["--policy", "missing.yaml"], "missing.yaml"),
         (["--from", "nowhere"], "nowhere holds no exchanges.parquet"),
         (["--from", "topics"], "DRIFTLINE_KAFKA: no Kafka cluster is named"),
         (["--from-offset", "5"], "are for --from topics"),
         (
             ["--from", "topics", "--kafka", "127.0.0.1:1", "--from-offset", "soon"],
-            "--from-offset: 'soon' is no offset and no time",
+            "--from-offset: 'soon' is neither an offset nor a time",
         ),
         (
             ["--from", "topics", "--kafka", "127.0.0.1:1", "--to-offset", "0:10,0:20"],

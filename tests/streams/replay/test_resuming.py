@@ -161,5 +161,5 @@ def test_one_process_works_on_a_label(driftline: Command, database: Path) -> Non
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = driftline("replay", "--label", "busy", "--workers", "1")
     assert 2 == code
-    assert "another process is making the replay busy" in err
+    assert "another process is running the replay busy" in err
     assert replay(driftline, "--label", "busy", "--workers", "1")["equal"]

@@ -153,7 +153,7 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
     if summary.faults:
         faults = counted(summary.faults, "record")
         out.say(
-            f"{faults} could not be taken and {'was' if summary.faults == 1 else 'were'} set aside: {for_database(SEE_LETTERS, database)}",
+            f"{faults} {'was' if summary.faults == 1 else 'were'} refused and set aside: {for_database(SEE_LETTERS, database)}",
             style="yellow",
         )
 

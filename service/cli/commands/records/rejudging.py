@@ -192,7 +192,7 @@ def _outcome_in_words(outcome: dict[str, Any]) -> str:
     calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
     left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"
     unknown = outcome["unknown_price"]
-    more = f" plus an unknown cost of {unknown}" if unknown else ""
+    more = f" plus the unknown cost of {unknown}" if unknown else ""
     cost = "cost not known" if unknown >= outcome["requested"] else f"{outcome['cost_usd']:.4f} USD{more}"
     return (
         f"{counted(outcome['requested'], 'exchange')} judged again{note}; calls: {calls}; {cost}; tiers still unscored: {left}"

@@ -158,7 +158,7 @@ class SessionRows:
             self._set_aside(0, "archive_missing", words, b"")
             return None
         if hashlib.sha256(blob).hexdigest() != _text(digest):
-            self._set_aside(0, "archive_damaged", f"{where}: its bytes do not have the digest that is registered", blob)
+            self._set_aside(0, "archive_damaged", f"{where}: its bytes do not match the registered digest", blob)
             return None
         stream: BinaryIO = io.BytesIO(blob)
         if compressed:

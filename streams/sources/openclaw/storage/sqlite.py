@@ -125,7 +125,7 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
         if missing:
             raise InputError(
                 f"{path}: the table {table} has no column {', '.join(missing)}",
-                hint="This OpenClaw is newer than Driftline knows. Update Driftline, or export the sessions to JSONL and import those.",
+                hint="Driftline does not know this version of OpenClaw. Update Driftline, or export the sessions to JSONL and import those.",
             )
 
 

@@ -136,7 +136,7 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "old", "new", "problem"),
     [
-        ("case", "title:", "titel:", "2: titel: there is no such field; did you mean title?"),
+        ("case", "title:", "titel:", "2: titel: unknown field; did you mean title?"),
         ("case", "kind: tool_call_count", "kind: tool_calls", f"12: deterministic_checks[1].kind: there is no kind 'tool_calls'; did you mean tool_called?; there are {KINDS}"),
         ("case", ", kind: final_response_present", "", f"10: deterministic_checks[0].kind: is required; there are {KINDS}"),
         ("case", "    min: 1\n    max: 5\n", "", "11: deterministic_checks[1].min: give min, max or both: without them any count passes"),
@@ -145,7 +145,7 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
         ("case", "[efficiency, process]", "[speed]", "13: deterministic_checks[1].dimensions[0]: must be 'task', 'process', 'autonomy', 'closeness', 'efficiency' or 'spark' (it is 'speed')"),
         ("case", "[efficiency, process]", "[task, task]", "13: deterministic_checks[1].dimensions: names a dimension twice"),
         ("case", "min: 1", "min: one", "14: deterministic_checks[1].min: must be a whole number (it is 'one')"),
-        ("case", "min: 1", "tol: ls", "14: deterministic_checks[1].tol: there is no such field; did you mean tool?"),
+        ("case", "min: 1", "tol: ls", "14: deterministic_checks[1].tol: unknown field; did you mean tool?"),
         ("case", "score: 10", "score: 0", "20: rubric.scale_anchors[1].score: scale_anchors[0] has the same; each needs its own (it is 0.0)"),
         ("case", "role: user", "role: tool", "5: input.messages[0].role: must be 'system', 'user' or 'assistant' (it is 'tool')"),
         ("profile", "judge_id: sonnet, repetitions", "judge_id: sonet, repetitions", "7: judge_runs[1].judge_id: there is no such judge; did you mean sonnet? (it is 'sonet')"),
@@ -204,7 +204,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
         (b"# only a comment\n", ":1: document: the file is empty"),
         (b"title: a\ncase: \xff\n", ":2: document: not UTF-8"),
         (b"#" * (MAX_FILE_BYTES + 1), ":1: document: larger than 1048576 bytes"),
-        (b"a: &x [1]\nb: *x\n", ":2: document: aliases (*name) are not supported, write the value out"),
+        (b"a: &x [1]\nb: *x\n", ":2: document: aliases (*name) are not supported; write the value out"),
         (b"a: 1\na: 2\n", ":2: a: given twice, first on line 1"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
         ({}, "version: is missing"),
         ({"version": "2", "at": "soon"}, "at: must be a time"),
         ({"version": "2", "url": "javascript:x"}, "url: must be an http or https address"),
-        ({"version": "2", "label": "No"}, "label: 'No' is no name of a label"),
+        ({"version": "2", "label": "No"}, "label: 'No' is not a valid label name"),
         ({"version": "2", "lable": "x"}, "lable"),
     ],
 )

@@ -195,7 +195,7 @@ def test_labels_are_kept_sorted_and_without_secrets(
     ("labels", "said"),
     [
         (["1.4.0"], "exchange.labels: must be an object of names and texts"),
-        ({"Tenant": "acme"}, "exchange.labels: 'Tenant' is no name of a label"),
+        ({"Tenant": "acme"}, "exchange.labels: 'Tenant' is not a valid label name"),
         ({"tenant": 7}, "exchange.labels.tenant: must be a string"),
         ({"tenant": ""}, "exchange.labels.tenant: has 0 characters; 1 to 256 are taken"),
         ({"tenant": "a" * 257}, "exchange.labels.tenant: has 257 characters"),

@@ -75,7 +75,7 @@ def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store:
     read = words(shown(call, tokens, told(store, said=said)))
     for one in (
         "Is the backup healthy?", "All is well.", "Let me see.", "[Slack] Is the backup healthy?", "It strays.",
-        "among the first turns of its session", "Nothing about the exchange opened the gate", "500 in, 100 out", "$0.0010",
+        "The first turns of a session are always judged", "Nothing opened the gate", "500 in, 100 out", "$0.0010",
         "claude-haiku-4-5-20251001", "Scored",
     ):  # fmt: skip
         assert one in read, one
@@ -171,13 +171,13 @@ def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens:
     file = call("GET", unescape(place), headers=cookie(signed_in(call, tokens.root))).text
     assert asked.content("BOUNDARY") in file
     put(store, "judgements", [judgement("s", 1, "tier2_5", fingerprint=thinking_question(said, policy).fingerprint)])
-    assert 2 == shown(call, tokens, address).count("The prompt, made again")
+    assert 2 == shown(call, tokens, address).count("The prompt, reconstructed")
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"policy_digest": "1" * 16}, "is not the one of the score (1111111111111111)"),
+        ({"policy_digest": "1" * 16}, "differs from that of the score (1111111111111111)"),
         ({"policy_digest": Policy.model_validate({}).for_project("ops").digest}, "has another fingerprint"),
     ],
 )
@@ -195,8 +195,8 @@ def test_what_has_been_deleted_is_said_to_be(call: Call, tokens: Tokens, store: 
     put(store, "scores", [score("s", 1, **JUDGED)])
     put(store, "judgements", [judgement("s", 1)])
     read = words(shown(call, tokens, LINKS.exchange("ops", "score s:1")))
-    assert "The texts have been deleted" in read
-    assert "so the prompt cannot be made again" in read
+    assert "The texts were deleted" in read
+    assert "so the prompt cannot be reconstructed" in read
 
 
 def test_an_empty_answer_is_told_in_words(call: Call, tokens: Tokens, store: Store) -> None:
@@ -272,7 +272,7 @@ def test_nobody_sees_it_without_a_sign_in(call: Call, store: Store) -> None:
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens, store: Store) -> None:
     """A form that can only be refused is worse than none."""
     page = shown(call, tokens, told(store))
-    assert "takes no scores of people" in page
+    assert "takes no human scores" in page
     assert LINKS.scoring("ops", "score s:1") not in page
 
 
@@ -281,7 +281,7 @@ def test_a_token_that_may_not_review_gets_no_form(call: Call, access: AccessStor
     address = told(store)
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     answer = call("GET", address, headers=cookie(signed_in(call, token)))
-    assert "takes a token with the scope review" in answer.text
+    assert "needs a token with the scope review" in answer.text
 
 
 class TestPeople:

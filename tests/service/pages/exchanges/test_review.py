@@ -143,7 +143,7 @@ def test_skipping_is_a_link_and_ends(call: Call, tokens: Tokens) -> None:
     assert {"score s:1", "score s:2"} == set(seen)
     page = shown(call, tokens.root, path)
     assert item_of(page) is None
-    assert re.search(rf'<a href="{REVIEW}">Look at the 2 skipped</a>', page)
+    assert re.search(rf'<a href="{REVIEW}">Review the 2 skipped</a>', page)
 
 
 @pytest.mark.usefixtures("judged")
@@ -177,7 +177,7 @@ def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, sto
     put(store, "scores", [score("gone", 1, exchange_at=NOW, **(JUDGED | ODD))])
     page = shown(call, tokens.root)
     assert "score gone:1" == item_of(page)
-    assert "The texts have been deleted" in page
+    assert "The texts were deleted" in page
 
 
 @pytest.mark.parametrize("path", [REVIEW, AGREEMENT])
@@ -213,7 +213,7 @@ def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store
         r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
     )
     assert '<td class="number" data-label="Bias">+0.50</td>' in page
-    assert "No exchange was scored by two people yet" in page
+    assert "No exchange has been scored by two people yet" in page
 
 
 def labelled(call: Call, tokens: Tokens, store: Store, count: int) -> None:

@@ -68,7 +68,7 @@ def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: St
         ["(no name)", "Ready for runtime", "0", "1", "70", NOTHING, "", "70.0", "70", "0"],
         ["scout", "Ready for runtime", "0", "2", "95", "▲ 5", "", "92.5", "90", "0"],
     ] == cells(page, "Agents with their runs")
-    assert "and 73 at the least, whatever happened" in page
+    assert "is at most 100 and at least 73" in page
 
 
 def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:

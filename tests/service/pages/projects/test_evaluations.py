@@ -64,7 +64,7 @@ def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, 
     )
     found = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
     assert ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"] == found
-    assert "No evaluation is like that" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")
+    assert "No evaluation matches" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")
 
 
 def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens: Tokens, store: Store) -> None:

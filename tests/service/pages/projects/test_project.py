@@ -66,7 +66,7 @@ def baseline(**fields: object) -> Baseline:
 def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) -> None:
     """Its first page must not look broken."""
     said = text(looks(call, root))
-    assert "Nothing has come in yet" in said
+    assert "No data yet" in said
     assert "driftline connections add" in said
     assert "No data yet" in said
     assert "Cost of judging" not in said
@@ -235,7 +235,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     page = looks(call, root)
     assert 2 == page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0].count('<rect class="band"')
     assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
-    assert "up to 2026-09-26 that of this day, the first one" in text(page)
+    assert "before 2026-09-26 the first one is shown" in text(page)
 
 
 def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
@@ -244,7 +244,7 @@ def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store:
     page = looks(call, root)
     assert 'id="trend-tier1-title"' in page.text
     assert 'id="trend-tier2-title"' not in page.text
-    assert "There is no score of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
+    assert "There are no scores of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
 
 
 def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, store: Store) -> None:
@@ -318,7 +318,7 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
     shown = text(looks(call, root))
     details = looks(call, root, "/projects/ops/details")
     assert "2026-07-20 to 2026-08-02" in shown
-    assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by their days" in text(details)
+    assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by day of the exchange" in text(details)
     assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
     assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs"))
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
@@ -477,6 +477,6 @@ def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store
     """A dash alone is not read out; what is missing is said."""
     filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
     said = text(looks(call, root, "/projects/ops/wrap-quality"))
-    assert "On average 40.0% of them" in said
+    assert "on average 40.0% of them" in said
     missing = f"{NOTHING} missing"
     assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in said

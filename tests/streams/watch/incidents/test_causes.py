@@ -63,8 +63,8 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Attribution(cause="agent", reason="rules"), "Tier 2 is rules, which do not change by themselves, so the agent changed."),
-        (Attribution(cause=None, reason="no_anchors"), "The anchors do not tell agent from judge: none were judged."),
+        (Attribution(cause="agent", reason="rules"), "Tier 2 is by rules, which did not change, so the agent changed."),
+        (Attribution(cause=None, reason="no_anchors"), "The anchors cannot tell whether the agent or the judge changed: none were judged."),
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
         (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "too few rounds before the change, 1 of 2"),
         (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "too few rounds since the change, 1 of 2"),
