@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import encode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError, StoreError
 from schemas.records import Exchange, Judgement, Record, Reservation
 from streams.engine.embedded import EmbeddedRunner
@@ -137,7 +137,7 @@ class Engine:
                 records.append(exchange)
         if not records:
             return [message for message in encoded if isinstance(message, RecordError)]
-        committed = await self._commits.submit(Submission(outside=accepted, exchanges=records))
+        committed = await self._commits.submit(Submission(outside=accepted, records={"exchanges": records}))
         fates = committed.fates["exchanges"]
         if WRITTEN in fates:
             self._wake()
@@ -148,7 +148,13 @@ class Engine:
         accepted = Accepted()
         for record in records:
             accepted.add(topic, admissible(record))
-        return await self._publish(topic, accepted)
+        if not accepted.records:
+            return Published(0, 0, [])
+        committed = await self._commits.submit(Submission(outside=accepted, records={topic: records}))
+        fates = committed.fates[topic]
+        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
+        self._wake()
+        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
 
     async def record(self, record: Judgement | Reservation) -> None:
         """Make a record of a judge call durable. ErasedError if the session was erased."""
@@ -165,8 +171,7 @@ class Engine:
         await self.land_taken()
         rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
         if rows:
-            await self._commits.submit(Submission(outside=closings(rows, EXPLICIT, self.now())))
-            self._wake()
+            await self._close(closings(rows, EXPLICIT, self.now()))
         return bool(rows)
 
     @property
@@ -276,13 +281,11 @@ class Engine:
             log.warning("%d judge calls were under way when the last process ended: charged in full", settled)
         self._writer.catch_up()
 
-    async def _publish(self, topic: str, accepted: Accepted) -> Published:
-        if not accepted.records:
-            return Published(0, 0, [])
-        fates = (await self._commits.submit(Submission(outside=accepted))).fates[topic]
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
+    async def _close(self, closings: Accepted) -> None:
+        """Record that sessions ended."""
+        records = {topic: list(map(decode, messages)) for topic, messages in closings.messages.items()}
+        await self._commits.submit(Submission(outside=closings, records=records))
         self._wake()
-        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
 
     def _wake(self) -> None:
         self._moved.set()
@@ -296,7 +299,6 @@ class Engine:
             try:
                 await self.land_taken()
                 for part in await asyncio.to_thread(list, idle_closings(self.store, self.policy, self.now())):
-                    await self._commits.submit(Submission(outside=part))
-                    self._wake()
+                    await self._close(part)
             except Exception:
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)

@@ -1,9 +1,8 @@
-"""Direct intake: exchanges that are certainly new are decided on in memory, for the write-ahead log.
+"""Direct intake: records that are certainly new are taken in, and decided on in memory, for the write-ahead log.
 
-1. An exchange is certainly new when neither the tables nor the log can have its identity, and it comes once in its group. For all others
-   the tables are asked, which takes a transaction.
+1. What may be known goes to the tables: they decide about duplicates and conflicts.
 2. Stages work on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
-   the database meanwhile; those of exchanges that have not landed are in the log's entries.
+   the database meanwhile; those of records that have not landed are in the log's entries.
 3. What is answered is what lands: the log has the decision, too.
 4. Without a judge, scoring follows intake at once, unless earlier tasks wait. Nothing can have been recorded of an exchange that is new.
 """
@@ -15,28 +14,25 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import polars as pl
 
-from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.stage_states import stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from schemas.records import Exchange, Record, Score, ScoringTask
-from schemas.registry import schema_of
+from schemas.records import Record, Score, ScoringTask
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.log.admission import Accepted, encode_all
 from streams.log.landing import INTAKE
+from streams.log.new_records import NewRecords, Outside
 from streams.log.write_ahead import WriteAheadLog
-from streams.stage_batches import RecordBatch, StepOutcome, session_key
+from streams.stage_batches import RecordBatch, StepOutcome, named_session, session_key
 from streams.steps.intake import IntakeStep
 from streams.steps.judging import JudgingStep
-from streams.upkeep.erased_now import ErasedNow
 
 if TYPE_CHECKING:
     from streams.judging.recorded_judgements import Subject
@@ -49,10 +45,10 @@ Decisions = dict["Subject", ScoringTask | Score]
 
 @dataclass
 class Decided:
-    """The outcome of stages on exchanges: encoded records, and the states and positions of each stage."""
+    """The outcome of stages on records from outside: encoded records, and the states and positions of each stage."""
 
     position: int = 0
-    """Position of the first exchange on its topic."""
+    """Position of the first record on the topic of exchanges."""
     made: Accepted = field(default_factory=Accepted)
     decisions: Decisions = field(default_factory=dict)
     states: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -75,43 +71,39 @@ class DirectIntake:
     def __init__(self, store: Store, ahead: WriteAheadLog, policy: Policy, seen: KnownIdentities, *, scores: bool) -> None:
         self._store = store
         self._ahead = ahead
-        self._seen = seen
+        self._new = NewRecords(store, seen)
         self._intake = IntakeStep(policy)
         self._scoring = JudgingStep(SCORING, policy, nothing_recorded) if scores else None
-        self._erased = ErasedNow(store)
         self._states: dict[str, dict[str, bytes | None]] = defaultdict(dict)
         """By stage and session key; None: the session has no state."""
-        self._unlanded: set[Subject] = set()
         self._commits = -1
 
-    def decide(self, exchanges: Sequence[Exchange], scored: int) -> Decided | None:
-        """Return what comes of exchanges that go to the end of the log; None where the tables have to be asked first.
+    def decide(self, outside: Outside, scored: int) -> Decided | None:
+        """Return what comes of records that go to the end of the log; None where the tables have to be asked first.
 
         `scored` is the position of the task that scoring reads next.
         """
-        if not exchanges:
-            return Decided()
-        if not self._are_new(exchanges):
+        if not self._new.are_new(self.cursor, outside):
             return None
         try:
-            return self._decided(exchanges, scored)
+            return self._decided(outside.get(INTAKE.source, ()), scored)
         except Exception:
-            log.exception("a stage failed on exchanges; they are taken by way of the tables, session by session")
+            log.exception("a stage failed on records; they are taken by way of the tables, session by session")
             return None
 
     def end_of(self, topic: str) -> int:
         """The position of the next record on a topic."""
         return self._store.end_of(topic) + self._ahead.waiting[topic]
 
-    def note(self, exchanges: Sequence[Exchange], decided: Decided) -> None:
+    def note(self, outside: Outside, decided: Decided) -> None:
         """Note what has become durable in the log."""
         for stage, states in decided.states.items():
             self._states[stage] |= states
-        self._unlanded.update(map(_identity, exchanges))
+        self._new.note(outside)
 
     def landed(self, before: int) -> None:
         """Note that everything landed in a transaction that began when the database had seen so many commits."""
-        self._unlanded.clear()
+        self._new.landed()
         # Where somebody else has committed since, the states are read again.
         self._commits = before + 1 if self._commits == before else -1
         for states in self._states.values():
@@ -135,15 +127,17 @@ class DirectIntake:
         """A cursor of the thread that commits."""
         return self._store.cursor()
 
-    def _decided(self, exchanges: Sequence[Exchange], scored: int) -> Decided:
+    def _decided(self, records: Sequence[Record], scored: int) -> Decided:
         decided, tasks = Decided(self.end_of(INTAKE.source)), self.end_of(SCORING.source)
-        keys = list(map(session_key, exchanges))
-        rows = _placed(decided.position, keys, exchanges)
+        if not records:
+            return decided
+        keys = list(map(_session_of, records))
+        rows = _placed(decided.position, keys, records)
         outcome = self._intake(rows, self._states_of(INTAKE.name, keys))
-        decided.add(INTAKE.name, outcome, decided.position + len(exchanges))
+        decided.add(INTAKE.name, outcome, decided.position + len(records))
         decided.decisions = decisions_of(outcome.records)
         sampled = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
-        if self._scoring is None or scored != tasks:
+        if self._scoring is None or scored != tasks or any(map(SCORING.may_be_known, sampled)):
             decided.spent = self.spent(sampled)
         elif sampled:
             self._score(self._scoring, sampled, tasks, decided)
@@ -158,18 +152,6 @@ class DirectIntake:
             decided.add(SCORING.name, outcome, position + len(sampled))
             decided.scores = {(one.connection, one.exchange_id): one for _, one in outcome.records if isinstance(one, Score)}
         decided.spent = _spent(states)
-
-    def _are_new(self, exchanges: Sequence[Exchange]) -> bool:
-        identities = set(map(_identity, exchanges))
-        if len(identities) < len(exchanges) or not self._unlanded.isdisjoint(identities):
-            return False
-        if self._store.end_of(ERASURES) and any(self._erased.has(one.connection, one.session_id) for one in exchanges):
-            return False
-        self._seen.read(self.cursor, INTAKE.source, self._store.end_of(INTAKE.source))
-        frame = pl.DataFrame(
-            {"connection": [one.connection for one in exchanges], "exchange_id": [one.exchange_id for one in exchanges]}
-        )
-        return self._seen.doubtful(schema_of("Exchange"), INTAKE.source, frame).is_empty()
 
     def _states_of(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:
         commits = self._store.commits
@@ -201,5 +183,5 @@ def _spent(states: Mapping[str, bytes]) -> dict[str, int]:
     return {key: STATE.decode(state).spent for key, state in states.items()}
 
 
-def _identity(exchange: Exchange) -> Subject:
-    return exchange.connection, exchange.exchange_id
+def _session_of(record: Any) -> str:
+    return named_session(record.connection, record.session_id)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from analytics.deletion.erased import ERASURES, erased_in
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Appended, Store, Transaction
@@ -25,8 +26,12 @@ SOURCES = {INTAKE.name: INTAKE.source} | {stage.name: stage.source for stage in 
 """Topics that stages read whose work goes through a write-ahead log."""
 
 
-def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner) -> Appended:
+def land(
+    transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner, seen: KnownIdentities | None = None
+) -> dict[str, Appended]:
     """Write what the log holds to the tables within a transaction; once that is committed, the log may `forget` it.
+
+    Returns what was written of the records from outside, by topic.
 
     Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again, and the stages
     after it come later: records that are left out move those after them.
@@ -34,43 +39,46 @@ def land(transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner)
     # A commit can fail and yet be durable: the database says what it has.
     entries = ahead.held(transaction.watermark(AHEAD, ""))
     if not entries:
-        return Appended()
+        return {}
     asked, end = transaction.end_of(ERASURES), transaction.end_of(INTAKE.source)
     exchanges = [message for entry in entries for message in entry.exchanges]
     as_decided = entries[0].position == end and all(entry.erasures == asked for entry in entries)
-    appended = transaction.append(INTAKE.source, exchanges, skip_known=not as_decided)
+    appended = transaction.append(INTAKE.source, exchanges, skip_known=not as_decided, seen=seen)
     if not as_decided:
         entries = [_undecided(transaction, entry) for entry in entries]
         decide(transaction, runner, appended)
-    keep(transaction, entries)
+    others = keep(transaction, entries, seen)
     transaction.set_watermark(AHEAD, "", ahead.next)
-    return appended
+    return others | {INTAKE.source: appended}
 
 
-def keep(transaction: Transaction, entries: Sequence[Entry]) -> None:
-    """Write what stages made, their states, and each one's watermark: the farthest of the entries', never back."""
+def keep(transaction: Transaction, entries: Sequence[Entry], seen: KnownIdentities | None = None) -> dict[str, Appended]:
+    """Write what stages made, their states, and each one's watermark: the farthest of the entries', never back.
+
+    Returns what was written of the entries' other records, by topic.
+    """
     made: dict[str, list[bytes]] = defaultdict(list)
-    dead: dict[str, list[bytes]] = defaultdict(list)
+    others: dict[str, list[bytes]] = defaultdict(list)
     states: dict[str, dict[str, bytes]] = defaultdict(dict)
     marks: dict[str, int] = defaultdict(int)
     for entry in entries:
         for topic, messages in (*entry.decided.items(), *entry.made.items()):
             made[topic] += messages
-        for topic, messages in entry.dead.items():
-            dead[topic] += messages
+        for topic, messages in entry.others.items():
+            others[topic] += messages
         for stage, changed in (*entry.states.items(), *entry.decided_states.items()):
             states[stage] |= changed
         for stage, mark in (*entry.marks.items(), *entry.decided_marks.items()):
             marks[stage] = max(marks[stage], mark)
     for topic, messages in made.items():
         transaction.append(topic, messages)
-    for topic, messages in dead.items():
-        transaction.append(topic, messages, skip_known=True)
+    appended = {topic: transaction.append(topic, messages, skip_known=True, seen=seen) for topic, messages in others.items()}
     for stage, changed in states.items():
         transaction.set_states(stage, changed, marks[stage])
     for stage, mark in marks.items():
         source = SOURCES[stage]
         transaction.set_watermark(stage, source, max(mark, transaction.watermark(stage, source)))
+    return appended
 
 
 def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended) -> Sequence[tuple[str, Record]]:
@@ -118,7 +126,7 @@ def waiting_in(store: Store) -> int:
 
 
 def _undecided(transaction: Transaction, entry: Entry) -> Entry:
-    """Return the entry without the exchanges and what was decided, and without states of sessions that were erased meanwhile."""
+    """Return the entry without what intake reads, without what was decided, and without states of sessions that were erased meanwhile."""
     erased = erased_in(transaction.connection)
     states = {
         stage: {key: state for key, state in of_stage.items() if not erased.has(*key.split("/", 1))}

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError, first_line
-from schemas.records import Exchange, Score, ScoringTask
+from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING, JudgedStage
@@ -28,6 +29,7 @@ from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
 from streams.log.direct_intake import Decided, DirectIntake, decisions_of
 from streams.log.landing import INTAKE, decide, keep, land, recover
+from streams.log.new_records import Outside
 from streams.log.write_ahead import Entry, WriteAheadLog
 from streams.stage_batches import session_key
 from streams.stage_progress import stage_progress
@@ -37,13 +39,15 @@ DIAGNOSIS = stage_named("diagnosis")
 TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 """What keeps the log from taking records whatever they hold, such as a full disk."""
 LAND_SECONDS = 0.5
-"""How long an exchange may be in the write-ahead log alone, where nobody asks for it."""
+"""How long a record may be in the write-ahead log alone, where nobody asks for it."""
 LAND_RECORDS = 5_000
 MOST_UNLANDED = 50_000
 """Records that may be in the write-ahead log alone; beyond that the tables have to take some first."""
 AGAIN_SECONDS = 1.0
 """Seconds after which work that can wait, such as a landing, is tried again when it has failed."""
 log = logging.getLogger(__name__)
+READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
+"""Topics whose records go to the tables at once: whoever writes one reads them there for the next one."""
 WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 
@@ -59,8 +63,8 @@ class Submission:
     """States of the stage that changed."""
     watermark: int = 0
     """Where the stage reads next."""
-    exchanges: Sequence[Exchange] = ()
-    """The records in `outside`, where those are exchanges and nothing else."""
+    records: Outside = field(default_factory=dict)
+    """The records in `outside` before they were encoded; what comes without them goes to the tables."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Committed:
 class LogWriter:
     """Commits submissions; its `commit` and `rest` are for `streams.log.group_commit.GroupCommit`.
 
-    Exchanges that are certainly new, and what judged stages made, go into the write-ahead log and land in the tables later: when
+    Records from outside that are certainly new, and what judged stages made, go into the write-ahead log and land in the tables later: when
     LAND_SECONDS have passed or LAND_RECORDS wait, and with whatever else is committed. A database in memory has no such log.
 
     `unjudged` are the judged stages that no judge is asked for: they are computed here when nothing waits, as diagnosis is.
@@ -189,31 +193,40 @@ class LogWriter:
             return None
         if self._ahead.waiting.total() >= MOST_UNLANDED:
             return None
-        exchanges = [exchange for one in group for exchange in one.exchanges]
-        decided = self._direct.decide(exchanges, self._positions.get(SCORING.name, 0))
+        outside: dict[str, list[Record]] = defaultdict(list)
+        for one in group:
+            for topic, records in one.records.items():
+                outside[topic] += records
+        decided = self._direct.decide(outside, self._positions.get(SCORING.name, 0))
         if decided is None:
             return None
         self._ahead.append(self._entry(group, decided))
-        self._direct.note(exchanges, decided)
+        self._direct.note(outside, decided)
         self._positions |= {stage: mark for stage, mark in decided.marks.items() if stage in self._positions}
         if self._due == math.inf:
             self._due = self._clock() + LAND_SECONDS
         return [
-            Committed({INTAKE.source: [WRITTEN] * len(one.exchanges)}, decided.decisions, decided.spent, decided.scores)
+            Committed(
+                {topic: [WRITTEN] * len(records) for topic, records in one.records.items()},
+                decided.decisions,
+                decided.spent,
+                decided.scores,
+            )
             for one in group
         ]
 
     def _entry(self, group: Sequence[Submission], decided: Decided) -> Entry:
-        """Return the entry of a group that goes into the log, with what stages made of its exchanges."""
+        """Return the entry of a group that goes into the log, with what stages made of its records."""
+        outside = _merged(one.outside for one in group).messages
         return msgspec.structs.replace(
             _of_stages(group),
             position=decided.position,
             erasures=self._store.end_of(ERASURES),
-            exchanges=_merged(one.outside for one in group if one.exchanges).messages.get(INTAKE.source, []),
+            exchanges=outside.pop(INTAKE.source, []),
             decided=decided.made.messages,
             decided_states=decided.states,
             decided_marks=decided.marks,
-            dead=_merged(one.outside for one in group if not one.exchanges).messages,
+            others=outside,
         )
 
     def _land_if_due(self) -> None:
@@ -246,9 +259,9 @@ class LogWriter:
     def _commit(self, group: Sequence[Submission]) -> list[Committed]:
         with self._store.transaction() as transaction:
             commits = self._store.commits
-            landed = Appended() if self._ahead is None else land(transaction, self._ahead, self._runner)
+            landed = {} if self._ahead is None else land(transaction, self._ahead, self._runner, self._seen)
             positions = {stage.name: transaction.watermark(stage.name, stage.source) for stage in self._computed}
-            keep(transaction, [_of_stages(group)])
+            keep(transaction, [_of_stages(group)], self._seen)
             outside = _merged(one.outside for one in group)
             appended = {
                 topic: transaction.append(topic, messages, skip_known=True, seen=self._seen)
@@ -257,9 +270,9 @@ class LogWriter:
             intake = appended.get(INTAKE.source)
             decisions = {} if intake is None else decisions_of(decide(transaction, self._runner, intake))
             spent = _spent(transaction, decisions.values())
-        self._seen.add(INTAKE.source, landed.frames)
-        for topic, done in appended.items():
-            self._seen.add(topic, done.frames)
+        for part in (landed, appended):
+            for topic, done in part.items():
+                self._seen.add(topic, done.frames)
         self._positions = positions
         self._note_landed(commits, decided=intake is not None)
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
@@ -308,8 +321,10 @@ def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -
 
 
 def _is_direct(submission: Submission) -> bool:
-    """Whether it may go into the write-ahead log: exchanges, or what a judged stage made."""
-    return bool(submission.exchanges or submission.made.records or submission.stage is not None)
+    """Whether it may go into the write-ahead log: records from outside that no one reads back at once, or what a judged stage made."""
+    if submission.records:
+        return submission.records.keys().isdisjoint(READ_BACK)
+    return bool(submission.made.records or submission.stage is not None)
 
 
 def _merged(parts: Iterable[Accepted]) -> Accepted:

@@ -1,6 +1,6 @@
 """The write-ahead log of a database: records that are durable and not in the tables yet. README.md has its theory of operation.
 
-1. An entry is what was committed together: exchanges and what intake decided on them, and what judged stages made. It is synced before
+1. An entry is what was committed together: records from outside and what intake decided on them, and what judged stages made. It is synced before
    anybody is answered.
 2. Entries have ascending numbers. Rows and the number of the next entry are committed to the database in one transaction, so each entry
    lands once, whenever the process is killed.
@@ -24,7 +24,7 @@ from schemas.errors import StoreError
 from streams.log.ownership import log_folder
 
 EXCHANGES = "exchanges"
-"""Topic of the records from outside that go through the log."""
+"""Topic of the records from outside that intake decides on."""
 _DISK = "Make room where the database is: nothing was written, and what was taken in before stays."
 _DAMAGED = (
     "The write-ahead log is damaged, and exchanges that were accepted may be in it alone. Put back a copy of it, or move it away: "
@@ -35,19 +35,20 @@ _KEPT_FILES = 2
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """Records that were committed together, encoded: new exchanges from outside, and records that stages made."""
+    """Records that were committed together, encoded: new ones from outside, and those that stages made."""
 
     position: int = 0
-    """Position of the first exchange on its topic."""
+    """Position of the first of `exchanges` on its topic."""
     erasures: int = 0
     """Erasures that the database had been asked for."""
     exchanges: list[bytes] = []
+    """Records from outside on the topic that intake reads: exchanges, ends of sessions and requests to judge again."""
     decided: dict[str, list[bytes]] = {}
-    """Records that stages made of the exchanges, by topic."""
+    """Records that stages made of these, by topic."""
     made: dict[str, list[bytes]] = {}
     """Records of judged stages by topic."""
-    dead: dict[str, list[bytes]] = {}
-    """Dead letters by topic; the tables may have them already."""
+    others: dict[str, list[bytes]] = {}
+    """Other records from outside, and dead letters, by topic; the tables may have them already."""
     states: dict[str, dict[str, bytes]] = {}
     """The states of judged stages that changed, by stage and session key."""
     marks: dict[str, int] = {}
@@ -60,7 +61,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     def counts(self) -> Counter[str]:
         """Return the number of records by topic."""
         found = Counter({EXCHANGES: len(self.exchanges)})
-        for part in (self.decided, self.made, self.dead):
+        for part in (self.decided, self.made, self.others):
             found.update({topic: len(messages) for topic, messages in part.items()})
         return found
 

@@ -1,4 +1,4 @@
-"""The write-ahead log: exchanges are durable before they are in the tables, land once, and change nothing of what is decided."""
+"""The write-ahead log: records are durable before they are in the tables, land once, and change nothing of what is decided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from schemas.records import Erasure, Exchange
+from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest
 from service.access.access import AccessStore
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
@@ -232,6 +232,134 @@ def test_without_a_judge_a_score_is_durable_with_its_exchange(store: Store, copi
         assert TURNS == later.count("scores")
 
 
+def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
+    """A sender of events or of a sign of life is promised the same as one of exchanges: a kill loses nothing."""
+    connection = build.exchange("s", 1).connection
+    sign = Heartbeat(connection=connection, project="p", agent="a", session_id="s", occurred_at=NOW, ingested_at=NOW)
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            await engine.take_exchange(build.exchange("s", 1))
+            await engine.land_taken()
+            never_lands(engine)
+            await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
+            await engine.publish("heartbeats", [sign])
+            assert [0, 0] == [store.count("agent_events"), store.count("heartbeats")]
+            assert 2 == (await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])).known
+            await engine.publish("agent-events", [build.event("t", 1)])
+            copy_of(store, copied)
+
+    run(work())
+    with Store(copied) as later:
+        recover_closed(later, runner_of(later))
+        assert [3, 1] == [later.count("agent_events"), later.count("heartbeats")]
+
+
+@given(
+    order=st.permutations([(session, number) for session in "ab" for number in range(1, 5)]),
+    sizes=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=8, max_size=8),
+    repeats=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=4),
+)
+def test_the_log_changes_nothing_of_what_is_told_of_events(
+    tmp_path_factory: pytest.TempPathFactory,
+    empty_file: Path,
+    order: Sequence[tuple[str, int]],
+    sizes: Sequence[tuple[int, bool]],
+    repeats: Sequence[tuple[int, bool]],
+) -> None:
+    """Any split into calls, with repetitions, conflicts and landings between them: the same answers, rows and diagnoses as without a log."""
+    sent = [build.event(*one) for one in order]
+    sent += [build.event(*order[place], **({"type": "another"} if differs else {})) for place, differs in repeats]
+
+    async def taken_by(store: Store) -> list[object]:
+        answers: list[object] = []
+        async with engine_over(store, policy_of(), now=lambda: NOW) as engine:
+            start = 0
+            for size, lands in [*sizes, (len(sent), True)]:
+                answers.append(await engine.publish("agent-events", sent[start : start + size]))
+                start += size
+                if lands:
+                    await engine.land_taken()
+            await engine.land_taken()
+            assert await engine.finalize(sent[0].connection, "a")
+        return answers
+
+    def outcome(path: Path | None) -> tuple[object, ...]:
+        with Store(path) as store:
+            answers = run(taken_by(store))
+            runner_of(store).run()
+            found = [rows(store, f"SELECT * FROM log.{table} ORDER BY _offset") for table in ("agent_events", "diagnoses")]
+            assert found[1]
+            return answers, *found
+
+    path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
+    assert outcome(None) == outcome(path)
+
+
+def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> None:
+    """Without a judge, what is new is scored from nothing in the same step; what was judged before has its answer still."""
+    exchange = build.exchange("s", 1)
+    request = JudgingRequest(
+        connection=exchange.connection,
+        project=exchange.project,
+        session_id=exchange.session_id,
+        exchange_id=exchange.exchange_id,
+        revision=1,
+        exchange=encode(exchange),
+        turn_number=1,
+        sampling_reason="first_turns",
+        sampling_probability=1.0,
+        ingested_at=NOW,
+    )
+
+    async def work() -> None:
+        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+            await engine.take_exchange(exchange)
+            await engine.drained()
+
+    async def again() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.publish("exchanges", [request])
+            await engine.drained()
+
+    run(work())
+    run(again())
+    (first,), (second,) = rows(store, "SELECT tier2_state FROM log.scores ORDER BY revision")
+    assert first == second != "no_judge"
+
+
+def test_decisions_land_beside_what_a_judge_said_before(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of a judged stage has no record from outside; those that come after it are not decided on again."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+            await judged_in_the_log(engine)
+            await engine.take_exchanges(turns("t"))
+            with monkeypatch.context() as patched:
+                patched.setattr("streams.log.landing.decide", never)
+                await engine.land_taken()
+            assert 2 * TURNS == store.count("exchanges")
+
+    run(work())
+
+
+def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
+    """An erasure holds from the moment it is answered, and the next incident is made from the one before."""
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            never_lands(engine)
+            await engine.publish("incidents", [build.incident()])
+            await engine.publish("erasures", [erasure_of("s")])
+            assert [1, 1] == [store.count("incidents"), store.count("erasures")]
+
+    run(work())
+
+
 def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full for a while costs a delay. Nothing that was promised is lost, and health says what is wrong."""
 
@@ -295,7 +423,7 @@ def test_entries_that_have_landed_are_left_out_by_their_number(store: Store) -> 
     """A kill between the commit of the rows and the deletion of the entries lands nothing twice."""
     ahead = WriteAheadLog(store.path or Path())
     recover(store, ahead, runner_of(store))
-    ahead.append(Entry(0, 0, dead={}))
+    ahead.append(Entry(0, 0))
     with store.transaction() as transaction:
         transaction.set_watermark(AHEAD, "", ahead.next)
     ahead._shut()
