@@ -256,9 +256,9 @@ def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
     Store(home.database).close()
     server = children.serve(home, "--judge", "none")
     assert 201 == put(server.serving(), home.connection("north"), 1)
-    wait_until(lambda: not waiting(server.serving(), home.operator()), "the exchange to land and to be scored")
-    server.kill()
     written = home.database.with_name("fleet.duckdb.wal")
+    wait_until(lambda: written.exists() and HEALTHY.encode() in written.read_bytes(), "the exchange to land")
+    server.kill()
     damaged = bytearray(written.read_bytes())
     damaged[which(damaged, HEALTHY.encode())] ^= 0xFF
     written.write_bytes(damaged)
