@@ -225,7 +225,7 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
         port = reserved.getsockname()[1]
-        home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "1"}
+        home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "4"}
         server = children.serve(home)
         url = server.serving()
         assert [201, 201, 201] == [put(url, token, turn) for turn in (1, 2, 3)]
