@@ -1,7 +1,7 @@
 """Direct intake: records that are certainly new are taken in, and decided on in memory, for the write-ahead log.
 
 1. What may be known goes to the tables: they decide about duplicates and conflicts.
-2. Intake works on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
+2. Stages work on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
    the database meanwhile; those of records that have not landed are in the log's entries.
 3. What is answered is what lands: the log has the decision, too.
 4. Without a judge, scoring follows intake at once, unless earlier tasks wait. Nothing can have been recorded of an exchange that is new.

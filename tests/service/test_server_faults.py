@@ -225,7 +225,7 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nothing listens there, and nobody else is given the port
         port = reserved.getsockname()[1]
-        home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "1"}
+        home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "4"}
         server = children.serve(home)
         url = server.serving()
         assert [201, 201, 201] == [put(url, token, turn) for turn in (1, 2, 3)]
@@ -256,9 +256,9 @@ def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
     Store(home.database).close()
     server = children.serve(home, "--judge", "none")
     assert 201 == put(server.serving(), home.connection("north"), 1)
-    wait_until(lambda: not waiting(server.serving(), home.operator()), "the exchange to land and to be scored")
-    server.kill()
     written = home.database.with_name("fleet.duckdb.wal")
+    wait_until(lambda: written.exists() and HEALTHY.encode() in written.read_bytes(), "the exchange to land")
+    server.kill()
     damaged = bytearray(written.read_bytes())
     damaged[which(damaged, HEALTHY.encode())] ^= 0xFF
     written.write_bytes(damaged)

@@ -116,7 +116,7 @@ def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "_sync", killed)
+        patch.setattr(compaction, "sync", killed)
         with pytest.raises(KeyboardInterrupt):
             compact(path)
 

@@ -313,7 +313,7 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
     )
 
     async def work() -> None:
-        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+        async with engine_over(store, judge=MoodyJudge(1, lambda _: "{}")) as engine:
             await engine.take_exchange(exchange)
             await engine.drained()
 
@@ -325,8 +325,9 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
 
     run(work())
     run(again())
-    (first,), (second,) = rows(store, "SELECT tier2_state FROM log.scores ORDER BY revision")
-    assert first == second != "no_judge"
+    assert ["answered"] == [outcome for (outcome,) in rows(store, "SELECT outcome FROM log.judgements WHERE purpose = 'tier2'")]
+    first, second = rows(store, "SELECT tier2_state, tier2_reason FROM log.scores ORDER BY revision")
+    assert first == second
 
 
 def test_decisions_land_beside_what_a_judge_said_before(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
