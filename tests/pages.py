@@ -43,7 +43,7 @@ PAGES = (
     Shown("project details", lambda _: LINKS.details(DRIFTED), "Details", ("Cost of judging", "Why exchanges were judged")),
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
-    Shown("costs", lambda _: LINKS.costs(DRIFTED), "cost", ()),
+    Shown("costs", lambda _: LINKS.costs(DRIFTED), "Cost of judging", ()),
     Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
     Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
     Shown(

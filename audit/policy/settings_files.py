@@ -170,6 +170,8 @@ def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise PolicyError(f"{path}: does not exist", hint="Check the path.") from None
     except IsADirectoryError:
         raise PolicyError(f"{path}:1: document: is a folder", hint="Give a file in it.") from None
     except OSError as error:

@@ -55,7 +55,7 @@ class Named:
             return None
         if has_surrogates(value):  # no column can hold one
             return NOT_UNICODE
-        return f"{value[:SHOWN]!r} is no name: a-z, 0-9, _ . - and at most 63 characters are taken"
+        return f"{value[:SHOWN]!r} is not a valid name: use at most 63 of a-z, 0-9, _ . and -"
 
     def broken(self, column: pl.Expr) -> pl.Expr:
         """See `Rule`."""
@@ -156,9 +156,9 @@ class JsonObject:
         try:
             found = _READ(value)
         except msgspec.ValidationError as error:
-            return f"is no JSON object that can be read: {error}"
+            return f"is not a readable JSON object: {error}"
         except (msgspec.DecodeError, RecursionError) as error:
-            return f"is no JSON: {error}"
+            return f"is not JSON: {error}"
         # Counting brackets is cheap and rules out depth for most texts; the walk is for the rest.
         may_be_deep = value.count("{") + value.count("[") > MAX_DEPTH
         return f"nests deeper than {MAX_DEPTH} levels" if may_be_deep and is_too_deep(found) else None

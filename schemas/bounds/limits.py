@@ -13,7 +13,7 @@ MAX_RECORD_BYTES = 1_000_000
 """Encoded size; Kafka's default limit for a message is 1 048 588 bytes."""
 MAX_ADMITTED_BYTES = 990_000
 """Encoded size of a record from outside: what carries it on, such as a scoring task, needs room of its own."""
-NOT_UNICODE = "is no Unicode: it holds half a surrogate pair"
+NOT_UNICODE = "is not Unicode: it holds half a surrogate pair"
 """The words for a text that cannot be written as UTF-8, where repairing it would change what it identifies."""
 NAME = r"[a-z0-9][a-z0-9_.-]{0,62}"
 """Pattern of the name of a project or connection: safe in a URL, a file name and a terminal, and without a slash."""

@@ -32,7 +32,7 @@ def labels_fault(labels: Sequence[Any]) -> str | None:
     A fault of one label begins with a dot and its name, so that it can stand behind the name of the field.
     """
     if len(labels) > MAX_LABELS:
-        return f"has {len(labels)} labels; at most {MAX_LABELS} are taken"
+        return f"has {len(labels)} labels; the most is {MAX_LABELS}"
     seen: set[str] = set()
     for one in labels:
         name, text = (one["name"], one["value"]) if isinstance(one, Mapping) else (one.name, one.value)
@@ -49,7 +49,7 @@ def labels_fault(labels: Sequence[Any]) -> str | None:
 def _name_fault(name: Any, seen: set[str]) -> str | None:
     if not isinstance(name, str) or not re.fullmatch(LABEL_NAME, name):
         shown = repr(name[:SHOWN]) if isinstance(name, str) else "this"
-        return f"{shown} is no name of a label: a-z, 0-9, _ and . are taken, at most 64 of them, with a letter first"
+        return f"{shown} is not a valid label name: use at most 64 of a-z, 0-9, _ and ., beginning with a letter"
     if name in NO_LABELS:
-        return f".{name}: is no label but a field of its own; send it there"
-    return f".{name}: is given twice" if name in seen else None
+        return f".{name}: is a field of its own, not a label; send it there"
+    return f".{name}: appears twice" if name in seen else None

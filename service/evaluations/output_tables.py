@@ -195,7 +195,7 @@ def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
     found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
     for reason, count in found.most_common(_REASONS):
-        yield f"Not valid, {counted(count, 'answer')} of the judge: {reason}"
+        yield f"Not counted, {counted(count, 'answer')} of the judge: {reason}"
     if len(found) > _REASONS:
         yield f"… and {counted(len(found) - _REASONS, 'more reason')}"
     if found:

@@ -147,7 +147,7 @@ def review(review_id: str, **fields: Any) -> Review:
 
 
 BREACHES: list[tuple[str, Record, str]] = [
-    ("exchanges", build.exchange("a", 1, project="../etc"), "Exchange.project: '../etc' is no name"),
+    ("exchanges", build.exchange("a", 1, project="../etc"), "Exchange.project: '../etc' is not a valid name"),
     ("exchanges", build.exchange("", 1), "Exchange.session_id: has 0 characters"),
     ("exchanges", build.exchange("b", 1, exchange_id=""), "Exchange.exchange_id: has 0 characters"),
     ("exchanges", build.exchange("c", 1, turn_number=-1), "Exchange.turn_number: -1 is not from 0"),
@@ -157,7 +157,7 @@ BREACHES: list[tuple[str, Record, str]] = [
     ("exchanges", build.exchange("g\0", 1, exchange_id="g"), "Exchange.session_id: holds control characters"),
     ("exchanges", build.exchange("h" * 257, 1, exchange_id="h"), "Exchange.session_id: has 257 characters"),
     ("exchanges", msgspec.structs.replace(build.closing("i", 1), closed_at=LONG_AFTER), "SessionClosed.closed_at: 2099-10-01"),
-    ("agent-events", msgspec.structs.replace(build.event("a", 1), payload="no JSON"), "AgentEvent.payload: is no JSON"),
+    ("agent-events", msgspec.structs.replace(build.event("a", 1), payload="no JSON"), "AgentEvent.payload: is not JSON"),
     ("agent-events", msgspec.structs.replace(build.event("b", 1), seq=-1), "AgentEvent.seq: -1 is not from 0"),
     ("agent-events", msgspec.structs.replace(build.event("c", 1), event_id=""), "AgentEvent.event_id: has 0 characters"),
     ("agent-events", build.closing("d", 1, "whim"), "SessionClosed.reason: 'whim' is none of"),
@@ -166,7 +166,7 @@ BREACHES: list[tuple[str, Record, str]] = [
     ("reviews", review("a", kind="praise"), "Review.kind: 'praise' is none of"),
     ("reviews", review("b", score=9), "Review.score: 9 is not from 1 to 5"),
     ("judgements", build.judgement("a", 1, outcome="won"), "Judgement.outcome: 'won' is none of"),
-    ("scores", build.score("a", 1, project="../etc"), "Score.project: '../etc' is no name"),
+    ("scores", build.score("a", 1, project="../etc"), "Score.project: '../etc' is not a valid name"),
 ]
 GOOD: list[tuple[str, Record]] = [
     ("exchanges", build.exchange("z", 1)),

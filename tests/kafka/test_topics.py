@@ -202,7 +202,7 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
 
     assert (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more") == told()
     administration.create(partitions=FEW)
-    assert (0, "ok", f"{kafka.bootstrap}: all topics as they should be") == told()
+    assert (0, "ok", f"{kafka.bootstrap}: all topics are as they should be") == told()
     assert (1, "problem", "Kafka at 127.0.0.1:1: ") == (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22])
 
 

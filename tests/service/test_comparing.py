@@ -255,7 +255,7 @@ def test_another_text_under_the_same_id_is_said(driftline: Command, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("live", "lax"), "there are no scores labelled lax", "There are: live, strict."),
+        (("live", "lax"), "there are no scores labelled lax", "Use one of live, strict."),
         (("live", "../strict"), "'../strict' is not a valid label", "A label has a-z"),
         (("strict", "strict"), "strict cannot be compared with itself", "Name two labels"),
         (
@@ -298,7 +298,7 @@ def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Comman
 
     assert "text.duckdb" in driftline("compare", "live", "text")[2]
     assert "no exchange in common" in driftline("compare", "live", "empty")[2]
-    assert "not of this version" in driftline("compare", "live", "odd")[2]
+    assert "is from another version" in driftline("compare", "live", "odd")[2]
     assert "mine.duckdb: this is not a replay" in driftline("compare", "live", "mine")[2]
 
 

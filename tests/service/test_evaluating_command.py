@@ -196,7 +196,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         (("--since", "yesterday"), "--since: "),
         (("--session", "s9"), "there is no session 's9'"),
         (("--project", "none"), "--project: there is no project 'none'"),
-        (("--case", "results.yaml"), "results.yaml:1: document: cannot be read"),
+        (("--case", "results.yaml"), "results.yaml: does not exist"),
         (("--case", "copy.yaml"), "copy.yaml: case_id: refund-policy is the id of cases/b.yaml, too"),
         (("--case", "empty"), "empty: holds no *.yaml or *.yml"),
         (("--fail-under", "11"), "--fail-under"),

@@ -246,7 +246,7 @@ def test_a_statement_that_never_ends_is_ended(statement: str, hasty: QueryPool, 
 @pytest.mark.parametrize("statement", GREEDY)
 def test_a_statement_takes_no_more_memory_than_is_said(statement: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """The server and the ingest share the machine with it; what is measured is the process, not what DuckDB knows of it."""
-    with pytest.raises(QueryError, match="more memory than it may have"):
+    with pytest.raises(QueryError, match="more memory than allowed"):
         loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
     assert largest_child() <= RESIDENT
@@ -503,7 +503,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
         query_pool = QueryPool(store, now, LIMITS)
-        with pytest.raises(StoreError, match="no snapshot"):
+        with pytest.raises(StoreError, match="the snapshot could not be made"):
             loop.run(query_pool.answer(Question("SELECT 1")))
         put(store, 1)
         assert 1 == store.count("exchanges")

@@ -75,7 +75,7 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
         (("review", "next", *OPS), "bidirectionalScoring is off"),
         (("review", "score", "score s:1", "3", *OPS), "bidirectionalScoring is off"),
         (("review", "next", *PEOPLE[:-1], " "), "--rater must not be blank"),
-        (("anchors", "add", *OPS, "nothing"), "the project has none of this id"),
+        (("anchors", "add", *OPS, "nothing"), "the project has no exchange with this id"),
         (("anchors", "add", *OPS, "s:1", "--count", "2"), "give either exchanges or --count"),
         (("anchors", "withdraw", *OPS, "nothing"), "no anchor 'nothing' in project ops"),
         (("anchors", "run", *OPS), "there is no judge"),

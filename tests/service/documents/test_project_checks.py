@@ -30,7 +30,7 @@ def row(**fields: Any) -> dict[str, Any]:
         (
             {**FULL, **CHECKED, "check_days": 9},
             "learning",
-            "No full baseline yet: 9 of 14 days. Checked 2026-11-02 09:30 UTC: nothing found so far.",
+            "No full baseline yet (9 of 14 days). Checked 2026-11-02 09:30 UTC: nothing found so far.",
         ),
         ({**FULL, **CHECKED, "check_findings": 1}, "found", "Checked 2026-11-02 09:30 UTC: 1 finding."),
         ({**FULL, **CHECKED, "recent_until": date(2026, 11, 3)}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),

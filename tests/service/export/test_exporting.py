@@ -128,8 +128,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Pat
     ("options", "said"),
     [
         (["--by", "day"], "project,day"),
-        (["--project", "ops"], "go with --by"),
-        (["--by", "project,day", "--since", "2026-10-02", "--until", "2026-10-01"], "comes after"),
+        (["--project", "ops"], "need --by"),
+        (["--by", "project,day", "--since", "2026-10-02", "--until", "2026-10-01"], "is after"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], said: str) -> None:

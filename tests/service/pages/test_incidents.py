@@ -185,7 +185,7 @@ def test_a_history_shorter_than_a_baseline_says_so(call: Call, tokens: Tokens, s
     put(store, "scores", history(steady, 8, end=NOW))
     assert 90 == call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"]
     said = shown(call, tokens.root, LIST)
-    assert "No full baseline yet: 9 of 14 days. Checked 2026-10-01 12:00 UTC: nothing found so far." in said
+    assert "No full baseline yet (9 of 14 days). Checked 2026-10-01 12:00 UTC: nothing found so far." in said
 
 
 def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens, store: Store) -> None:
@@ -296,7 +296,7 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     read = words(page)
     for one in (
         "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
-        "an alarm from 8 760 to 1 on", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
+        "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
         "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip
         assert one in read, one

@@ -118,9 +118,9 @@ def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
     elsewhere.mkdir()
     folder_of(database).symlink_to(elsewhere)
 
-    with pytest.raises(StoreError, match="is no folder"):
+    with pytest.raises(StoreError, match="is not a folder"):
         connected(database)
-    with pytest.raises(StoreError, match="is no folder"), listening(database):
+    with pytest.raises(StoreError, match="is not a folder"), listening(database):
         pass
     assert elsewhere.is_dir()
 
@@ -148,7 +148,7 @@ def test_a_server_that_ends_meanwhile_is_an_error_that_says_so(tmp_path: Path) -
         assert link is not None
         with contextlib.closing(link), pytest.raises(StoreError, match="ended before it answered") as told:
             link.call("settled")
-    assert "What was taken in before stays" in told.value.hint
+    assert "Earlier records are kept" in told.value.hint
 
 
 def test_what_an_operation_raises_is_raised_at_the_caller(link: ServerLink) -> None:

@@ -16,7 +16,7 @@ from analytics.store.store import Store
     ("arguments", "words"),
     [
         (["--since", "yesterday"], "--since: 'yesterday' is neither ISO 8601"),
-        (["--since", "2026-11-02", "--until", "2026-11-01"], "the first must be the earlier one"),
+        (["--since", "2026-11-02", "--until", "2026-11-01"], "--since must be before --until"),
         (["--since", "2031-01-01"], "there are no exchanges in that time"),
         (["--project", "nobody"], "--project: there is no project 'nobody'"),
         (["--label", "Über"], "is not a valid label"),
@@ -25,7 +25,7 @@ from analytics.store.store import Store
         (["--policy", "missing.yaml"], "missing.yaml"),
         (["--from", "nowhere"], "nowhere holds no exchanges.parquet"),
         (["--from", "topics"], "DRIFTLINE_KAFKA: no Kafka cluster is named"),
-        (["--from-offset", "5"], "are for --from topics"),
+        (["--from-offset", "5"], "need --from topics"),
         (
             ["--from", "topics", "--kafka", "127.0.0.1:1", "--from-offset", "soon"],
             "--from-offset: 'soon' is neither an offset nor a time",

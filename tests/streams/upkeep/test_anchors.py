@@ -316,7 +316,7 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
             assert [("north", "s:1")] == named(cursor, "ops", ["s:1", "s:1"], "north")
             with pytest.raises(InputError, match="connections local, north have one"):
                 named(cursor, "ops", ["s:1"], None)
-            with pytest.raises(InputError, match="has none of this id"):
+            with pytest.raises(InputError, match="the project has no exchange with this id"):
                 named(cursor, "web", ["s:1"], None)
 
     run(work())

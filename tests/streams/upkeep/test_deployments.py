@@ -52,7 +52,7 @@ def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_n
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"label": "Agent"}, "label: 'Agent' is no name"),
+        ({"label": "Agent"}, "label: 'Agent' is not a valid label name"),
         ({"version": " "}, "version: is blank"),
         ({"at": END + timedelta(days=2)}, "at: lies more than a day in the future"),
         ({"url": "javascript:alert(1)"}, "url: must be an http or https address"),

@@ -199,8 +199,8 @@ def test_labels_are_kept_sorted_and_without_secrets(
         ({"tenant": 7}, "exchange.labels.tenant: must be a string"),
         ({"tenant": ""}, "exchange.labels.tenant: has 0 characters; 1 to 256 are taken"),
         ({"tenant": "a" * 257}, "exchange.labels.tenant: has 257 characters"),
-        ({"model": "m"}, "exchange.labels.model: is no label but a field of its own"),
-        ({f"l{number}": "x" for number in range(17)}, "exchange.labels: has 17 labels; at most 16 are taken"),
+        ({"model": "m"}, "exchange.labels.model: is a field of its own, not a label"),
+        ({f"l{number}": "x" for number in range(17)}, "exchange.labels: has 17 labels; the most is 16"),
     ],
 )
 def test_labels_that_break_a_rule_are_named(

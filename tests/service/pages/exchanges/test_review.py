@@ -161,7 +161,7 @@ def test_a_project_that_takes_no_scores_says_what_to_do(call: Call, tokens: Toke
     """The setting is off by default."""
     page = shown(call, tokens.root)
     assert item_of(page) is None
-    assert "Say bidirectionalScoring: true in the policy" in page
+    assert "Set bidirectionalScoring: true in the policy" in page
 
 
 def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> None:
@@ -201,7 +201,7 @@ def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> N
     page = shown(call, tokens.root, AGREEMENT)
     assert 2 == page.count("Not enough labels")
     assert not re.search(r"<strong>-?\d", page)
-    assert "30 exchanges of 15 sessions" in page
+    assert "30 exchanges from 15 sessions" in page
 
 
 def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store: Store) -> None:

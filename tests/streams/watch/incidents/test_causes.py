@@ -70,7 +70,7 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
         (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "too few rounds since the change, 1 of 2"),
         (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of it"),
         (Attribution(cause="agent", reason="unexplained", judge=0.01, low=-0.02, high=0.04), "so the agent changed"),
-        (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "Tier 2 by -0.100: that fits"),
+        (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "either the judge or the agent may have changed"),
     ],
 )  # fmt: skip
 def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> None:
