@@ -107,7 +107,7 @@ def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, "does not exist or directory"),
         (b" \n\t\n", "is empty: without instructions the judge cannot answer"),
         (b"x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "is larger than 65536 bytes"),
         (b"\xff\xfe", "is not UTF-8"),
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str, conten
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     """A misspelt path is the commonest mistake of all."""
-    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+    with pytest.raises(PolicyError, match="does not exist"):
         load_case(tmp_path / "nowhere.yaml")
 
 
