@@ -27,6 +27,7 @@ from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.judging_processor import JudgingProcessor
+from streams.kafka.worker.kafka_tasks import KafkaJudging
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 
@@ -96,11 +97,11 @@ class Process:
         stage, redactor = rig.stage, Redactor(rig.policy.redaction)
         self.states = StateTopic(rig.kafka, stage.name, producer, source=stage.source, holds=JudgedState, redactor=redactor)
         self.calls = JudgeCalls()
-        self.processor = JudgingProcessor(
-            rig.stage,
-            rig.kafka,
-            rig.policy,
-            judge,
+        context = KafkaJudging(
+            stage=rig.stage,
+            connection=rig.kafka,
+            policy=rig.policy,
+            judge=judge,
             calls=self.calls,
             redactor=redactor,
             now=rig.clock,
@@ -108,6 +109,7 @@ class Process:
             states=self.states,
             **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
+        self.processor = JudgingProcessor(context)
         self.mortal = producer
         self._rig = rig
         self._lanes: dict[int, asyncio.Task[None]] = {}
@@ -159,7 +161,7 @@ class Process:
         """End as after kill -9: nothing is finished, nothing more gets out."""
         self.mortal.dead.set()
         partitions = self.processor._partitions.values()
-        running = [task for one in partitions for task in (*one._queues._runners.values(), *one._lease._under_way)]
+        running = [task for one in partitions for task in (*one.partition.sessions._runners.values(), *one._lease._under_way)]
         await self._cancel([*self._lanes.values(), *running])
         self.states.close()
 

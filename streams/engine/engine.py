@@ -17,20 +17,19 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import decode, encode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError, StoreError
-from schemas.records import Exchange, Judgement, Record, Reservation
+from schemas.records import Exchange, Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError, settle_interrupted
+from streams.judging.call_budget import settle_interrupted
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JUDGED, JudgedStage
-from streams.judging.judging_worker import JudgingWorker
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judging_partition import JudgingContext
+from streams.judging.local_tasks import LocalTasks
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.judging.task_judge import TaskJudge
-from streams.log.admission import Accepted, Admission, admissible, encoded_each
+from streams.log.admission import Accepted, admissible, encoded_each
 from streams.log.group_commit import Commits, GroupCommit
 from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
@@ -78,7 +77,7 @@ class Engine:
         self.broken = asyncio.Event()
         """Set when it cannot go on without a new process: the database gave up, or a stage ended by a fault of ours."""
         self._commits = Commits(self._log, self.broken)
-        self._workers: tuple[JudgingWorker, ...] = ()
+        self._workers: tuple[LocalTasks, ...] = ()
         self._is_started = self._stopping = False
         self._moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -155,15 +154,6 @@ class Engine:
         conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
         self._wake()
         return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
-
-    async def record(self, record: Judgement | Reservation) -> None:
-        """Make a record of a judge call durable. ErasedError if the session was erased."""
-        if self._erased.has(record.connection, record.session_id):
-            raise ErasedError
-        self._calls.note(record)
-        accepted = Accepted()
-        accepted.add("judgements", encode(record))
-        await self._commits.insist(Submission(made=accepted))
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended; False where no record of it is there."""
@@ -250,17 +240,16 @@ class Engine:
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
         return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
-    def _worker(self, stage: JudgedStage[Any], judge: Judge) -> JudgingWorker:
-        task_judge = TaskJudge(stage, self.policy, judge, self.record, self.now)
-        return JudgingWorker(
-            stage,
+    def _worker(self, stage: JudgedStage[Any], judge: Judge) -> LocalTasks:
+        return LocalTasks(
+            JudgingContext(
+                stage=stage, policy=self.policy, judge=judge, redactor=self.redactor, now=self.now, calls=self._calls
+            ),
             self.store,
-            task_judge,
-            recorded=recorded_in(self.store),
-            landed=self._insist_landed,
+            states=self._writer.states,
             commit=self._commits.insist,
+            landed=self._insist_landed,
             erased=self._erased,
-            admission=lambda: Admission(self.redactor, self.now()),
         )
 
     async def _insist_landed(self) -> None:
@@ -276,9 +265,7 @@ class Engine:
 
     def _catch_up(self) -> None:
         self._writer.recover()
-        settled = settle_interrupted(self.store, self.now())
-        if settled:
-            log.warning("%d judge calls were under way when the last process ended: charged in full", settled)
+        settle_interrupted(self.store, self.now())
         self._writer.catch_up()
 
     async def _close(self, closings: Accepted) -> None:

@@ -28,9 +28,10 @@ from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
+from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging_partition, ownership_guard
 from streams.kafka.worker import judging_processor as judging
+from streams.kafka.worker import ownership_guard
 from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep
 
@@ -175,7 +176,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             await on_its_way.wait()
             scored = first.processor._partitions[partition]
             revoking = asyncio.create_task(first.revoke(partition))
-            await came(lambda: not scored._queues._runners, "the session to be given up")
+            await came(lambda: not scored.partition.sessions._runners, "the session to be given up")
             assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
             await revoking
@@ -210,7 +211,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await process.work(*rig.records)
             await came(lambda: bool(judge.subjects), "a call")
             stopping = asyncio.create_task(process.stop(20))
-            await came(lambda: process.processor._partitions[next(iter(rig.records))]._queues.closed, "the stop")
+            await came(lambda: process.processor._partitions[next(iter(rig.records))].partition.is_closed, "the stop")
             release.set()
             await stopping
             assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
@@ -262,10 +263,10 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await process.work(*rig.records, size=2)
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
-            await came(lambda: process.processor._partitions[partition]._tasks == 4, "two chunks")
+            await came(lambda: len(process.processor._partitions[partition].partition.under_way) == 4, "two chunks")
             assert not process._lanes[partition].done()
             await process.stop(0)
-            assert 4 == process.processor._partitions[partition]._tasks
+            assert 4 == len(process.processor._partitions[partition].partition.under_way)
 
     run(work())
 
@@ -533,7 +534,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
             await process.work(partition)
             await frozen.wait()
-            await came(lambda: process.processor._partitions[partition]._queues.closed, "scoring to end")
+            await came(lambda: process.processor._partitions[partition].partition.is_closed, "scoring to end")
             judgements, reservations = await rig.calls()
             assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
             with pytest.raises(SystemError, match="stood still"):

@@ -25,7 +25,7 @@ from streams.kafka.producing import Message, Sender
 from streams.kafka.state.deduplication import Sifted, sift
 from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.state.stored_states import StoredState
-from streams.kafka.values.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
+from streams.kafka.values.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
@@ -149,11 +149,9 @@ class StageProcessor:
 
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
-        decoded = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, self._states.partitions))
         worked = Worked()
-        for rejected in decoded.rejected:
-            worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))
-        batch = StageBatch.of(chunk.topic, decoded.frames)
+        batch, letters = batch_of(chunk, self._states.partitions, self._redactor, values)
+        worked.add_letters(letters)
         carried = self._states.get(chunk.partition, batch.keys())
         sifted = sift(
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
