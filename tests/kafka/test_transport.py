@@ -297,7 +297,7 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
 
 
 def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
-    """Chunks that the agent still had would be worked on by two processes, and their states written by both."""
+    """Chunks that the agent still had would be worked on by two processes, and their states written by both; so would those after a stop."""
 
     async def run() -> Collecting:
         tracker, failures, stage = OffsetTracker(), list[BaseException](), Collecting()
@@ -309,6 +309,10 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
             lanes.put(one)
         await eventually(lambda: bool(stage.chunks), "the chunk that is ours")
         await lanes.stop(1)
+        await lanes.assigned(frozenset({(TOPIC, 0)}))
+        lanes.put(late[0])
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert [] == failures
         return stage
 
