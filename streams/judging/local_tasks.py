@@ -17,6 +17,7 @@ import msgspec
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
+from streams.engine.stage_runs import next_batch
 from streams.judging.call_budget import ErasedError
 from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
@@ -24,7 +25,6 @@ from streams.judging.recorded_judgements import recorded_in
 from streams.judging.task_judge import TaskResult
 from streams.log.admission import Accepted
 from streams.log.log_writer import Submission
-from streams.stage_batches import StageBatch
 from streams.stage_progress import stage_progress
 from streams.upkeep.erased_now import ErasedNow
 
@@ -150,18 +150,12 @@ class LocalTasks:
         """Read the next tasks; answers whether there were any."""
         if self._next >= self._store.end_of(self.stage.source):
             return False
-        rows = await asyncio.to_thread(self._read, self._next)
-        if rows:
-            await self._look_up(rows)
-            self._next = rows[-1][0] + 1
-            await self._partition.take(rows, self.wake)
-        else:  # they were deleted before they were judged
-            self._next = await asyncio.to_thread(self._store.next_position, self.stage.source, self._next)
+        batch, end = await asyncio.to_thread(next_batch, self._store, self.stage.source, self._next, CHUNK)
+        rows = await asyncio.to_thread(list, batch.records())
+        await self._look_up(rows)
+        self._next = end
+        await self._partition.take(rows, self.wake)
         return True
-
-    def _read(self, start: int) -> list[tuple[int, str, Record]]:
-        frames = self._store.read(self.stage.source, start, CHUNK)
-        return list(StageBatch.of(self.stage.source, frames).records())
 
     async def _look_up(self, rows: Sequence[tuple[int, str, Record]]) -> None:
         """Get ready what the tasks need: the states of their sessions, and the calls of those that may have been judged before."""
