@@ -30,8 +30,7 @@ from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging_processor as judging
-from streams.kafka.worker import ownership_guard
+from streams.kafka.worker import ownership_guard, partition_queues
 from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep
 
@@ -121,7 +120,7 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
-    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.3)
+    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.3)
 
     async def work() -> None:
         exchanges = sessions(6, 3)
@@ -154,7 +153,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
-    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.0)
     on_its_way, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
@@ -234,7 +233,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
             await rig.publish(tasks_of(ALL, exchanges))
             process = rig.process(WatchedJudge(SoundJudge(), "s0"))
             await process.work(*range(PARTITIONS), size=2)
-            await asyncio.gather(*process._lanes.values())
+            await came(process.has_taken_all, "every chunk to be taken")
             with_s0 = Counter(
                 number
                 for number, records in rig.records.items()
@@ -242,7 +241,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
                 if any(record.key == b"local/s0" for record in records[first : first + 2])
             )
             expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
-            await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
+            await came(lambda: expected == dict(process.tracker.chunks_done), "every chunk without that session")
             scored = {one.exchange_id for one in await rig.scores()}
             assert {one.exchange_id for one in exchanges if one.session_id != "s0"} == scored
             assert not rig.is_done()
@@ -264,7 +263,7 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
             await came(lambda: len(process.processor._partitions[partition].partition.under_way) == 4, "two chunks")
-            assert not process._lanes[partition].done()
+            assert not process.has_taken_all()
             await process.stop(0)
             assert 4 == len(process.processor._partitions[partition].partition.under_way)
 
@@ -648,7 +647,7 @@ def test_without_a_judge_a_chunk_takes_a_handful_of_writes(kafka: KafkaConnectio
             await process.work(*range(PARTITIONS), size=50)
             await process.drained()
             await process.stop()
-            assert process.mortal.sends <= 2 * process.chunks_done.total()
+            assert process.mortal.sends <= 2 * process.tracker.chunks_done.total()
             await rig.check(exchanges)
 
     run(work())

@@ -11,7 +11,7 @@ from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import Subject
 from streams.kafka.worker.kafka_tasks import CHUNK_TASKS, KafkaJudging, KafkaTasks
 from streams.kafka.worker.processing import Chunk
-from streams.kafka.worker.stage_processor import RELEASE_SECONDS, StageProcessor
+from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import Stage, keeping_calls
 
 
@@ -38,22 +38,15 @@ class JudgingProcessor:
             states=context.states,
             pulse=context.pulse,
         )
-        self._held: frozenset[int] = frozenset()
         self._partitions: dict[int, KafkaTasks] = {}
 
     async def assigned(self, partitions: frozenset[int]) -> None:
         """Take note; a partition is taken up with its first chunk."""
-        await self._end(self._let_go(partitions), 0)
-        self._held |= partitions
-        await self._unjudged.assigned(partitions)
+        await self.end(partitions, 0)
+        self.revoked(partitions)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Work on a chunk; with a judge this returns when there is room for the partition's next one.
-
-        Of a partition that is not ours nothing is taken.
-        """
-        if chunk.partition not in self._held:
-            return
+        """Work on a chunk; with a judge this returns when there is room for the partition's next one."""
         partition = self._partitions.get(chunk.partition)
         if partition is None:
             partition = self._partitions[chunk.partition] = KafkaTasks(chunk.partition, self._context)
@@ -62,24 +55,15 @@ class JudgingProcessor:
         elif await partition.take_up(chunk.records[0].timestamp):
             await self._unjudged.take(chunk, done)
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """Let calls under way there be recorded for a while, and give up the rest: who gets the partitions charges it in full."""
-        self._held -= partitions
-        ending = [self._partitions[number] for number in partitions & self._partitions.keys()]
-        await asyncio.gather(self._end(ending, RELEASE_SECONDS), self._unjudged.revoked(partitions))
-        # Not before: a chunk that is finished there meanwhile is judged from the calls that were read back.
-        self._let_go(partitions)
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """Make no more calls, let those under way be recorded, and give up the rest: who gets a partition next charges it in full."""
+        await asyncio.gather(*(self._partitions[number].end(grace) for number in partitions & self._partitions.keys()))
 
-    async def stop(self, grace: float) -> None:
-        """Make no more calls, let those under way be recorded, for `grace` seconds at most, and give up the rest."""
-        await asyncio.gather(self._end(list(self._partitions.values()), grace), self._unjudged.stop(grace))
-
-    def _let_go(self, partitions: frozenset[int]) -> list[KafkaTasks]:
-        self._held -= partitions
-        return [self._partitions.pop(number) for number in partitions & self._partitions.keys()]
-
-    async def _end(self, partitions: Sequence[KafkaTasks], grace: float) -> None:
-        await asyncio.gather(*(one.end(grace) for one in partitions))
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """Forget what was recorded there: until now a chunk that was under way was judged from it."""
+        for number in partitions & self._partitions.keys():
+            del self._partitions[number]
+        self._unjudged.revoked(partitions)
 
     def _recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         found: dict[Subject, Sequence[Judgement]] = {}

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from streams.engine.session_queues import SessionQueues
 from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition, finishing
 from streams.kafka.worker.processing import Processor
 
 log = logging.getLogger(__name__)
+RELEASE_SECONDS = 10.0
+"""Seconds to wait for what is under way in a partition that goes away; its next owner waits as long."""
 FAULT = 70
 """Exit code of a worker that met what it cannot make a dead letter of."""
 
@@ -65,19 +67,20 @@ class PartitionQueues:
     async def revoked(self, partitions: frozenset[Partition]) -> None:
         """These are not: nothing of them is under way when this returns."""
         lanes = [self._lanes.pop(place) for place in partitions & self._lanes.keys()]
-        await self._end(lanes, (self._processors[topic].revoked(numbers) for topic, numbers in _by_topic(partitions).items()))
+        await self._end(lanes, partitions, RELEASE_SECONDS)
+        for topic, numbers in _by_topic(partitions).items():
+            self._processors[topic].revoked(numbers)
 
     async def stop(self, grace: float) -> None:
         """Finish what is under way, for `grace` seconds at most; nothing is taken afterwards, whatever is assigned."""
         self._closed = True
-        await self._end(list(self._lanes.values()), (processor.stop(grace) for processor in self._processors.values()))
+        await self._end(list(self._lanes.values()), self.held, grace)
 
-    async def _end(self, lanes: Iterable[SessionQueues[Delivery]], processors_end: Iterable[Awaitable[None]]) -> None:
-        """A processor that let go of a partition takes nothing of it any more; a call that still hangs is given up."""
+    async def _end(self, lanes: Iterable[SessionQueues[Delivery]], partitions: frozenset[Partition], grace: float) -> None:
         for lane in lanes:
             lane.close()
-        await asyncio.gather(*processors_end)
-        await asyncio.gather(*(lane.end(0) for lane in lanes))
+        ends = [self._processors[topic].end(numbers, grace) for topic, numbers in _by_topic(partitions).items()]
+        await asyncio.gather(*(lane.end(grace) for lane in lanes), *ends)
 
     async def _take(self, _: str, delivery: Delivery) -> None:
         if delivery.current:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -32,8 +32,6 @@ from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refu
 from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
-RELEASE_SECONDS = 10.0
-"""Seconds to wait for a partition that goes away; its next owner waits as long."""
 AT_ONCE = 2
 """Chunks that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
@@ -86,36 +84,29 @@ class StageProcessor:
         self._pulse = pulse
         self._reframe = reframe
         self._loaded: set[int] = set()
-        self._busy: dict[int, asyncio.Event] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def assigned(self, partitions: frozenset[int]) -> None:
         """Take note; the states are read with the first chunk."""
         self._loaded -= partitions
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """Let what is under way there finish for a while; what does not is given up by the lane."""
-        await self._idle(partitions, RELEASE_SECONDS)
-        self._loaded -= partitions
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """Return at once: nothing goes on when `take` has returned."""
 
-    async def stop(self, grace: float) -> None:
-        """Let what is under way finish."""
-        await self._idle(frozenset(self._busy), grace)
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """Read the states again when the partitions come back."""
+        self._loaded -= partitions
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Work on a chunk until all that came of it is durable."""
-        idle = self._busy[chunk.partition] = asyncio.Event()
-        try:
-            if chunk.partition not in self._loaded:
-                await self._states.load(chunk.partition)
-                self._loaded.add(chunk.partition)
-            values = values_of(chunk.records)
-            if self._reframe is not None:
-                values = await self._reframe(values)
-            await self._finish(chunk, values)
-            done()
-        finally:
-            idle.set()
+        if chunk.partition not in self._loaded:
+            await self._states.load(chunk.partition)
+            self._loaded.add(chunk.partition)
+        values = values_of(chunk.records)
+        if self._reframe is not None:
+            values = await self._reframe(values)
+        await self._finish(chunk, values)
+        done()
 
     async def _finish(self, chunk: Chunk, values: Sequence[bytes]) -> None:
         """Make durable all that comes of a chunk. One that cannot be worked on is halved until the record is found that stops it."""
@@ -138,14 +129,6 @@ class StageProcessor:
         await asyncio.gather(*(self._producer.send(topic, messages) for topic, messages in worked.made.items()))
         self._pulse.check()
         await self._states.save(chunk.partition, worked.states)
-
-    async def _idle(self, partitions: Iterable[int], seconds: float) -> None:
-        waits = [asyncio.create_task(self._busy[one].wait()) for one in partitions if one in self._busy]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=seconds)
-            for one in late:
-                one.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
 
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
