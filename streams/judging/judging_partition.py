@@ -85,7 +85,7 @@ class TaskLog(Protocol):
         ...
 
     def recorded_of(self, pending: Pending, state: JudgedState) -> Sequence[Judgement]:
-        """Return what was recorded of the task's subject, and perhaps of others: none of that is paid for again."""
+        """Return what was recorded of the task's subject: nothing of that is paid for again."""
         ...
 
     async def record(self, record: Judgement | Reservation) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from streams.engine.stage_runs import next_batch
 from streams.judging.call_budget import ErasedError
 from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.judging.task_judge import TaskResult
 from streams.log.admission import Accepted
 from streams.log.log_writer import Submission
@@ -34,19 +34,6 @@ log = logging.getLogger(__name__)
 Commit = Callable[[Submission], Awaitable[object]]
 States = Callable[[str, Sequence[str]], Mapping[str, bytes]]
 """The newest states of a stage, by session key; called in a thread."""
-
-
-@dataclass
-class _Session:
-    """What is known of a session that has tasks under way."""
-
-    state: JudgedState
-    recorded: dict[str, Judgement] = field(default_factory=dict)
-    """By id, the judgements that its tasks may rest on."""
-
-    def add(self, judgements: Iterable[Judgement]) -> None:
-        """Add what was recorded."""
-        self.recorded.update((one.judgement_id, one) for one in judgements)
 
 
 class LocalTasks:
@@ -68,13 +55,15 @@ class LocalTasks:
         self.failure: BaseException | None = None
         """Why judging ended before the next start."""
         self._store = store
-        self._states = states
+        self._stored = states
         self._commit = commit
         self._landed = landed
         self._erased = erased
         self._recorded = recorded_in(store)
         self._partition = JudgingPartition(self, context, self._note_failure)
-        self._sessions: dict[str, _Session] = {}
+        # Of the sessions and subjects that have tasks under way.
+        self._states: dict[str, JudgedState] = {}
+        self._judgements: dict[Subject, dict[str, Judgement]] = defaultdict(dict)
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._next = self._marked = stage_progress(store, self.stage).position
         # What an earlier process may have begun.
@@ -117,12 +106,12 @@ class LocalTasks:
 
     def state_of(self, pending: Pending) -> JudgedState | None:
         """See `TaskLog`."""
-        state = self._sessions[pending.key].state
+        state = self._states[pending.key]
         return state if pending.offset >= state.next_offset else None
 
     def recorded_of(self, pending: Pending, _state: JudgedState) -> Sequence[Judgement]:
         """See `TaskLog`."""
-        return list(self._sessions[pending.key].recorded.values())
+        return list(self._judgements[self.stage.subject_of(pending.task)].values())
 
     async def record(self, record: Judgement | Reservation) -> None:
         """See `TaskLog`."""
@@ -134,13 +123,16 @@ class LocalTasks:
     async def commit(self, pending: Pending, before: JudgedState, result: TaskResult) -> None:  # noqa: ARG002 - the store keeps calls
         """See `TaskLog`."""
         self._require_kept(pending.task)
-        session, after = self._sessions[pending.key], JudgedState(pending.offset + 1, result.spent)
-        mark = self._partition.watermark(self._next, but=pending)
+        after, mark = JudgedState(pending.offset + 1, result.spent), self._partition.watermark(self._next, but=pending)
         states = {pending.key: msgspec.msgpack.encode(after)}
         await self._commit(Submission(result.dead, result.made, self.stage, states, mark))
-        session.state = after
-        session.add(result.judgements)
+        self._states[pending.key] = after
+        self._keep(result.judgements)
         self._marked = max(self._marked, mark)
+
+    def _keep(self, judgements: Iterable[Judgement]) -> None:
+        for one in judgements:
+            self._judgements[one.connection, one.subject_id][one.judgement_id] = one
 
     def _require_kept(self, record: Any) -> None:
         if self._erased.has(record.connection, record.session_id):
@@ -159,19 +151,19 @@ class LocalTasks:
 
     async def _look_up(self, rows: Sequence[tuple[int, str, Record]]) -> None:
         """Get ready what the tasks need: the states of their sessions, and the calls of those that may have been judged before."""
-        stage = self.stage
-        self._sessions = {key: session for key, session in self._sessions.items() if key in self._partition.sessions}
-        new = list({key for _, key, _ in rows} - self._sessions.keys())
-        states = await asyncio.to_thread(self._states, stage.name, new)
-        for key in new:
-            self._sessions[key] = _Session(STATE.decode(states[key]) if key in states else JudgedState())
-        known = {
-            stage.subject_of(task): key for offset, key, task in rows if offset < self._begun_before or stage.may_be_known(task)
-        }
+        stage, under_way = self.stage, self._partition.under_way
+        subjects = {stage.subject_of(task) for task in (*(task for *_, task in rows), *(one.task for one in under_way))}
+        for subject in self._judgements.keys() - subjects:
+            del self._judgements[subject]
+        self._states = {key: state for key, state in self._states.items() if key in self._partition.sessions}
+        new = list({key for _, key, _ in rows} - self._states.keys())
+        states = await asyncio.to_thread(self._stored, stage.name, new)
+        self._states |= {key: STATE.decode(states[key]) if key in states else JudgedState() for key in new}
+        known = [stage.subject_of(task) for offset, _, task in rows if offset < self._begun_before or stage.may_be_known(task)]
         if known:
             await self._landed()
-            for subject, judgements in (await asyncio.to_thread(self._recorded, list(known))).items():
-                self._sessions[known[subject]].add(judgements)
+            for found in (await asyncio.to_thread(self._recorded, known)).values():
+                self._keep(found)
 
     async def _mark(self) -> None:
         """Commit the watermark where everything that was read is done."""
