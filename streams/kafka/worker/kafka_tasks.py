@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from schemas.codec.single_object import decode, encode
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.engine.stage_runs import FAILURES, stage_failed
 from streams.judging.call_budget import StoppedError, all_interrupted
@@ -24,7 +24,7 @@ from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
 from streams.judging.task_judge import TaskResult
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
+from streams.kafka.keys import key_of, keyed
 from streams.kafka.producing import Sender
 from streams.kafka.state.deduplication import Window
 from streams.kafka.state.state_topic import StateTopic
@@ -168,5 +168,4 @@ class KafkaTasks:
         await self._lease.send(JUDGEMENTS, [(key_of(one), encode(one)) for one in records], partition=self.number)
 
     async def _set_aside(self, letters: Accepted) -> None:
-        messages = letters.messages.get(DEAD_LETTERS, ())
-        await self._lease.send(DEAD_LETTERS, [(key_of(decode(message)), message) for message in messages])
+        await self._lease.send(DEAD_LETTERS, keyed(letters.messages.get(DEAD_LETTERS, ())))

@@ -7,9 +7,10 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from streams.engine.session_queues import SessionQueues
-from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition, finishing
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition
 from streams.kafka.worker.processing import Processor
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class PartitionQueues:
 
     async def _take(self, _: str, delivery: Delivery) -> None:
         if delivery.current:
-            await self._processors[delivery.chunk.topic].take(delivery.chunk, finishing(self._tracker, delivery))
+            await self._processors[delivery.chunk.topic].take(delivery.chunk, partial(self._tracker.done, delivery))
         self._tracker.taken(delivery)
 
 

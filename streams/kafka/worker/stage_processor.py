@@ -16,11 +16,10 @@ from datetime import datetime
 import polars as pl
 
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import decode, encode
+from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
-from schemas.records import Record
 from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
-from streams.kafka.keys import key_of
+from streams.kafka.keys import key_of, keyed
 from streams.kafka.producing import Message, Sender
 from streams.kafka.state.deduplication import Sifted, sift
 from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
@@ -47,14 +46,10 @@ class Worked:
     made: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, StoredState] = field(default_factory=dict)
 
-    def add(self, topic: str, record: Record, message: bytes) -> None:
-        """Add a record under its key."""
-        self.made[topic].append((key_of(record), message))
-
     def add_letters(self, letters: Accepted) -> None:
         """Add dead letters."""
-        for message in letters.messages.get(DEAD_LETTERS, ()):
-            self.add(DEAD_LETTERS, decode(message), message)
+        if letters.records:
+            self.made[DEAD_LETTERS] += keyed(letters.messages[DEAD_LETTERS])
 
 
 class StageProcessor:
@@ -160,7 +155,7 @@ class StageProcessor:
         for topic, messages in outcome.made.messages.items():
             records = (record for name, record in outcome.records if name == topic)
             for record, message in zip(records, messages, strict=True):
-                worked.add(topic, record, message)
+                worked.made[topic].append((key_of(record), message))
         worked.add_letters(outcome.dead)
         worked.states = stored
 
