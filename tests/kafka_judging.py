@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -27,6 +27,9 @@ from streams.kafka.producing import Message, RecordProducer
 from streams.kafka.state.state_topic import StateTopic
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.judging_processor import JudgingProcessor
+from streams.kafka.worker.kafka_tasks import KafkaJudging
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker
+from streams.kafka.worker.partition_queues import PartitionQueues
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 
@@ -89,18 +92,37 @@ class Mortal:
         return await self._producer.send(topic, messages, partition=partition)
 
 
+class Committing(OffsetTracker):
+    """Commits what may be committed as soon as a chunk is done."""
+
+    def __init__(self, committed: dict[int, int]) -> None:
+        super().__init__()
+        self._committed = committed
+        self.chunks_done: Counter[int] = Counter()
+        """By partition, how many chunks are done."""
+
+    def done(self, delivery: Delivery) -> None:
+        """Note that a chunk is done."""
+        assert not delivery.finished, "done twice"
+        super().done(delivery)
+        partition = delivery.chunk.partition
+        self.chunks_done[partition] += 1
+        offset = self.committable((delivery.chunk.topic, partition))
+        self._committed[partition] = max(self._committed[partition], offset or 0)
+
+
 class Process:
-    """A process that judges: it is handed chunks from where `Committed` stands, as a transport would."""
+    """A process that judges: it is handed chunks from where the group stands, as a transport would."""
 
     def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
         stage, redactor = rig.stage, Redactor(rig.policy.redaction)
         self.states = StateTopic(rig.kafka, stage.name, producer, source=stage.source, holds=JudgedState, redactor=redactor)
         self.calls = JudgeCalls()
-        self.processor = JudgingProcessor(
-            rig.stage,
-            rig.kafka,
-            rig.policy,
-            judge,
+        context = KafkaJudging(
+            stage=rig.stage,
+            connection=rig.kafka,
+            policy=rig.policy,
+            judge=judge,
             calls=self.calls,
             redactor=redactor,
             now=rig.clock,
@@ -108,74 +130,56 @@ class Process:
             states=self.states,
             **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
+        self.processor = JudgingProcessor(context)
         self.mortal = producer
+        self.tracker = Committing(rig.committed)
+        self._queues = PartitionQueues({stage.source: self.processor}, self.tracker, rig.failures.append)
         self._rig = rig
-        self._lanes: dict[int, asyncio.Task[None]] = {}
-        self.chunks_done: Counter[int] = Counter()
-        """By partition, how many chunks are done."""
 
     async def work(self, *partitions: int, size: int = 3) -> None:
         """Take up partitions where the group stands, in chunks of so many records."""
-        await self.processor.assigned(frozenset(partitions))
+        source = self._rig.stage.source
+        await self._queues.assigned(frozenset((source, partition) for partition in partitions))
         for partition in partitions:
-            self._lanes[partition] = asyncio.create_task(self._lane(partition, size))
+            records = [one for one in self._rig.records[partition] if one.offset >= self._rig.committed[partition]]
+            for first in range(0, len(records), size):
+                self._queues.put(self.tracker.deliver(Chunk(source, partition, records[first : first + size])))
 
     async def take_again(self, partition: int) -> None:
         """Hand the partition's records over once more."""
         await self.processor.take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
 
-    async def _lane(self, partition: int, size: int) -> None:
-        start = self._rig.committed[partition]
-        records = [one for one in self._rig.records[partition] if one.offset >= start]
-        finished: dict[int, bool] = {}
-        for first in range(0, len(records), size):
-            chunk = Chunk(self._rig.stage.source, partition, records[first : first + size])
-            finished[chunk.next_offset] = False
-            await self.processor.take(chunk, self._done(partition, chunk, finished))
-
-    def _done(self, partition: int, chunk: Chunk, finished: dict[int, bool]) -> Callable[[], None]:
-        def done() -> None:
-            assert not finished[chunk.next_offset], "done twice"
-            finished[chunk.next_offset] = True
-            self.chunks_done[partition] += 1
-            for offset, is_finished in finished.items():
-                if not is_finished:
-                    break
-                self._rig.committed[partition] = max(self._rig.committed[partition], offset)
-
-        return done
+    def has_taken_all(self) -> bool:
+        """Whether no chunk waits to be taken."""
+        return not any(map(len, self._queues._lanes.values()))
 
     async def drained(self) -> None:
-        """Return when everything is taken and done; what comes out of the processor is raised."""
-        await asyncio.gather(*self._lanes.values())
-        await came(self._rig.is_done, "every task to be done")
+        """Return when everything is taken and done."""
+        await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
+        assert [] == self._rig.failures
 
     async def revoke(self, *partitions: int) -> None:
         """Give partitions away."""
-        await self.processor.revoked(frozenset(partitions))
-        await self._cancel([self._lanes.pop(partition) for partition in partitions])
+        await self._queues.revoked(frozenset((self._rig.stage.source, partition) for partition in partitions))
 
     async def kill(self) -> None:
         """End as after kill -9: nothing is finished, nothing more gets out."""
         self.mortal.dead.set()
         partitions = self.processor._partitions.values()
-        running = [task for one in partitions for task in (*one._queues._runners.values(), *one._lease._under_way)]
-        await self._cancel([*self._lanes.values(), *running])
+        queues = [*self._queues._lanes.values(), *(one.partition.sessions for one in partitions)]
+        running = [task for one in queues for task in one._runners.values()]
+        running += [task for one in partitions for task in one._lease._under_way]
+        for task in running:
+            task.cancel()
+        self._rig.failures += [
+            one for one in await asyncio.gather(*running, return_exceptions=True) if isinstance(one, Exception)
+        ]
         self.states.close()
 
     async def stop(self, grace: float = 10.0) -> None:
         """End in good order."""
-        await self.processor.stop(grace)
-        await self._cancel(list(self._lanes.values()))
+        await self._queues.stop(grace)
         self.states.close()
-
-    async def _cancel(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        tasks = list(tasks)
-        for task in tasks:
-            task.cancel()
-        for came_of in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(came_of, Exception):
-                self._rig.failures.append(came_of)
 
 
 class Rig:

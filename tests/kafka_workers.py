@@ -62,14 +62,14 @@ class Collecting:
         self.mine |= partitions
         self.told.append(("assigned", partitions))
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """Note it."""
+        self.told.append((f"end {grace:g}", partitions))
+
+    def revoked(self, partitions: frozenset[int]) -> None:
         """Note it."""
         self.mine -= partitions
         self.told.append(("revoked", partitions))
-
-    async def stop(self, grace: float) -> None:
-        """Note it."""
-        self.told.append((f"stop {grace:g}", frozenset()))
 
     @property
     def count(self) -> int:

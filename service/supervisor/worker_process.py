@@ -114,21 +114,23 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
     """Return the processor of the stage."""
     if stage.judged is not None:
         from streams.kafka.worker.judging_processor import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.worker.kafka_tasks import KafkaJudging  # noqa: PLC0415 - as above
 
-        return JudgingProcessor(
-            stage.judged,
-            calls=parts.calls,
+        context = KafkaJudging(
+            stage=stage.judged,
             policy=parts.policy,
+            judge=parts.judge,
             redactor=parts.redactor,
             now=utc_now,
-            judge=parts.judge,
+            calls=parts.calls,
+            turns=parts.turns,
+            connection=parts.connection,
             producer=parts.producer,
             states=states,
-            connection=parts.connection,
             pulse=parts.pulse,
             is_sure=parts.membership.is_sure,
-            turns=parts.turns,
         )
+        return JudgingProcessor(context)
     runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
     return StageProcessor(
         stage,

@@ -17,7 +17,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
-from streams.engine.stage_runs import StageOutcome, StageRuns
+from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
@@ -105,13 +105,9 @@ class EmbeddedRunner:
     def advance(self, stage: Stage) -> int:
         """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
         start = stage_progress(self._store, stage).position
-        end = min(start + min(self._batch_positions, stage.records_at_once), self._store.end_of(stage.source))
+        batch, end = next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
         if start >= end:
             return 0
-        frames = self._store.read(stage.source, start, end - start)
-        if not frames:  # they were deleted: on to the next that is there
-            end = self._store.next_position(stage.source, end)
-        batch = StageBatch.of(stage.source, frames)
         with self._store.transaction() as transaction:
             self.attend(transaction, stage, batch, end)
         return end - start

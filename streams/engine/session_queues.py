@@ -100,6 +100,8 @@ class SessionQueues(Generic[Item]):
 
     async def _work_on(self, key: str) -> bool:
         """Work on the session's first item; answers whether it is done."""
+        if self.closed:
+            return False
         try:
             await self._work(key, self._waiting[key][0][1])
         except StoppedError:

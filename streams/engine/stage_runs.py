@@ -9,6 +9,7 @@ from datetime import datetime
 
 from polars.exceptions import PanicException
 
+from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
@@ -87,6 +88,15 @@ class StageRuns:
         for offset, record, error in failed:
             log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
             admission.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage.name, error), encode(record))
+
+
+def next_batch(store: Store, source: str, start: int, most: int) -> tuple[StageBatch, int]:
+    """Return a stage's next batch of so many positions at most, and the position after it: where all were deleted, of the next record."""
+    end = min(start + most, store.end_of(source))
+    if start >= end:
+        return StageBatch(source, {}), start
+    frames = store.read(source, start, end - start)
+    return StageBatch.of(source, frames), end if frames else store.next_position(source, end)
 
 
 def stage_failed(stage: str, error: BaseException) -> Refusal:

@@ -7,7 +7,7 @@ judgement settles belongs to a call whose outcome is not known: it is charged in
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -230,18 +230,24 @@ class DurableBudget:
         )
 
 
-def settle_interrupted(store: Store, now: datetime) -> int:
-    """Record a judgement for every reservation that none settles; answers how many there were.
+def settle_interrupted(store: Store, now: datetime) -> None:
+    """Record a judgement for every reservation that none settles.
 
     To be called while no judge is being asked: a call that is under way has an open reservation, too.
     """
     if not store.end_of("judgements"):
-        return 0
-    found = list(query_records(store.cursor(), "open_reservations", Reservation))
-    if found:
+        return
+    if found := all_interrupted(query_records(store.cursor(), "open_reservations", Reservation), now):
         with store.transaction() as transaction:
-            transaction.append("judgements", [encode(interrupted(one, now)) for one in found])
-    return len(found)
+            transaction.append("judgements", [encode(one) for one in found])
+
+
+def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[Judgement]:
+    """Return the judgements of calls whose outcome is not known, and log how many those are."""
+    found = [interrupted(one, now) for one in reservations]
+    if found:
+        log.warning("%d judge calls were under way when their process ended: charged in full", len(found))
+    return found
 
 
 def interrupted(reservation: Reservation, now: datetime) -> Judgement:

@@ -9,40 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import decode
-from schemas.errors import DriftlineError, RecordError, StoreError
+from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
-from streams.engine.engine_state import EngineLimits, EngineState, Published
-from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
+from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import RecordIntake
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.rebuilding import finish
 from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.kafka.values.decoding import Reframe
-from streams.log.admission import Accepted, admissible, encoded_each
-from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
+from streams.log.log_writer import Committed
 from streams.log.ownership import require_kafka
 from streams.stage_batches import named_session
-from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
 PRODUCING_SECONDS = 10.0
 """Seconds that a broker has to take a record."""
 _STRIPES = 256
-_UNDECIDED = Committed({}, {}, {})
-log = logging.getLogger(__name__)
 
 
-class Gateway:
+class Gateway(RecordIntake):
     """See the module; a `streams.engine.record_intake.RecordIntake`. `reframe` is for the sink. Belongs to one event loop."""
 
     has_judge = True
@@ -61,12 +53,7 @@ class Gateway:
         limits: EngineLimits | None = None,
         sink_limits: SinkLimits | None = None,
     ) -> None:
-        self.store = store
-        self.policy = policy
-        self.redactor = redactor
-        self.now = now
-        self.judge_name = judge_name
-        self._limits = limits or EngineLimits()
+        super().__init__(store, policy, redactor, now, judge_name=judge_name, limits=limits)
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._acceptance = Acceptance(store, self._producer, self._sink, self._limits)
@@ -96,27 +83,18 @@ class Gateway:
         await self._producer.stop()
         await self._sink.stop()
 
-    async def take_exchange(self, exchange: Exchange) -> Taken:
-        """Take an exchange in: with the broker on return, decided on later.
-
-        BusyError or BrokerError when it is not taken; RecordError when the record may not be written.
-        """
-        return one_of(await self.take_exchanges([exchange]))
-
-    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
-        """Take exchanges in together, with the broker on return: what became of each, or why it may not be written.
-
-        BusyError or BrokerError when they are not taken: sent again, those that the broker has are known.
-        """
-        encoded = await encoded_each(exchanges)
+    async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+        exchanges = [one for one in records if isinstance(one, Exchange)]
+        if len(exchanges) < len(records):
+            return Committed({topic: await self._acceptance.take(topic, records, messages)}, {}, {})
         fates: dict[int, str] = {}
-        for part in _rounds(exchanges, encoded):
-            messages = [message for place in part if isinstance(message := encoded[place], bytes)]
+        for part in _rounds(exchanges):
             async with self._turns_of(exchanges[place] for place in part):
-                told = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
+                told = await self._acceptance.take(
+                    topic, [records[place] for place in part], [messages[place] for place in part]
+                )
             fates |= dict(zip(part, told, strict=True))
-        found = placed(encoded, (fates[place] for place in sorted(fates)))
-        return await outcomes(exchanges, found, _UNDECIDED, self.policy, self.store)
+        return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
 
     @contextlib.asynccontextmanager
     async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
@@ -126,34 +104,6 @@ class Gateway:
             for stripe in sorted({hash((one.connection, one.exchange_id)) % _STRIPES for one in exchanges}):
                 await held.enter_async_context(self._turns[stripe])
             yield
-
-    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Produce records from outside; with the broker on return. Known ones are left out, so that sending twice changes nothing."""
-        messages = await asyncio.to_thread(lambda: [admissible(record) for record in records])
-        fates = await self._acceptance.take(topic, records, messages) if records else []
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
-        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
-
-    async def finalize(self, connection: str, session_id: str) -> bool:
-        """Record that a session ended, once its last records have landed; False where no record of it is there."""
-        await self._acceptance.settled(named_session(connection, session_id).encode())
-        values = {"session": session_id, "connection": connection, "as_of": self.now()}
-        rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
-        await self._publish(closings(rows, EXPLICIT, self.now()))
-        return bool(rows)
-
-    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
-        """Ask for exchanges that stayed unscored to be judged again; answers how many."""
-        without = not_audited(self.policy)
-        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
-        written = 0
-        for start in range(0, len(rows), AT_ONCE):
-            part = rows[start : start + AT_ONCE]
-            # A score can land before the judgements it rests on, and what is not seen would be paid for again.
-            await self.landed("judgements")
-            requests = await asyncio.to_thread(judging_requests, self.store, part, self.now())
-            written += (await self.publish("exchanges", requests)).written
-        return written
 
     async def landed(self, topic: str) -> None:
         """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
@@ -165,11 +115,6 @@ class Gateway:
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The events of a session that were produced and have not landed: id and position."""
         return self._acceptance.events_of(named_session(connection, session_id).encode())
-
-    def state(self) -> EngineState:
-        """Return the state of this moment."""
-        why_not = self._why_not()
-        return EngineState(not why_not, why_not, self._acceptance.queues, {}, 0.0)
 
     def failure(self) -> DriftlineError:
         """Return the error that broke it, with advice."""
@@ -187,26 +132,19 @@ class Gateway:
             return "it is not started"
         return self._sink.trouble or self._acceptance.trouble or self._acceptance.no_room()
 
-    async def _publish(self, accepted: Accepted) -> None:
-        for topic, messages in accepted.messages.items():
-            await self.publish(topic, [decode(message) for message in messages])
+    async def _settled(self, connection: str, session_id: str) -> None:
+        await self._acceptance.settled(named_session(connection, session_id).encode())
 
-    async def _close_idle_sessions(self) -> None:
-        """End sessions of which nothing was heard for longer than the session gap, while the tables show what was heard."""
-        while True:
-            await asyncio.sleep(self._limits.idle_check)
-            if self._sink.progress.delay > max(self._limits.idle_check, 1.0) + PRODUCING_SECONDS:
-                continue
-            try:
-                for part in await asyncio.to_thread(list, idle_closings(self.store, self.policy, self.now())):
-                    await self._publish(part)
-            except Exception:
-                log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)
+    async def _shows_now(self) -> bool:
+        return self._sink.progress.delay <= max(self._limits.idle_check, 1.0) + PRODUCING_SECONDS
+
+    def _queues(self) -> Mapping[str, int]:
+        return self._acceptance.queues
 
 
-def _rounds(exchanges: Sequence[Exchange], encoded: Sequence[bytes | RecordError]) -> Iterator[list[int]]:
-    """The places of those that may be written, so that no id is twice in a round: what repeats one is looked up after it."""
-    left = [place for place, message in enumerate(encoded) if isinstance(message, bytes)]
+def _rounds(exchanges: Sequence[Exchange]) -> Iterator[list[int]]:
+    """Yield the places of some, so that no id is twice in a round: what repeats one is looked up after it."""
+    left = list(range(len(exchanges)))
     while left:
         first = {(exchanges[place].connection, exchanges[place].exchange_id): place for place in reversed(left)}
         taken = set(first.values())

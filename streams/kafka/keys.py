@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from aiokafka.partitioner import murmur2
 
+from schemas.codec.single_object import decode
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.stage_batches import named_session
@@ -24,3 +26,8 @@ def key_of(record: Record) -> bytes:
         return named_session(getattr(record, "connection", ""), session).encode()
     field = "project" if hasattr(record, "project") else schema_of(type(record).__name__).identity[0]
     return str(getattr(record, field)).encode()
+
+
+def keyed(messages: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Encoded records, each under its key."""
+    return [(key_of(decode(message)), message) for message in messages]

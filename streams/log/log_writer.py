@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -16,6 +17,7 @@ import msgspec
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
+from analytics.store.stage_states import stored_states
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
@@ -130,6 +132,14 @@ class LogWriter:
     def pending(self, stage: JudgedStage[Any]) -> int:
         """Return how many tasks wait for a stage that is computed here."""
         return max(0, self._store.end_of(stage.source) + self.unlanded_on(stage.source) - self._positions[stage.name])
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """Return the newest states of sessions of which no stage works on any meanwhile; for any thread."""
+        # First what may be landing, then the tables.
+        unlanded = {} if self._ahead is None else self._ahead.states.get(stage, {})
+        newest = {key: state for key in keys if (state := unlanded.get(key)) is not None}
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return stored_states(cursor, stage, keys) | newest
 
     def recover(self) -> None:
         """Land what the last process left in its write-ahead log: before anything else is read from the tables."""

@@ -38,8 +38,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state.deduplication import sift
-from streams.kafka.worker import judging_partition
-from streams.kafka.worker.recorded_calls import task_identity
+from streams.kafka.worker.recorded_calls import NO_CONTENT, task_identity
 from streams.steps.intake import IntakeStep
 
 POLICY = Policy()
@@ -400,4 +399,4 @@ def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: Jud
     """Both keep their windows in the same states."""
     window = sift(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
-    assert judging_partition.NO_CONTENT == window.content_of(identity)
+    assert NO_CONTENT == window.content_of(identity)

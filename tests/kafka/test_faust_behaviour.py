@@ -110,7 +110,7 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
         async with working(kafka, {EVENTS: Collecting()}) as worker:
             assert worker.app.conf.web_enabled is False
             assert not [service for service in worker.app._children if isinstance(service, faust.web.Web)]
-            await eventually(lambda: bool(worker.stages.held), "partitions")
+            await eventually(lambda: bool(worker.queues.held), "partitions")
 
     asyncio.run(run())
     assert [kafka.topic(TOPIC)] == [name for name in admin.list_topics() if name.startswith(kafka.prefix)]

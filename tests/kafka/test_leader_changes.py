@@ -71,13 +71,13 @@ class Noting:
         """Pass it on."""
         await self.stage.assigned(partitions)
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
         """Pass it on."""
-        await self.stage.revoked(partitions)
+        await self.stage.end(partitions, grace)
 
-    async def stop(self, grace: float) -> None:
+    def revoked(self, partitions: frozenset[int]) -> None:
         """Pass it on."""
-        await self.stage.stop(grace)
+        self.stage.revoked(partitions)
 
 
 async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Places:

@@ -28,9 +28,9 @@ from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
+from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging_partition, ownership_guard
-from streams.kafka.worker import judging_processor as judging
+from streams.kafka.worker import ownership_guard, partition_queues
 from streams.kafka.worker.watchdog import Pulse
 from streams.steps.intake import IntakeStep
 
@@ -120,7 +120,7 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
-    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.3)
+    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.3)
 
     async def work() -> None:
         exchanges = sessions(6, 3)
@@ -153,7 +153,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
-    monkeypatch.setattr(judging, "RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.0)
     on_its_way, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
@@ -175,7 +175,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             await on_its_way.wait()
             scored = first.processor._partitions[partition]
             revoking = asyncio.create_task(first.revoke(partition))
-            await came(lambda: not scored._queues._runners, "the session to be given up")
+            await came(lambda: not scored.partition.sessions._runners, "the session to be given up")
             assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
             await revoking
@@ -210,7 +210,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await process.work(*rig.records)
             await came(lambda: bool(judge.subjects), "a call")
             stopping = asyncio.create_task(process.stop(20))
-            await came(lambda: process.processor._partitions[next(iter(rig.records))]._queues.closed, "the stop")
+            await came(lambda: process.processor._partitions[next(iter(rig.records))].partition.is_closed, "the stop")
             release.set()
             await stopping
             assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
@@ -233,7 +233,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
             await rig.publish(tasks_of(ALL, exchanges))
             process = rig.process(WatchedJudge(SoundJudge(), "s0"))
             await process.work(*range(PARTITIONS), size=2)
-            await asyncio.gather(*process._lanes.values())
+            await came(process.has_taken_all, "every chunk to be taken")
             with_s0 = Counter(
                 number
                 for number, records in rig.records.items()
@@ -241,7 +241,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
                 if any(record.key == b"local/s0" for record in records[first : first + 2])
             )
             expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
-            await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
+            await came(lambda: expected == dict(process.tracker.chunks_done), "every chunk without that session")
             scored = {one.exchange_id for one in await rig.scores()}
             assert {one.exchange_id for one in exchanges if one.session_id != "s0"} == scored
             assert not rig.is_done()
@@ -262,10 +262,10 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await process.work(*rig.records, size=2)
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
-            await came(lambda: process.processor._partitions[partition]._tasks == 4, "two chunks")
-            assert not process._lanes[partition].done()
+            await came(lambda: len(process.processor._partitions[partition].partition.under_way) == 4, "two chunks")
+            assert not process.has_taken_all()
             await process.stop(0)
-            assert 4 == process.processor._partitions[partition]._tasks
+            assert 4 == len(process.processor._partitions[partition].partition.under_way)
 
     run(work())
 
@@ -533,7 +533,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
             await process.work(partition)
             await frozen.wait()
-            await came(lambda: process.processor._partitions[partition]._queues.closed, "scoring to end")
+            await came(lambda: process.processor._partitions[partition].partition.is_closed, "scoring to end")
             judgements, reservations = await rig.calls()
             assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
             with pytest.raises(SystemError, match="stood still"):
@@ -647,7 +647,7 @@ def test_without_a_judge_a_chunk_takes_a_handful_of_writes(kafka: KafkaConnectio
             await process.work(*range(PARTITIONS), size=50)
             await process.drained()
             await process.stop()
-            assert process.mortal.sends <= 2 * process.chunks_done.total()
+            assert process.mortal.sends <= 2 * process.tracker.chunks_done.total()
             await rig.check(exchanges)
 
     run(work())

@@ -19,9 +19,9 @@ from schemas.records import Exchange
 from service.supervisor import worker_process
 from streams.engine.turns import Turns
 from streams.judges.protocol import CallBudget, Verdict
+from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import judging_partition
-from streams.kafka.worker.judging_partition import CHUNK_TASKS
+from streams.kafka.worker.kafka_tasks import CHUNK_TASKS
 from streams.topology import TOPOLOGY, stage_named
 
 POLICY = policy_of(sampling={"enabled": False})
@@ -82,7 +82,10 @@ class Backlog:
         """Work until all is done, one answer after the other."""
         await self.process.work(*self.rig.records, size=CHUNK)
         partitions = self.process.processor._partitions
-        await came(lambda: len(partitions) == PARTITIONS and all(one._tasks for one in partitions.values()), "all to be queued")
+        await came(
+            lambda: len(partitions) == PARTITIONS and all(one.partition.under_way for one in partitions.values()),
+            "all to be queued",
+        )
         await came(self._is_settled, "the judge to be asked")
         while self.judge.open:
             self._look()
@@ -95,14 +98,16 @@ class Backlog:
     def _is_settled(self) -> bool:
         """Whether everything that is under way waits for the judge: what came of the others is written."""
         partitions = self.process.processor._partitions.values()
-        under_way = sum(len(one._queues._runners) for one in partitions)
+        under_way = sum(len(one.partition.sessions._runners) for one in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
 
     def _look(self) -> None:
         begun = Counter(self.partition_of[one] for one in {*self.judge.asked})
         if all(begun[number] < len(records) for number, records in self.rig.records.items()):
             self.spreads.append(max(begun.values()) - min(begun[number] for number in self.rig.records))
-        self.most_waiting = max(self.most_waiting, *(one._tasks for one in self.process.processor._partitions.values()))
+        self.most_waiting = max(
+            self.most_waiting, *(len(one.partition.under_way) for one in self.process.processor._partitions.values())
+        )
         for number in self.rig.records:
             if step := self.rig.committed[number] - self._committed[number]:
                 self.steps[number].append(step)

@@ -99,11 +99,13 @@ def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> 
 
     async def run() -> list[int]:
         tracker, stage, failures = OffsetTracker(), Collecting(), list[BaseException]()
-        lanes = PartitionQueues(stage, tracker, failures.append)
+        lanes, place = PartitionQueues({TOPIC: stage}, tracker, failures.append), frozenset([(TOPIC, 0)])
+        await lanes.assigned(place)
         lanes.put(tracker.deliver(chunk(0)))
-        await lanes.revoked(frozenset([0]))
-        tracker.forget([(TOPIC, 0)])
-        await lanes.assigned(frozenset([0]))
+        await lanes.revoked(place)
+        assert [] == stage.chunks
+        tracker.forget(place)
+        await lanes.assigned(place)
         lanes.put(tracker.deliver(chunk(0)))
         await eventually(lambda: tracker.committable((TOPIC, 0)) == 10, "the chunk that came again")
         await lanes.stop(1)
@@ -295,18 +297,22 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
 
 
 def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
-    """Chunks that the agent still had would be worked on by two processes, and their states written by both."""
+    """Chunks that the agent still had would be worked on by two processes, and their states written by both; so would those after a stop."""
 
     async def run() -> Collecting:
         tracker, failures, stage = OffsetTracker(), list[BaseException](), Collecting()
-        lanes = PartitionQueues(stage, tracker, failures.append)
-        await lanes.assigned(frozenset({0, 1}))
+        lanes = PartitionQueues({TOPIC: stage}, tracker, failures.append)
+        await lanes.assigned(frozenset({(TOPIC, 0), (TOPIC, 1)}))
         late = [tracker.deliver(Chunk(EVENTS.source, number, [SimpleNamespace(offset=0)])) for number in (0, 1)]
-        await lanes.revoked(frozenset({0}))
+        await lanes.revoked(frozenset({(TOPIC, 0)}))
         for one in late:
             lanes.put(one)
         await eventually(lambda: bool(stage.chunks), "the chunk that is ours")
         await lanes.stop(1)
+        await lanes.assigned(frozenset({(TOPIC, 0)}))
+        lanes.put(late[0])
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert [] == failures
         return stage
 

@@ -227,8 +227,8 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
 
     async def run() -> list[BaseException]:
         tracker, failures = OffsetTracker(), list[BaseException]()
-        lanes = PartitionQueues(Broken(), tracker, failures.append)
-        await lanes.assigned(frozenset({0}))
+        lanes = PartitionQueues({EVENTS.source: Broken()}, tracker, failures.append)
+        await lanes.assigned(frozenset({(EVENTS.source, 0)}))
         lanes.put(tracker.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
         await eventually(lambda: bool(failures), "the failure")
         assert tracker.committable((EVENTS.source, 0)) is None

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from schemas.codec.single_object import decode
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
+from streams.kafka.keys import keyed
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.progress import Progress
 from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
@@ -36,8 +35,7 @@ class SinkLetters:
             try:
                 return await asyncio.to_thread(work)
             except UntoldError as error:
-                letters = [(key_of(decode(letter)), letter) for letter in error.letters.values()]
-                produced = await self._producer.send(DEAD_LETTERS, letters)
+                produced = await self._producer.send(DEAD_LETTERS, keyed(error.letters.values()))
                 self._writer.told.update(error.letters)
                 self._progress.expect({(DEAD_LETTERS, one.partition): one.offset + 1 for one in sorted(produced)})
 

@@ -20,11 +20,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
+from streams.kafka.keys import keyed
 from streams.kafka.producing import Sender
 from streams.kafka.segments import read_until
 from streams.kafka.state.local_states import LocalStates
@@ -99,8 +98,7 @@ class StateTopic:
             raise BrokerError(f"topic {place.topic}, partition {partition}: the states cannot be read: {words}") from error
         finally:
             await clients.stop(consumer)
-        letters = [(key_of(decode(letter)), letter) for letter in self._values.letters(partition)]
-        if letters:
+        if letters := keyed(self._values.letters(partition)):
             await self._producer.send(DEAD_LETTERS, letters)
 
     async def _source_end(self, consumer: AIOKafkaConsumer, partition: int) -> int | None:

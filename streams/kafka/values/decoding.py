@@ -24,7 +24,7 @@ from streams.kafka.keys import partition_of
 from streams.kafka.topics import TOPICS
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.stage_batches import MESSAGE, OFFSET, SESSION_KEY
+from streams.stage_batches import MESSAGE, OFFSET, SESSION_KEY, StageBatch
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
@@ -151,6 +151,16 @@ def decode_chunk(
         {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()},
         [RejectedRecord(records[one.index], one.error) for one in batch.rejected],
     )
+
+
+def batch_of(
+    chunk: Chunk, partitions: int, redactor: Redactor, values: Sequence[bytes] | None = None
+) -> tuple[StageBatch, Accepted]:
+    """Return a chunk as the batch of a stage, and the dead letters of its rejected records; its topic has so many partitions."""
+    decoded, letters = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, partitions)), Accepted()
+    for rejected in decoded.rejected:
+        letters.extend(letter_of(chunk.topic, chunk.partition, rejected, redactor))
+    return StageBatch.of(chunk.topic, decoded.frames), letters
 
 
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:

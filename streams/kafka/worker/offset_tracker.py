@@ -109,8 +109,3 @@ def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[
         size += length
     if records:
         yield records[start:]
-
-
-def finishing(tracker: OffsetTracker, delivery: Delivery) -> Callable[[], None]:
-    """Return the function that a processor calls when the delivery is done."""
-    return lambda: tracker.done(delivery)

@@ -1,17 +1,21 @@
-"""A lane for each partition of a stage: its deliveries go to the processor one after another, those of others beside them."""
+"""A lane for each partition of a worker: its deliveries go to the stage's processor one after another, those of others beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, finishing
+from streams.engine.session_queues import SessionQueues
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition
 from streams.kafka.worker.processing import Processor
 
 log = logging.getLogger(__name__)
+RELEASE_SECONDS = 10.0
+"""Seconds to wait for what is under way in a partition that goes away; its next owner waits as long."""
 FAULT = 70
 """Exit code of a worker that met what it cannot make a dead letter of."""
 
@@ -24,69 +28,73 @@ def end_process(error: BaseException) -> None:
 
 
 class PartitionQueues:
-    """The lanes of one stage. `fail` is called with errors that a processor raises, which this process cannot mend."""
+    """The lanes. `processors` are by source topic; `fail` is called with errors that one raises, which this process cannot mend."""
 
     def __init__(
-        self, processor: Processor, tracker: OffsetTracker, fail: Callable[[BaseException], None] = end_process
+        self,
+        processors: Mapping[str, Processor],
+        tracker: OffsetTracker,
+        fail: Callable[[BaseException], None] = end_process,
     ) -> None:
-        self._processor = processor
+        self._processors = processors
         self._tracker = tracker
         self._fail = fail
-        self._waiting: dict[int, deque[Delivery]] = defaultdict(deque)
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._held: set[int] = set()
+        self._lanes: dict[Partition, SessionQueues[Delivery]] = {}
         self._closed = False
+
+    @property
+    def held(self) -> frozenset[Partition]:
+        """The partitions that are ours."""
+        return frozenset(self._lanes)
 
     def put(self, delivery: Delivery) -> None:
         """Put a delivery into its partition's lane; it never waits."""
-        partition = delivery.chunk.partition
+        lane = self._lanes.get((delivery.chunk.topic, delivery.chunk.partition))
         # What was on its way here when its partition went is another's.
-        if self._closed or not delivery.current or partition not in self._held:
-            return
-        self._waiting[partition].append(delivery)
-        if partition not in self._running:
-            self._running[partition] = asyncio.create_task(self._run(partition))
+        if lane is not None and delivery.current and not self._closed:
+            lane.put("", delivery)
 
-    async def assigned(self, partitions: frozenset[int]) -> None:
-        """These partitions are new here."""
-        self._held |= partitions
-        await self._processor.assigned(partitions)
+    async def assigned(self, partitions: frozenset[Partition]) -> None:
+        """These partitions are ours from now on."""
+        topics = _by_topic(partitions)
+        if partitions:
+            log.info("assigned: %s", "; ".join(f"{topic} {_ranges(numbers)}" for topic, numbers in topics.items()))
+        else:
+            log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
+        self._lanes |= {place: SessionQueues(self._take, self._fail) for place in partitions - self._lanes.keys()}
+        for topic, numbers in topics.items():
+            await self._processors[topic].assigned(numbers)
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """These partitions go elsewhere: nothing of them is under way when this returns."""
-        self._held -= partitions
-        for partition in partitions:
-            self._waiting.pop(partition, None)
-        await self._processor.revoked(partitions)
-        await self._ended([self._running[partition] for partition in partitions if partition in self._running])
+    async def revoked(self, partitions: frozenset[Partition]) -> None:
+        """These are not: nothing of them is under way when this returns."""
+        lanes = [self._lanes.pop(place) for place in partitions & self._lanes.keys()]
+        await self._end(lanes, partitions, RELEASE_SECONDS)
+        for topic, numbers in _by_topic(partitions).items():
+            self._processors[topic].revoked(numbers)
 
     async def stop(self, grace: float) -> None:
-        """Finish what is under way, for `grace` seconds at most."""
+        """Finish what is under way, for `grace` seconds at most; nothing is taken afterwards, whatever is assigned."""
         self._closed = True
-        self._waiting.clear()
-        await self._processor.stop(grace)
-        await self._ended(list(self._running.values()))
+        await self._end(list(self._lanes.values()), self.held, grace)
 
-    async def _run(self, partition: int) -> None:
-        """Take up deliveries until none waits."""
-        try:
-            while self._waiting.get(partition):
-                delivery = self._waiting[partition].popleft()
-                if delivery.current:
-                    await self._processor.take(delivery.chunk, finishing(self._tracker, delivery))
-                self._tracker.taken(delivery)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the records must come again
-            self._fail(error)
-        finally:
-            self._running.pop(partition, None)
+    async def _end(self, lanes: Iterable[SessionQueues[Delivery]], partitions: frozenset[Partition], grace: float) -> None:
+        for lane in lanes:
+            lane.close()
+        ends = [self._processors[topic].end(numbers, grace) for topic, numbers in _by_topic(partitions).items()]
+        await asyncio.gather(*(lane.end(grace) for lane in lanes), *ends)
 
-    async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
-        """A processor that let go of a partition takes nothing of it any more; a call that still hangs is given up."""
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        # A task that is cancelled before its first step never comes to its `finally`.
-        for partition in [one for one, task in self._running.items() if task.done()]:
-            del self._running[partition]
+    async def _take(self, _: str, delivery: Delivery) -> None:
+        if delivery.current:
+            await self._processors[delivery.chunk.topic].take(delivery.chunk, partial(self._tracker.done, delivery))
+        self._tracker.taken(delivery)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
+
+
+def _by_topic(partitions: frozenset[Partition]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for topic, partition in partitions:
+        found[topic].add(partition)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}

@@ -77,10 +77,13 @@ class Processor(Protocol):
         """These partitions are new here; called before the first chunk of any of them."""
         ...
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """These partitions go to another process: finish or give up what is under way there, and forget its state."""
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """No chunk of these partitions comes any more; give up within `grace` seconds what goes on when `take` has returned.
+
+        A `take` that is under way is waited for as long, then cancelled.
+        """
         ...
 
-    async def stop(self, grace: float) -> None:
-        """Finish what is under way, for `grace` seconds at most, and give up the rest. No chunk comes afterwards."""
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """These partitions go to another process, and nothing of them is under way: forget their state."""
         ...

@@ -9,31 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import polars as pl
 
 from audit.redaction.redactor import Redactor
-from schemas.codec.single_object import decode, encode
+from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
-from schemas.records import Record
 from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
-from streams.kafka.keys import key_of
+from streams.kafka.keys import key_of, keyed
 from streams.kafka.producing import Message, Sender
 from streams.kafka.state.deduplication import Sifted, sift
 from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
 from streams.kafka.state.stored_states import StoredState
-from streams.kafka.values.decoding import Reframe, conflict_of, decode_chunk, letter_of, unworkable, values_of
+from streams.kafka.values.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
 from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
-RELEASE_SECONDS = 10.0
-"""Seconds to wait for a partition that goes away; its next owner waits as long."""
 AT_ONCE = 2
 """Chunks that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
@@ -49,14 +46,10 @@ class Worked:
     made: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, StoredState] = field(default_factory=dict)
 
-    def add(self, topic: str, record: Record, message: bytes) -> None:
-        """Add a record under its key."""
-        self.made[topic].append((key_of(record), message))
-
     def add_letters(self, letters: Accepted) -> None:
         """Add dead letters."""
-        for message in letters.messages.get(DEAD_LETTERS, ()):
-            self.add(DEAD_LETTERS, decode(message), message)
+        if letters.records:
+            self.made[DEAD_LETTERS] += keyed(letters.messages[DEAD_LETTERS])
 
 
 class StageProcessor:
@@ -86,36 +79,29 @@ class StageProcessor:
         self._pulse = pulse
         self._reframe = reframe
         self._loaded: set[int] = set()
-        self._busy: dict[int, asyncio.Event] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def assigned(self, partitions: frozenset[int]) -> None:
         """Take note; the states are read with the first chunk."""
         self._loaded -= partitions
 
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """Let what is under way there finish for a while; what does not is given up by the lane."""
-        await self._idle(partitions, RELEASE_SECONDS)
-        self._loaded -= partitions
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """Return at once: nothing goes on when `take` has returned."""
 
-    async def stop(self, grace: float) -> None:
-        """Let what is under way finish."""
-        await self._idle(frozenset(self._busy), grace)
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """Read the states again when the partitions come back."""
+        self._loaded -= partitions
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Work on a chunk until all that came of it is durable."""
-        idle = self._busy[chunk.partition] = asyncio.Event()
-        try:
-            if chunk.partition not in self._loaded:
-                await self._states.load(chunk.partition)
-                self._loaded.add(chunk.partition)
-            values = values_of(chunk.records)
-            if self._reframe is not None:
-                values = await self._reframe(values)
-            await self._finish(chunk, values)
-            done()
-        finally:
-            idle.set()
+        if chunk.partition not in self._loaded:
+            await self._states.load(chunk.partition)
+            self._loaded.add(chunk.partition)
+        values = values_of(chunk.records)
+        if self._reframe is not None:
+            values = await self._reframe(values)
+        await self._finish(chunk, values)
+        done()
 
     async def _finish(self, chunk: Chunk, values: Sequence[bytes]) -> None:
         """Make durable all that comes of a chunk. One that cannot be worked on is halved until the record is found that stops it."""
@@ -139,21 +125,11 @@ class StageProcessor:
         self._pulse.check()
         await self._states.save(chunk.partition, worked.states)
 
-    async def _idle(self, partitions: Iterable[int], seconds: float) -> None:
-        waits = [asyncio.create_task(self._busy[one].wait()) for one in partitions if one in self._busy]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=seconds)
-            for one in late:
-                one.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
-        decoded = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, self._states.partitions))
         worked = Worked()
-        for rejected in decoded.rejected:
-            worked.add_letters(letter_of(chunk.topic, chunk.partition, rejected, self._redactor))
-        batch = StageBatch.of(chunk.topic, decoded.frames)
+        batch, letters = batch_of(chunk, self._states.partitions, self._redactor, values)
+        worked.add_letters(letters)
         carried = self._states.get(chunk.partition, batch.keys())
         sifted = sift(
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
@@ -179,7 +155,7 @@ class StageProcessor:
         for topic, messages in outcome.made.messages.items():
             records = (record for name, record in outcome.records if name == topic)
             for record, message in zip(records, messages, strict=True):
-                worked.add(topic, record, message)
+                worked.made[topic].append((key_of(record), message))
         worked.add_letters(outcome.dead)
         worked.states = stored
 

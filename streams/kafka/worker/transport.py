@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import aiokafka
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -27,6 +27,7 @@ from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.offset_tracker import OffsetTracker, Partition, split
+from streams.kafka.worker.partition_queues import PartitionQueues
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.kafka.worker.seeking import seek_to_committed
 
@@ -46,24 +47,12 @@ QUIET = "debug"
 """Level at which a service of Faust's says that it starts and stops."""
 
 
-class RebalanceListener(Protocol):
-    """The owner of a worker's stages, which hears which partitions it has."""
-
-    async def assigned(self, partitions: frozenset[Partition]) -> None:
-        """These partitions are ours from now on."""
-        ...
-
-    async def revoked(self, partitions: frozenset[Partition]) -> None:
-        """These are not: nothing of them is under way when this returns."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class TransportHooks:
     """The objects that our side hands to the transport."""
 
     connection: KafkaConnection
-    holder: RebalanceListener
+    queues: PartitionQueues
     tracker: OffsetTracker
     chunk_records: Mapping[str, int]
     """Records a chunk may have, by topic (without prefix)."""
@@ -242,14 +231,14 @@ class BatchConsumer(driver.Consumer):
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Let the stages end what they do there, commit what is done, and forget the rest."""
         self.stop_flow()
-        await self.hooks.holder.revoked(frozenset(map(self.hooks.place, revoked)))
+        await self.hooks.queues.revoked(frozenset(map(self.hooks.place, revoked)))
         await self.commit()
         self._forget()
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Tell the stages before the first record comes. No heartbeat is sent meanwhile, so they only take note."""
-        await self.hooks.holder.assigned(frozenset(map(self.hooks.place, assigned)))
+        await self.hooks.queues.assigned(frozenset(map(self.hooks.place, assigned)))
         await super().on_partitions_assigned(assigned, generation_id)
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:

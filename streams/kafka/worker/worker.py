@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import tempfile
-from collections import defaultdict
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -14,13 +11,12 @@ import faust
 
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker, Partition
+from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker
 from streams.kafka.worker.partition_queues import PartitionQueues, end_process
 from streams.kafka.worker.processing import Processor
 from streams.kafka.worker.transport import BatchConsumer, BatchTransport, TransportHooks
 from streams.topology import Stage
 
-log = logging.getLogger(__name__)
 GROUP = "driftline"
 """The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
 SESSION_SECONDS = 15.0
@@ -54,40 +50,6 @@ class Undecoded(faust.Schema[Any, Any]):
         return message.value
 
 
-class Stages:
-    """The lanes of every stage of a worker, by source topic."""
-
-    def __init__(self, queues: Mapping[str, PartitionQueues]) -> None:
-        self._queues = queues
-        self.held: frozenset[Partition] = frozenset()
-        """The partitions that are ours."""
-
-    def put(self, delivery: Delivery) -> None:
-        """Put a delivery into its lane."""
-        self._queues[delivery.chunk.topic].put(delivery)
-
-    async def assigned(self, partitions: frozenset[Partition]) -> None:
-        """These partitions are ours from now on."""
-        self.held = partitions
-        if partitions:
-            log.info(
-                "assigned: %s", "; ".join(f"{topic} {_ranges(numbers)}" for topic, numbers in _by_topic(partitions).items())
-            )
-        else:
-            log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
-        for topic, numbers in _by_topic(partitions).items():
-            await self._queues[topic].assigned(numbers)
-
-    async def revoked(self, partitions: frozenset[Partition]) -> None:
-        """These are not: nothing of them is under way when this returns."""
-        self.held -= partitions
-        await asyncio.gather(*(self._queues[topic].revoked(numbers) for topic, numbers in _by_topic(partitions).items()))
-
-    async def stop(self, grace: float) -> None:
-        """Finish what is under way, for `grace` seconds at most."""
-        await asyncio.gather(*(queues.stop(grace) for queues in self._queues.values()))
-
-
 class Worker:
     """Some stages at work. `processors` has one for each of them, by the stage's name."""
 
@@ -104,18 +66,18 @@ class Worker:
     ) -> None:
         self.tracker = OffsetTracker()
         stages = tuple(stages)
-        self.stages = Stages({stage.source: PartitionQueues(processors[stage.name], self.tracker, fail) for stage in stages})
+        self.queues = PartitionQueues({stage.source: processors[stage.name] for stage in stages}, self.tracker, fail)
         self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
         hooks = TransportHooks(
             connection=connection,
-            holder=self.stages,
+            queues=self.queues,
             tracker=self.tracker,
             chunk_records={stage.source: stage.records_at_once for stage in stages},
             membership=membership or Membership(SURE_SECONDS),
             options=consumer or {},
         )
         self.app = _app(
-            connection, stages, hooks, self.stages.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
+            connection, stages, hooks, self.queues.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
         )
 
     @property
@@ -134,12 +96,12 @@ class Worker:
 
     async def hurry(self) -> None:
         """Give up what is under way, while `stop` waits for it."""
-        await self.stages.stop(0)
+        await self.queues.stop(0)
 
     async def stop(self, grace: float) -> None:
         """Finish what is under way, for `grace` seconds at most, commit what is done, and leave the group."""
         self.consumer.stop_flow()
-        await self.stages.stop(grace)
+        await self.queues.stop(grace)
         with contextlib.suppress(Exception):
             await self.consumer.commit()
         await self.app.stop()
@@ -166,14 +128,3 @@ def _app(
         topic = app.topic(connection.topic(stage.source), schema=Undecoded(), acks=False)
         app.agent(topic, name=stage.name)(hand_on)
     return app
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
-
-
-def _by_topic(partitions: frozenset[Partition]) -> dict[str, frozenset[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
-    for topic, partition in partitions:
-        found[topic].add(partition)
-    return {topic: frozenset(numbers) for topic, numbers in found.items()}

@@ -27,8 +27,10 @@ from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.protocol import CallBudget, Judge, Verdict
+from streams.judging import judging_partition
 from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.judging.task_judge import TaskJudge
+from streams.log import log_writer
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
@@ -288,6 +290,51 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
     assert spent == ledger.spent
     assert nano_of(0.05) < spent <= nano_of(0.10)
     assert 0 == ledger.reserved
+
+
+class CostlyJudge:
+    """Takes all that may be reserved for its first question once it is told to, and has no answer; notes how many calls it made."""
+
+    def __init__(self) -> None:
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+        """Spend the reservation."""
+        assert question.purpose
+        if not await budget.reserve():
+            return Verdict(outcome="cost_cap")
+        self.calls += 1
+        self.asked.set()
+        await self.go_on.wait()
+        budget.spend(None, None)
+        return Verdict(outcome="timeout", attempts=1)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may be read while the state that the task before it left is in the write-ahead log alone."""
+    monkeypatch.setattr(log_writer, "LAND_SECONDS", 1e9)
+    monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 1)  # the second is read when the first is done
+
+    async def work() -> None:
+        judge, policy = CostlyJudge(), policy_of(cost_cap_per_session=0.02, sampling={"enabled": False})
+        async with engine_over(store, policy, judge) as engine:
+            first, second = dialogue("s", 2)
+            await engine.take_exchange(first)
+            await engine.land_taken()
+            await judge.asked.wait()
+            await engine.take_exchange(second)
+            await engine.land_taken()
+            judge.go_on.set()
+            await engine.drained()
+            assert 1 == judge.calls
+
+    run(work())
+    assert [1, 2] == [turn for (turn,) in rows(store, "scores", "turn_number")]
+    assert 0 < nano_sum(store, "judgements") <= nano_of(0.02) < 2 * nano_sum(store, "judgements")
 
 
 def tasks(count: int) -> list[Any]:

@@ -255,9 +255,8 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
         async with engine_over(store, judge=judge) as engine:
             judging_task = EVALUATION.open(first, Policy(), (), batched=True)
             fields = {"session_id": "s", "subject_id": first.evaluation_id}
-            await engine.record(
-                evaluated.judgement(next(judging_task.judging()), canonical_json(evaluated.answer(5)), **fields)
-            )
+            said = canonical_json(evaluated.answer(5))
+            await engine.publish("judgements", [evaluated.judgement(next(judging_task.judging()), said, **fields)])
             await evaluate(engine, [first])
 
     run(work())

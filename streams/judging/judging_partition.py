@@ -1,0 +1,179 @@
+"""One partition of a judged stage's tasks at work: sessions side by side, each one's tasks in order.
+
+1. What is paid for is durable before it is used: a reservation before its call, the judgement after it, then what was made of the task
+   with or before its session's state.
+2. A session's state knows the last task it has seen, so a task that comes again changes nothing.
+3. A slow call holds back its session, and the position of the log; not the other sessions. The earliest task that can be begun is
+   begun first, so the position moves on while a judge is slow.
+
+Where tasks come from and results go is a `TaskLog`: a partition on Kafka, or the database of one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.records import Judgement, Record, Reservation
+from streams.engine.session_queues import SessionQueues
+from streams.engine.turns import Turns
+from streams.judges.protocol import Judge
+from streams.judging.call_budget import ErasedError
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import JudgedStage
+from streams.judging.judged_state import JudgedState
+from streams.judging.task_judge import TaskJudge, TaskResult
+from streams.log.admission import Admission, Place
+
+WINDOW_TASKS = 1_000
+WINDOW_BYTES = 16_000_000
+"""Limits on a partition's tasks under way, by number and by bytes, before more may come. What comes at once may exceed them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingContext:
+    """The means with which the tasks of a stage are judged. `judge` None: what wants one stays unjudged."""
+
+    stage: JudgedStage[Any]
+    policy: Policy
+    judge: Judge | None
+    redactor: Redactor
+    now: Callable[[], datetime]
+    """Stamps records of calls, and dead letters."""
+    calls: JudgeCalls
+    turns: Turns = field(default_factory=Turns)
+    """Tasks that are judged at once in this process, each from its first question to its last."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Tasks that came together: how many of them are left."""
+
+    left: int
+    done: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A task that is not done."""
+
+    offset: int
+    key: str
+    """Of its session."""
+    task: Any
+    """A record of the stage's type."""
+    part: _Part
+
+
+class TaskLog(Protocol):
+    """The log of a partition's tasks: what it knows of each, and where what becomes of it is made durable.
+
+    StoppedError where nothing more is to be written, ErasedError where the task's session was erased.
+    """
+
+    number: int
+    """Of the partition."""
+
+    def state_of(self, pending: Pending) -> JudgedState | None:
+        """Return the state of the task's session; None where the task was done before."""
+        ...
+
+    def recorded_of(self, pending: Pending, state: JudgedState) -> Sequence[Judgement]:
+        """Return what was recorded of the task's subject: nothing of that is paid for again."""
+        ...
+
+    async def record(self, record: Judgement | Reservation) -> None:
+        """Make a record of a call durable."""
+        ...
+
+    async def commit(self, pending: Pending, before: JudgedState, result: TaskResult) -> None:
+        """Make the result of a task durable, and the state of its session, which was `before`."""
+        ...
+
+
+class JudgingPartition:
+    """See the module. Tasks come in their order; `fail` is called with errors after which nothing more is begun."""
+
+    def __init__(self, tasks: TaskLog, context: JudgingContext, fail: Callable[[BaseException], None]) -> None:
+        self._log = tasks
+        self._context = context
+        self._fail = fail
+        self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
+        self.sessions: SessionQueues[Pending] = SessionQueues(self._judge, self._end, context.turns)
+        """The queues of the sessions that have tasks."""
+        self.under_way: dict[Pending, int] = {}
+        """Bytes of each task that is not done, in the order of the log."""
+        self._changed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is begun."""
+        return self.sessions.closed
+
+    def watermark(self, end: int, but: Pending | None = None) -> int:
+        """Return the offset of the first task that is not done, `but` one; `end` where there is none."""
+        return next((one.offset for one in self.under_way if one is not but), end)
+
+    async def take(self, rows: Sequence[tuple[int, str, Record]], done: Callable[[], None]) -> None:
+        """Queue the next tasks, each with offset and session; `done` is called when all of them are.
+
+        Returns when there is room for more, or nothing more is begun.
+        """
+        part = _Part(len(rows), done)
+        for offset, key, task in rows:
+            pending = Pending(offset, key, task, part)
+            self.under_way[pending] = self._context.stage.size_of(task)
+            self.sessions.put(key, pending)
+        if not rows:
+            done()
+        while self._is_full() and not self.is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """Begin nothing more; calls under way go on."""
+        self._task_judge.close()
+        self.sessions.close()
+        self._changed.set()
+
+    async def end(self, grace: float) -> None:
+        """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
+        self.close()
+        await self.sessions.end(grace)
+
+    def _is_full(self) -> bool:
+        return len(self.under_way) >= WINDOW_TASKS or sum(self.under_way.values()) >= WINDOW_BYTES
+
+    async def _judge(self, key: str, pending: Pending) -> None:
+        """Judge a task and commit what came of it; nothing where its session was erased meanwhile."""
+        state = self._log.state_of(pending)
+        if state is not None:
+            with contextlib.suppress(ErasedError):
+                place = Place(self._context.stage.source, pending.offset, self._log.number)
+                recorded = self._log.recorded_of(pending, state)
+                result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
+                self.sessions.end_turn(key)  # the judge is not waited for any more
+                await self._log.commit(pending, state, result)
+        del self.under_way[pending]
+        self._changed.set()
+        pending.part.left -= 1
+        if not pending.part.left:
+            pending.part.done()
+
+    async def _record(self, record: Judgement | Reservation) -> None:
+        await self._log.record(record)
+        self._context.calls.note(record)
+
+    def _admission(self) -> Admission:
+        return Admission(self._context.redactor, self._context.now())
+
+    def _end(self, error: BaseException) -> None:
+        """End by a fault of ours: a session stops by nothing else."""
+        self.close()
+        self._fail(error)
