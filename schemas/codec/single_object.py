@@ -19,6 +19,7 @@ import msgspec
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.bounds.record_bounds import check_fields
 from schemas.bounds.validation_messages import decoding_words
+from schemas.codec.writers import fields_writer, record_writer
 from schemas.errors import (
     BoundsError,
     FramingError,
@@ -43,14 +44,22 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def encode(record: Record) -> bytes:
     """The record in single-object encoding; BoundsError naming the field when it may not be written."""
     schema = schema_of(type(record).__name__)
+    try:
+        message = record_writer(schema.prefix)(record)
+    except Exception:  # noqa: BLE001 - whatever a value of another type runs into; the other way finds the words
+        message = _checked(schema, record)
+    _check_size(schema, message)
+    return message
+
+
+def _checked(schema: RecordSchema, record: Record) -> bytes:
+    """The record written field by field; BoundsError naming the first that may not be written."""
     fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
     try:
         check_fields(schema, fields)
-        message = _written(schema, fields)
+        return _written(schema, fields)
     except UNWRITABLE as error:
         raise BoundsError(f"{schema.name}{_first_fault(schema, fields)}: {error}") from error
-    _check_size(schema, message)
-    return message
 
 
 def encode_fields(name: str, fields: dict[str, Any]) -> bytes:
@@ -59,6 +68,13 @@ def encode_fields(name: str, fields: dict[str, Any]) -> bytes:
 
 
 def _written(schema: RecordSchema, fields: dict[str, Any]) -> bytes:
+    try:
+        return fields_writer(schema.prefix)(fields)
+    except Exception:  # noqa: BLE001 - as above
+        return _written_by_schema(schema, fields)
+
+
+def _written_by_schema(schema: RecordSchema, fields: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     buffer.write(schema.prefix)
     fastavro.schemaless_writer(buffer, schema.parsed, fields)

@@ -21,6 +21,7 @@ from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
+from schemas.codec.writers import fields_writer, record_writer
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
 from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
 from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
@@ -78,6 +79,32 @@ def test_the_bytes_are_what_any_avro_library_writes_and_reads(
     message = encode(record)
     fields = fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), schema_of(record_name).definition, None)
     assert record == msgspec.convert(fields, type(record))
+
+
+@settings(max_examples=examples(30))
+@given(st.data())
+def test_a_compiled_writer_writes_what_the_general_one_does(
+    record_name: str, strategies: dict[str, st.SearchStrategy[Record]], data: st.DataObject
+) -> None:
+    """Digests are made of these bytes. The writers themselves are asked: `encode` would fall back without a word."""
+    record, schema = data.draw(strategies[record_name]), schema_of(record_name)
+    fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
+    expected = io.BytesIO()
+    fastavro.schemaless_writer(expected, schema.parsed, fields)
+    assert schema.prefix + expected.getvalue() == record_writer(schema.prefix)(record)
+    assert schema.prefix + expected.getvalue() == fields_writer(schema.prefix)(fields)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tokens": 1.0}, {"tokens": "1"}, {"seq": 1 << 63}, {"tool": b"x"}, {"used": 2}, {"labels": None}, {"payload": None}],
+)
+def test_a_compiled_writer_raises_on_a_value_of_another_type(wrong: dict[str, Any]) -> None:
+    """What it wrote of such a value would be another value, and nobody would hear of it."""
+    write = record_writer(schema_of("AgentEvent").prefix)
+    assert write(EVENT)
+    with pytest.raises((TypeError, ValueError, AttributeError, LookupError)):
+        write(msgspec.structs.replace(EVENT, **wrong))
 
 
 def test_fingerprints_are_those_of_the_format() -> None:
