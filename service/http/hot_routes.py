@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from fastapi import Request
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from service.access.access import Holder
 from service.http.context import ApiContext
-from service.http.documents.bodies import JsonRoute, rounded_json
+from service.http.documents.bodies import JsonRoute, Lines, StrictJsonRequest, decode_body, decode_lines, rounded_json
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError
-from service.http.request_limits import JSON, replayed
+from service.http.request_limits import JSON, NDJSON, body_kind, replayed
 
 
 class Answered(NamedTuple):
@@ -29,7 +30,16 @@ class Answered(NamedTuple):
     body: bytes
 
 
-Quick = Callable[[bytes, Holder, ApiContext], Awaitable[Answered | None]]
+class Call(NamedTuple):
+    """A sender's call: its body, whose it is, and what it is made to."""
+
+    body: bytes
+    is_lines: bool
+    caller: Holder
+    services: ApiContext
+
+
+Quick = Callable[[Call], Awaitable[Answered | None]]
 _QUICK: dict[Any, Quick] = {}
 """The quick function of an endpoint."""
 
@@ -55,13 +65,32 @@ class HotRoute(JsonRoute):
             # The middleware has read the body whole.
             body = (await receive())["body"]
             receive = replayed(body, receive)
-            answered = await call(body, caller, scope["app"].state.context)
+            is_lines = body_kind(scope) == NDJSON
+            answered = await call(Call(body, is_lines, caller, scope["app"].state.context))
         if answered is None:
             await super().handle(scope, receive, send)
             return
         headers = [(b"content-length", b"%d" % len(answered.body)), (b"content-type", JSON)]
         await send({"type": "http.response.start", "status": answered.status, "headers": headers})
         await send({"type": "http.response.body", "body": answered.body})
+
+
+class BulkRoute(HotRoute):
+    """A route that takes an array or lines; a value that nests too deep does not stop the others."""
+
+    max_depth = None
+
+    def read(self, request: Request) -> StrictJsonRequest:
+        """Return the request; lines as the array that they stand for."""
+        if body_kind(request.scope) != NDJSON:
+            return super().read(request)
+        headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
+        return Lines({**request.scope, "headers": headers}, request.receive)
+
+
+def decode_bulk(call: Call) -> Any:
+    """Return the values of a call in bulk: of an array, or of lines."""
+    return decode_lines(call.body, None) if call.is_lines else decode_body(call.body, None)
 
 
 def answered_with(status: int, answer: Answer) -> Answered:
@@ -78,6 +107,6 @@ def sound(read: Callable[[], Any]) -> Any:
 
 
 def _is_plain(scope: Scope, caller: Holder) -> bool:
-    """Tell whether a call is a sender's: a POST of plain JSON, with a connection's token and nothing behind the path."""
-    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    return scope["method"] == "POST" and caller.kind == "connection" and not scope["query_string"] and kinds == [JSON]
+    """Tell whether a call is a sender's: a POST with a body, a connection's token and nothing behind the path."""
+    is_sent = scope["method"] == "POST" and body_kind(scope) is not None
+    return is_sent and caller.kind == "connection" and not scope["query_string"]

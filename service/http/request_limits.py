@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -135,10 +136,8 @@ def _check_head(scope: Scope, limit: int) -> None:
     for value in header_values(scope, b"content-encoding"):
         if value.strip().lower() not in (b"", b"identity"):
             raise ApiError(415, "content_encoding", "Content-Encoding: only identity is accepted; send the body uncompressed")
-    kinds = list(header_values(scope, b"content-type"))
-    taken = (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
-    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_one_of(kinds[0], taken)):
-        words = " or ".join(kind.decode() for kind in taken)
+    if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
+        words = " or ".join(kind.decode() for kind in _taken(scope))
         raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
@@ -151,9 +150,22 @@ def _has_body(scope: Scope) -> bool:
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
-def _is_one_of(value: bytes, kinds: Collection[bytes]) -> bool:
+def body_kind(scope: Scope) -> bytes | None:
+    """Return the media type of a body, JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
+    given = list(header_values(scope, b"content-type"))
+    kind = _media_type(given[0]) if len(given) == 1 else None
+    return kind if kind in _taken(scope) else None
+
+
+def _taken(scope: Scope) -> tuple[bytes, ...]:
+    return (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
+
+
+@lru_cache
+def _media_type(value: bytes) -> bytes | None:
+    """Return the media type that a Content-Type header names; None if a parameter says anything but UTF-8."""
     kind, *parameters = (part.strip().lower() for part in value.split(b";"))
-    return kind in kinds and all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters)
+    return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
 
 
 def _too_large(limit: int) -> ApiError:

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.bounds import EVENTS, EXCHANGES, INGEST
+from service.http.bounds import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
 from service.http.errors import METHODS, ApiError, error_response
 from service.http.request_limits import ClientGone
 from service.http.routes.metrics import Metrics
@@ -24,7 +24,7 @@ from service.http.routes.metrics import Metrics
 log = logging.getLogger(__name__)
 UNKNOWN_ROUTE = "-"
 CLIENT_GONE = 499
-SAMPLED = frozenset({INGEST, EXCHANGES, EVENTS})
+SAMPLED = frozenset({INGEST, EXCHANGES, EVENTS, EVENTS_BULK})
 """Routes that senders call all the time: a line per call would cost a seventh of the event loop."""
 SAMPLED_SECONDS = 1.0
 HEADERS = {

@@ -33,7 +33,7 @@ from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Accepted, Admission, admissible, encoded_each
 from streams.log.group_commit import Commits, GroupCommit
 from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, LogWriter, Submission
+from streams.log.log_writer import WRITTEN, LogWriter, Submission
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 from streams.upkeep.erased_now import ErasedNow
 
@@ -149,12 +149,10 @@ class Engine:
         for record in records:
             accepted.add(topic, admissible(record))
         if not accepted.records:
-            return Published(0, 0, [])
+            return Published.of([])
         committed = await self._commits.submit(Submission(outside=accepted, records={topic: records}))
-        fates = committed.fates[topic]
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
         self._wake()
-        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
+        return Published.of(committed.fates[topic])
 
     async def record(self, record: Judgement | Reservation) -> None:
         """Make a record of a judge call durable. ErasedError if the session was erased."""

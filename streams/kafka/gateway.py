@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from analytics.queries import query_rows
@@ -21,6 +20,7 @@ from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError, StoreError
 from schemas.records import Exchange, Record
 from streams.engine.engine_state import EngineLimits, EngineState, Published
+from streams.engine.stripes import Stripes
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
@@ -30,7 +30,7 @@ from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.kafka.values.decoding import Reframe
 from streams.log.admission import Accepted, admissible, encoded_each
 from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
+from streams.log.log_writer import Committed
 from streams.log.ownership import require_kafka
 from streams.stage_batches import named_session
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
@@ -71,7 +71,7 @@ class Gateway:
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._acceptance = Acceptance(store, self._producer, self._sink, self._limits)
         self.broken = self._sink.broken
-        self._turns = tuple(asyncio.Lock() for _ in range(_STRIPES))
+        self._turns = Stripes(_STRIPES)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -112,27 +112,18 @@ class Gateway:
         fates: dict[int, str] = {}
         for part in _rounds(exchanges, encoded):
             messages = [message for place in part if isinstance(message := encoded[place], bytes)]
-            async with self._turns_of(exchanges[place] for place in part):
+            # Of two calls at once with one id the second has to wait for what becomes of the first.
+            async with self._turns.held((exchanges[place].connection, exchanges[place].exchange_id) for place in part):
                 told = await self._acceptance.take("exchanges", [exchanges[place] for place in part], messages)
             fates |= dict(zip(part, told, strict=True))
         found = placed(encoded, (fates[place] for place in sorted(fates)))
         return await outcomes(exchanges, found, _UNDECIDED, self.policy, self.store)
 
-    @contextlib.asynccontextmanager
-    async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
-        """The turns of some ids: of two calls at once with one id the second has to wait for what becomes of the first."""
-        async with contextlib.AsyncExitStack() as held:
-            # In one order, so that two calls never wait for each other.
-            for stripe in sorted({hash((one.connection, one.exchange_id)) % _STRIPES for one in exchanges}):
-                await held.enter_async_context(self._turns[stripe])
-            yield
-
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Produce records from outside; with the broker on return. Known ones are left out, so that sending twice changes nothing."""
         messages = await asyncio.to_thread(lambda: [admissible(record) for record in records])
         fates = await self._acceptance.take(topic, records, messages) if records else []
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
-        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
+        return Published.of(fates)
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""

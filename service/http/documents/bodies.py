@@ -71,6 +71,26 @@ class JsonRoute(APIRoute):
         return StrictJsonRequest(request.scope, request.receive)
 
 
+class Lines(StrictJsonRequest):
+    """A request whose body has a JSON value per line."""
+
+    async def json(self) -> list[Any]:
+        """Return the values of the lines; ApiError (400) names the first line that is not JSON."""
+        return decode_lines(await self.body(), self.max_depth)
+
+
+def decode_lines(body: bytes, max_depth: int | None = MAX_DEPTH) -> list[Any]:
+    """Return the values of the lines of a body; blank lines do not count. ApiError (400) names the first line that is not JSON."""
+    values = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                values.append(decode_body(line, max_depth))
+            except ApiError as error:
+                raise ApiError(error.status_code, error.code, f"line {number}: {error.detail}") from None
+    return values
+
+
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
     """Return the JSON value of a body; ApiError (400) says what is wrong, without repeating it."""
     try:

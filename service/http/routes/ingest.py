@@ -25,7 +25,7 @@ from service.http.documents.bodies import decode_body
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, HotRoute, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, HotRoute, answered_with, quick, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
@@ -74,10 +74,10 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
 
 
 @quick(ingest)
-async def ingest_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
+async def ingest_quickly(call: Call) -> Answered | None:
     """Take an exchange, from bytes to bytes."""
-    given = sound(lambda: IngestBody.model_validate(decode_body(body)))
-    return None if given is None else answered_with(*await _take(given, caller, services))
+    given = sound(lambda: IngestBody.model_validate(decode_body(call.body)))
+    return None if given is None else answered_with(*await _take(given, call.caller, call.services))
 
 
 async def _take(body: IngestBody, caller: Holder, services: ApiContext) -> tuple[int, IngestAnswer]:

@@ -16,7 +16,7 @@ from api_server import BodyBuilder, Tokens, app_over, engine_of
 from analytics.store.store import Store
 from service.access.access import AccessStore
 from service.http import hot_routes
-from service.http.bounds import EXCHANGES, INGEST, ApiSettings
+from service.http.bounds import EVENTS, EVENTS_BULK, EXCHANGES, INGEST, ApiSettings
 from service.http.hot_routes import Answered, Quick
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
@@ -60,8 +60,48 @@ def requests(body: BodyBuilder, tokens: Tokens) -> list[Request]:
         *(Request(INGEST, b"", tokens.ops, method=method) for method in ("GET", "PUT", "HEAD", "OPTIONS")),
         *(Request(f"{INGEST}{rest}", one, tokens.ops) for rest in ("?a=1", "/", "?%ff=1")),
         *(Request(EXCHANGES, sent, tokens.ops) for sent in (batch, batch, b"[]", b"[" + b"1," * 1000 + b"1]", *bad)),
-        Request(EXCHANGES, b"\n".join(json.dumps(value).encode() for value in many), tokens.web, NDJSON),
+        *(
+            Request(EXCHANGES, lines(many), tokens.web, kind)
+            for kind in (NDJSON, "application/x-ndjson;charset=UTF-8", "text/csv")
+        ),
+        *(Request(EXCHANGES, sent, tokens.web, NDJSON) for sent in (b"", b"\n\n", b"{}\n{", b"{}\n\xff", b"[" * 300)),
         Request(EXCHANGES, batch, tokens.root),
+        *requests_with_events(tokens),
+    ]
+
+
+def lines(values: Sequence[Any]) -> bytes:
+    """Values as lines."""
+    return b"\n".join(json.dumps(value).encode() for value in values)
+
+
+def requests_with_events(tokens: Tokens) -> list[Request]:
+    """Events of one session and in bulk: new, known, in conflict, wrong, and bodies of which nothing can be taken."""
+    events = [{"event": "tool_call", "n": number, "event_id": f"e{number}"} for number in range(3)]
+    other = [
+        *events[:1],
+        {"event": "tool_call", "n": 9, "event_id": "e1"},
+        "text",
+        {"event": "x", "event_id": "l", "labels": 1},
+    ]
+    batches = [
+        *({"session_id": "s", "events": sent} for sent in (events, other, [{"event": "x"}], [events[0]] * 2, [])),
+        {"session_id": "s", "first_seq": 9, "events": events},
+        {"session_id": "p", "first_seq": 0, "project": "elsewhere", "events": [{"event": "x", "n": 1}]},
+        {"session_id": "p", "first_seq": 0, "events": [{"event": "x", "n": 2}]},
+        {"session_id": "p", "first_seq": 2**60, "events": events},
+    ]
+    bulk = [{"session_id": "b", **event} for event in events] + [{"session_id": "c", "agent": "a", "event": events[0]}]
+    wrong = [*bulk, {**bulk[0], "n": 7}, {"session_id": "b", "event": "x"}, {"event_id": "e"}, 5, {**bulk[1], "event": None}]
+    named = [{"session_id": "d", "project": "elsewhere", **events[0]}]
+    bad = (b"", b"{}", b"[]", b"5", b"\xff", b"[" * 300, b'{"session_id": 1}', b"[" + b"1," * 1000 + b"1]")
+    return [
+        *(Request(EVENTS, json.dumps(sent).encode(), tokens.ops) for sent in batches),
+        *(Request(EVENTS_BULK, json.dumps(sent).encode(), tokens.ops) for sent in (bulk, bulk, wrong, named)),
+        Request(EVENTS_BULK, lines(wrong), tokens.web, NDJSON),
+        *(Request(path, sent, tokens.ops) for path in (EVENTS, EVENTS_BULK) for sent in bad),
+        *(Request(path, b"[]", token) for path in (EVENTS, EVENTS_BULK) for token in (tokens.dark, tokens.root, "")),
+        Request(EVENTS, lines(bulk), tokens.ops, NDJSON),
     ]
 
 
@@ -102,7 +142,7 @@ def test_a_quick_answer_is_the_frameworks_to_the_byte(
 
     monkeypatch.setattr(hot_routes, "_QUICK", {one: counting(one.__name__, two) for one, two in hot_routes._QUICK.items()})
     found = answers(sent, access, tmp_path / "quick.duckdb")
-    assert {"ingest": 7, "take_exchanges": 2} == quick
+    assert {"ingest": 8, "take_exchanges": 4, "take_events": 5, "take_bulk": 5} == quick
     monkeypatch.setattr(hot_routes, "_QUICK", {})
     expected = answers(sent, access, tmp_path / "framework.duckdb")
     for request, theirs, ours in zip(sent, expected, found, strict=True):
