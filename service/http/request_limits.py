@@ -32,7 +32,7 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
+        self._allowed = allowed_names(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 400."""
@@ -44,28 +44,45 @@ class HostCheck:
         await self._app(scope, receive, send)
 
 
+class CallsInFlight:
+    """The number of requests that are worked on, at most `limit` at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._now = 0
+
+    def begin(self) -> bool:
+        """Count a request; False if there are as many already."""
+        if self._now >= self.limit:
+            return False
+        self._now += 1
+        return True
+
+    def end(self) -> None:
+        """Count a request no more."""
+        self._now -= 1
+
+
 class InFlight:
     """Bounds the number of requests that are worked on at once."""
 
-    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+    def __init__(self, app: ASGIApp, in_flight: CallsInFlight) -> None:
         self._app = app
-        self._limit = settings.max_in_flight
-        self._now = 0
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 503."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        if self._now >= self._limit:
-            error = ApiError(503, "busy", f"{self._limit} calls are in progress; try again", {"Retry-After": "1"})
-            await refuse(error, scope, receive, send)
+        if not self._in_flight.begin():
+            words = f"{self._in_flight.limit} calls are in progress; try again"
+            await refuse(ApiError(503, "busy", words, {"Retry-After": "1"}), scope, receive, send)
             return
-        self._now += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._now -= 1
+            self._in_flight.end()
 
 
 class BodyLimits:
@@ -83,28 +100,29 @@ class BodyLimits:
         limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
         try:
             _check_head(scope, limit)
-            body = await self._read(receive, limit)
+            body = await read_body(receive, limit, self._timeout)
         except ApiError as error:
             await refuse(error, scope, receive, send)
             return
         await self._app(scope, replayed(body, receive), send)
 
-    async def _read(self, receive: Receive, limit: int) -> bytes:
-        """Return the whole body; ApiError if it is too large or too slow."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        raise _too_large(limit)
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise ApiError(408, "too_slow", f"the body did not arrive within {self._timeout:g} seconds") from None
+
+async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the whole body; ApiError if it is too large or too slow, ClientGone if it ends half-way."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise ApiError(408, "too_slow", f"the body did not arrive within {seconds:g} seconds") from None
 
 
 def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
@@ -120,6 +138,12 @@ def is_same_origin(scope: Scope) -> bool:
     return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
 
 
+def allowed_names(settings: ApiSettings) -> frozenset[str]:
+    """Return the names by which the server may be called, as `host_name` gives them."""
+    return frozenset(name.lower() for name in settings.allowed_hosts)
+
+
+@lru_cache
 def host_name(value: bytes) -> str:
     """Return the name in a Host header, without port and brackets; empty if there is none."""
     text = value.decode("latin-1").strip().lower()

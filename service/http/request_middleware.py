@@ -13,7 +13,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.bounds import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
@@ -34,6 +33,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """The headers of every answer, unless it has its own."""
+_RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
 
 
 class RequestRecord:
@@ -96,11 +96,10 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(raw=list(message.get("headers", [])))
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            headers["X-Request-Id"] = self._request_id
-            message = {**message, "headers": headers.raw}
+            headers = message["headers"]
+            given = {name for name, _ in headers}
+            added = [pair for pair in _RAW_HEADERS if pair[0] not in given]
+            message = {**message, "headers": [*headers, *added, (b"x-request-id", self._request_id.encode())]}
         await self._send(message)
 
 

@@ -27,11 +27,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import decode_body
+from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.documents.response_models import EventsAnswer, RefusedEvent
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, HotRoute, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, quick, sound
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
@@ -40,7 +40,7 @@ from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
 
-class EventsRoute(HotRoute):
+class EventsRoute(JsonRoute):
     """An endpoint for events: one that nests too deep does not stop the others."""
 
     max_depth = None
@@ -77,7 +77,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     return await _take(body, caller, services)
 
 
-@quick(take_events)
+@quick(EVENTS)
 async def take_quickly(call: Call) -> Answered | None:
     """Take a batch, from bytes to bytes."""
     given = sound(lambda: EventsBody.model_validate(decode_body(call.body, None)))

@@ -21,10 +21,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS_BULK
 from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import BulkEvent, EventsInBulk
 from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
 from service.http.errors import documented, problems_at
-from service.http.hot_routes import Answered, BulkRoute, Call, answered_with, decode_bulk, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, sound
 from service.http.routes.events import (
     CONFLICTING_ID,
     TOPIC,
@@ -81,7 +82,7 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     return await _take(body, caller, services)
 
 
-@quick(take_bulk)
+@quick(EVENTS_BULK)
 async def take_quickly(call: Call) -> Answered | None:
     """Take events, from bytes to bytes."""
     given = sound(lambda: _EVENTS.validate_python(decode_bulk(call)))

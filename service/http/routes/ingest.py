@@ -21,18 +21,18 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import decode_body
+from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, HotRoute, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, quick, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
 
-router = APIRouter(route_class=HotRoute, tags=["records"])
+router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; the rest of a record is for its ids and names."""
@@ -73,7 +73,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     return answer
 
 
-@quick(ingest)
+@quick(INGEST)
 async def ingest_quickly(call: Call) -> Answered | None:
     """Take an exchange, from bytes to bytes."""
     given = sound(lambda: IngestBody.model_validate(decode_body(call.body)))

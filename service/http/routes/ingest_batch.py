@@ -22,10 +22,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EXCHANGES
 from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
 from service.http.errors import ApiError, documented, problems_at
-from service.http.hot_routes import Answered, BulkRoute, Call, answered_with, decode_bulk, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, sound
 from service.http.routes.ingest import (
     TOPIC,
     IngestAnswer,
@@ -65,7 +66,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     return await _take(body, caller, services)
 
 
-@quick(take_exchanges)
+@quick(EXCHANGES)
 async def take_quickly(call: Call) -> Answered | None:
     """Take exchanges, from bytes to bytes."""
     given = sound(lambda: _EXCHANGES.validate_python(decode_bulk(call)))
