@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -147,6 +148,7 @@ class Commits:
         self._clock = clock
         self._failed_at = -RECENT
         self._given_up = asyncio.Event()
+        self._told: _Told[Committed] = _Told()
 
     @property
     def trouble(self) -> str:
@@ -158,7 +160,7 @@ class Commits:
     async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
         """Commit what a caller brings; see `GroupCommit.submit`."""
         try:
-            committed = await asyncio.wrap_future(self._group.submit(submission, must=must))
+            committed = await self._told.when_done(self._group.submit(submission, must=must))
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
@@ -197,6 +199,41 @@ class Commits:
         except TimeoutError:
             return
         raise StoppedError
+
+
+class _Told(Generic[Done]):
+    """Hands what becomes of a group's submissions to the event loop with one wake-up: a wake-up each costs a system call each."""
+
+    def __init__(self) -> None:
+        self._done: deque[tuple[asyncio.Future[Done], Future[Done]]] = deque()
+        self._is_due = False
+
+    async def when_done(self, future: Future[Done]) -> Done:
+        """Return what the future has once it is done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Done] = loop.create_future()
+
+        def done(_: Future[Done]) -> None:
+            self._done.append((answer, future))
+            if not self._is_due:
+                self._is_due = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(self._tell)
+
+        future.add_done_callback(done)
+        return await answer
+
+    def _tell(self) -> None:
+        # First, so that what is done from here on wakes the loop again.
+        self._is_due = False
+        while self._done:
+            answer, future = self._done.popleft()
+            if answer.done():
+                continue
+            if error := future.exception():
+                answer.set_exception(error)
+            else:
+                answer.set_result(future.result())
 
 
 def _warn(tried: RetryCallState) -> None:

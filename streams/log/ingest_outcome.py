@@ -15,7 +15,7 @@ from audit.exchanges.outcomes import score_id
 from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_bound, tier2_question
 from schemas.errors import RecordError
 from schemas.records import Exchange, Score
 from streams.judging.judged_stages import SCORING
@@ -163,6 +163,11 @@ def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: in
     """Whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
     if project.cap is None or not told.sampled:
         return told
-    price = project.price
-    capped = price is not None and spent + least_case(tier2_question(exchange, project), price) > project.cap
+    price, left = project.price, project.cap - spent
+    # A bound settles nearly all of them; a question takes as long to make as everything else here together.
+    capped = (
+        price is not None
+        and least_case(tier2_bound(exchange, project), price) > left
+        and least_case(tier2_question(exchange, project), price) > left
+    )
     return replace(told, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))
