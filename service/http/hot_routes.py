@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import anyio.to_thread
 from pydantic import ValidationError
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,8 @@ from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, refuse
 from service.http.request_limits import JSON, NDJSON, CallsInFlight, allowed_names, body_kind, host_name, read_body, replayed
 
+READ_AT_ONCE = 16 * 1024
+"""Bytes of a body that is read and redacted without a thread: about a millisecond."""
 _ENCODED = frozenset({b"content-encoding", b"transfer-encoding"})
 """Headers of a body that has to be looked at more closely."""
 
@@ -53,6 +56,7 @@ class Route(NamedTuple):
     path: str
 
 
+Read = TypeVar("Read")
 Quick = Callable[[Call], Awaitable[Answered | None]]
 _QUICK: dict[str, Quick] = {}
 """The quick functions by path."""
@@ -131,6 +135,11 @@ class HotRoutes:
         await send({"type": "http.response.start", "status": answered.status, "headers": headers})
         await send({"type": "http.response.body", "body": answered.body})
         return None
+
+
+async def read_whole(size: float, read: Callable[..., Read], *given: Any) -> Read:
+    """Return what `read` makes of a body: in a thread, unless the body is so small that it is read sooner than a thread begins."""
+    return read(*given) if size <= READ_AT_ONCE else await anyio.to_thread.run_sync(read, *given)
 
 
 def decode_bulk(call: Call) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import math
 import os
@@ -75,6 +76,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             # Settings that are wrong are said before anything has begun.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
             await engine.start()
+            # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
+            gc.freeze()
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

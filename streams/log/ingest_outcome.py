@@ -20,6 +20,7 @@ from schemas.errors import RecordError
 from schemas.records import Exchange, Score
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
+from streams.log.admission import FEW
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
 from streams.stage_batches import session_key
 
@@ -58,8 +59,8 @@ async def outcomes(
     exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
 ) -> list[Taken | RecordError]:
     """Return what became of each exchange, or why it may not be written."""
-    # One that is new is told of sooner than a thread has begun; of a known one the tables are asked.
-    if len(exchanges) == 1 and fates[0] != KNOWN:
+    # A few that are new are told of sooner than a thread has begun; of a known one the tables are asked.
+    if len(exchanges) <= FEW and KNOWN not in fates:
         return _outcomes(exchanges, fates, committed, policy, store)
     return await asyncio.to_thread(_outcomes, exchanges, fates, committed, policy, store)
 

@@ -6,13 +6,13 @@ position of the session it begins. An event that cannot be taken is set aside wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 from fastapi import APIRouter
 
@@ -31,7 +31,7 @@ from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.documents.response_models import EventsAnswer, RefusedEvent
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
@@ -81,16 +81,16 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
 async def take_quickly(call: Call) -> Answered | None:
     """Take a batch, from bytes to bytes."""
     given = sound(lambda: EventsBody.model_validate(decode_body(call.body, None)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: EventsBody, caller: Holder, services: ApiContext) -> EventsAnswer:
-    """Take a batch; return the answer."""
+async def _take(body: EventsBody, caller: Holder, services: ApiContext, size: float = math.inf) -> EventsAnswer:
+    """Take a batch of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
     if body.first_seq is None:
         require_own_ids(body.events)
-    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine)
+    batch = await read_whole(size, read_batch, body, caller, engine)
     async with services.turns.held([(caller.name, body.session_id)]):
         if body.first_seq is None and batch.records:
             batch.records = await continued(services, caller, batch.records)

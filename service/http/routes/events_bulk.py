@@ -6,12 +6,12 @@ the order of the call. A value has the form of a line of an event file (`streams
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import anyio.to_thread
 from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +25,7 @@ from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import BulkEvent, EventsInBulk
 from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
 from service.http.errors import documented, problems_at
-from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
 from service.http.routes.events import (
     CONFLICTING_ID,
     TOPIC,
@@ -86,14 +86,14 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
 async def take_quickly(call: Call) -> Answered | None:
     """Take events, from bytes to bytes."""
     given = sound(lambda: _EVENTS.validate_python(decode_bulk(call)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> BulkEventsAnswer:
-    """Take events; return the answer."""
+async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> BulkEventsAnswer:
+    """Take events of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
-    bulk = await anyio.to_thread.run_sync(read_bulk, body, caller, engine)
+    bulk = await read_whole(size, read_bulk, body, caller, engine)
     published = Published.of([])
     if bulk.records:
         async with services.turns.held((caller.name, record.session_id) for record in bulk.records):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-import anyio.to_thread
 from fastapi import APIRouter, Response
 
 from analytics.identity.duplicate_matching import contradictions
@@ -25,7 +26,7 @@ from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
@@ -36,8 +37,6 @@ router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; the rest of a record is for its ids and names."""
-READ_AT_ONCE = 16 * 1024
-"""Characters of an exchange that are read and redacted without a thread: under half a millisecond."""
 _SENT_AS = {
     "session_id": "session_id",
     "agent": "agent",
@@ -77,30 +76,22 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
 async def ingest_quickly(call: Call) -> Answered | None:
     """Take an exchange, from bytes to bytes."""
     given = sound(lambda: IngestBody.model_validate(decode_body(call.body)))
-    return None if given is None else answered_with(*await _take(given, call.caller, call.services))
+    return None if given is None else answered_with(*await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: IngestBody, caller: Holder, services: ApiContext) -> tuple[int, IngestAnswer]:
-    """Take an exchange; return status and answer."""
+async def _take(body: IngestBody, caller: Holder, services: ApiContext, size: float = math.inf) -> tuple[int, IngestAnswer]:
+    """Take an exchange of a body of so many bytes; return status and answer."""
     engine = services.engine
     require_audit(engine, caller)
-    exchange = await _read(body, caller, engine)
+    exchange = await read_whole(size, exchange_of, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         taken = await engine.take_exchange(exchange)
-    services.metrics.ingested(outcome_of_ingest(taken))
+    services.metrics.ingested([outcome_of_ingest(taken)])
     if taken.fate == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
     return 201 if taken.fate == "written" else 200, answer
-
-
-async def _read(body: IngestBody, caller: Holder, engine: RecordIntake) -> Exchange:
-    """Return the record of an exchange. A large one takes its time, and is read in a thread; a small one sooner than that begins."""
-    said, answer = body.exchange.user_message.content, body.exchange.agent_response
-    if len(said) + len(answer.content) + len(answer.thinking or "") <= READ_AT_ONCE:
-        return exchange_of(body, caller, engine.redactor, engine.now())
-    return await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
 
 
 def outcome_of_ingest(taken: Taken) -> str:
@@ -221,7 +212,7 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
     again = {"duplicate": True} if taken.fate == "known" else {}
-    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": Tier1(score=taken.tier1_score, flags=taken.tier1_flags)}
+    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(taken.tier1_score, taken.tier1_flags)}
     said |= {**again, **more}
     kind = _answered(taken)
     # What was not set is not answered, so each says itself what it is.
@@ -233,6 +224,11 @@ def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> Ingest
         return LeftOutAnswer(scored=False, reason=taken.reason, **said)
     cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
     return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
+
+
+@lru_cache
+def _tier1(score: float, flags: tuple[str, ...]) -> Tier1:
+    return Tier1(score=score, flags=flags)
 
 
 def _answered(taken: Taken) -> str:

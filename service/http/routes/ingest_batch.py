@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,7 +26,7 @@ from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
 from service.http.errors import ApiError, documented, problems_at
-from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
 from service.http.routes.ingest import (
     TOPIC,
     IngestAnswer,
@@ -70,23 +70,21 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
 async def take_quickly(call: Call) -> Answered | None:
     """Take exchanges, from bytes to bytes."""
     given = sound(lambda: _EXCHANGES.validate_python(decode_bulk(call)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> ExchangesAnswer:
-    """Take exchanges; return the answer."""
+async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> ExchangesAnswer:
+    """Take exchanges of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
-    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
+    batch = await read_whole(size, read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         outcomes = await engine.take_exchanges(batch.records) if batch.records else []
     answers = await _answers(services, batch, outcomes)
     results = [batch.refused.get(place) or answers[place] for place in range(len(body))]
-    counts = Counter[str]()
-    for outcome in outcomes:
-        if isinstance(outcome, Taken):
-            counts[outcome.fate] += 1
-            services.metrics.ingested(outcome_of_ingest(outcome))
+    taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
+    services.metrics.ingested(map(outcome_of_ingest, taken))
+    counts = Counter(outcome.fate for outcome in taken)
     refused = sum(isinstance(one, RefusedExchange) for one in results)
     return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
 
