@@ -7,8 +7,8 @@ Of records that are taken in, one line a second is written for each route and ca
 from __future__ import annotations
 
 import logging
+import random
 import time
-import uuid
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -43,6 +43,7 @@ class RequestRecord:
         self._app = app
         self._metrics = metrics
         self._clock = clock
+        self._ids = random.Random()  # noqa: S311 - no secret; the system's source lets go of the interpreter, which costs a turn of it
         self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
         """The time of the last line, and the number of calls since, by route, status and caller."""
 
@@ -51,7 +52,7 @@ class RequestRecord:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, request_id = self._clock(), uuid.uuid4().hex
+        started, request_id = self._clock(), f"{self._ids.getrandbits(128):032x}"
         scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(send, request_id)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -115,46 +114,41 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     given = body.exchange
     if given.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
-    found: Counter[str] = Counter()
-
-    def clean(text: str) -> str:
-        redacted, counts = redactor.redact(text)
-        found.update(counts)
-        return redacted
-
     labels = _labels_of(given.labels, redactor)
     text, is_group = unwrap(given.user_message.content)
     answer, usage = given.agent_response, given.agent_response.usage
-    message, response = clean(text), clean(answer.content)
-    thinking = clean(answer.thinking) if answer.thinking else None
+    names = [answer.model, answer.stop_reason, body.agent]
+    redact = redactor.redacting([text, given.user_message.content, answer.content, answer.thinking or "", *filter(None, names)])
+    (message, counts), (response, more), (thinking, most) = map(redact, (text, answer.content, answer.thinking or ""))
+    model, stop_reason, agent = (None if name is None else redact(name)[0] for name in names)
     wrapped = text != given.user_message.content
     # The raw text holds the message again: its secrets are not counted twice.
-    raw = cut_bytes(redactor.redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
-    if sum(len(kept.encode()) for kept in (message, response, thinking or "", raw or "")) > MAX_TEXTS:
+    raw = cut_bytes(redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
+    if sum(len(kept.encode()) for kept in (message, response, thinking, raw or "")) > MAX_TEXTS:
         raise ApiError(413, "too_large", f"exchange: its texts have more than {MAX_TEXTS} bytes after redaction")
     return Exchange(
         exchange_id=given.id,
         connection=caller.name,
         project=caller.project or "",
-        agent=agent_of(caller, body.agent, redactor),
+        agent=caller.agent or agent,
         session_id=body.session_id,
         turn_number=given.turn_number,
         occurred_at=given.timestamp,
         ingested_at=now,
         user_message=message,
         agent_response=response,
-        agent_thinking=thinking,
+        agent_thinking=thinking or None,
         raw_user_message=raw,
-        agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
+        agent_model=model,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
-        stop_reason=None if answer.stop_reason is None else redactor.redact(answer.stop_reason)[0],
+        stop_reason=stop_reason,
         outcome=outcome_of(answer.content, answer.stop_reason),
         multi_user=body.multi_user or is_group,
         tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
-        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted((counts + more + most).items())),
         content_digest=_content_digest(
-            body, redactor, (message, response, thinking), labels, multi_user=body.multi_user or is_group
+            body, (message, response, thinking or None), (agent, model), labels, multi_user=body.multi_user or is_group
         ),
         labels=labels,
     )
@@ -168,14 +162,18 @@ def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
 
 
 def _content_digest(
-    body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], labels: tuple[Label, ...], *, multi_user: bool
+    body: IngestBody,
+    texts: tuple[str | None, ...],
+    names: tuple[str | None, ...],
+    labels: tuple[Label, ...],
+    *,
+    multi_user: bool,
 ) -> str:
     """Return the digest of everything sent with an exchange, without secrets; `texts` are message, answer and thinking.
 
-    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    `names` are agent and model. Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
     """
     given, answer = body.exchange, body.exchange.agent_response
-    names = [None if name is None else redactor.redact(name)[0] for name in (body.agent, answer.model)]
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
     # What was not sent before there was such a field has the digest that it had.
