@@ -71,18 +71,25 @@ class GroupCommit(Generic[Work, Done]):
         """How many submissions wait to be committed."""
         return len(self._waiting)
 
-    def submit(self, work: Work, *, must: bool = False) -> Future[Done]:
+    def submit(self, work: Work, *, must: bool = False, wakes: bool = True) -> Future[Done]:
         """Ask for work to be committed; the future is done when it is durable.
 
-        BusyError when too many wait already, unless it `must` be taken: what was begun is finished even under load.
+        BusyError when too many wait already, unless it `must` be taken: what was begun is finished even under load. Without `wakes` the
+        thread goes on to sleep until `wake` is called.
         """
         future: Future[Done] = Future()
         with self._changed:
             if self._closed or (not must and len(self._waiting) >= self._capacity):
                 raise BusyError("the log cannot take more at the moment" if not self._closed else "the log is closed")
             self._waiting.append((work, future))
-            self._changed.notify()
+            if wakes:
+                self._changed.notify()
         return future
+
+    def wake(self) -> None:
+        """Have what waits committed."""
+        with self._changed:
+            self._changed.notify()
 
     def close(self) -> None:
         """Commit what waits, then end; nothing more is taken."""
@@ -149,6 +156,7 @@ class Commits:
         self._failed_at = -RECENT
         self._given_up = asyncio.Event()
         self._told: _Told[Committed] = _Told()
+        self._is_waking = False
 
     @property
     def trouble(self) -> str:
@@ -160,7 +168,12 @@ class Commits:
     async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
         """Commit what a caller brings; see `GroupCommit.submit`."""
         try:
-            committed = await self._told.when_done(self._group.submit(submission, must=must))
+            future = self._group.submit(submission, must=must, wakes=False)
+            if not self._is_waking:
+                # Once everything that the event loop has read together is submitted: the thread would take turns with it meanwhile.
+                self._is_waking = True
+                asyncio.get_running_loop().call_soon(self._wake)
+            committed = await self._told.when_done(future)
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
@@ -187,6 +200,10 @@ class Commits:
     def give_up(self) -> None:
         """What the log does not take now is made again by the next start."""
         self._given_up.set()
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        self._group.wake()
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TROUBLE) and not self._broken.is_set()
