@@ -205,12 +205,13 @@ def main() -> None:
                     f"{run.quantile(0.5):.1f}",
                     f"{run.quantile(0.99):.1f}",
                     f"{run.quantile(0.5) / base.quantile(0.5):.1f}",
+                    f"{run.rate / base.rate:.2f}",
                 ]
                 for what, run in found.items()
             ]
         print_batches(targets)
     print(f"Exchanges of 700 bytes; best of {ROUNDS} runs of each in turns.\n")
-    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50"], rows)
+    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate"], rows)
 
 
 if __name__ == "__main__":

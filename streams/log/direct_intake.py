@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from analytics.identity.identity_index import KnownIdentities
-from analytics.store.stage_states import stored_states
+from analytics.store.stage_states import states_of_stages, stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Record, Score, ScoringTask
@@ -161,7 +161,11 @@ class DirectIntake:
         known = self._states[stage]
         missing = list(dict.fromkeys(key for key in keys if key not in known))
         if missing:
-            known |= dict.fromkeys(missing) | stored_states(self.cursor, stage, missing)
+            # What is read for one stage is asked for by the other next: a look through the table is what it costs.
+            stages = [INTAKE.name, *([SCORING.name] if self._scoring else [])]
+            for name, stored in states_of_stages(self.cursor, stages, missing).items():
+                for key in missing:
+                    self._states[name].setdefault(key, stored.get(key))
         return {key: state for key in keys if (state := known[key]) is not None}
 
 
