@@ -5,7 +5,6 @@ are in a process of their own and keep their connections. Then the same with 1 0
 with batches of 500 exchanges.
 """
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -30,7 +29,7 @@ from schemas.records import Exchange, SessionClosed
 from service.access.access import AccessStore, Holder, access_file
 from service.http.bounds import EXCHANGES, INGEST, ApiSettings
 from service.http.documents.models import IngestBody
-from service.http.http_server import server_of
+from service.http.http_server import run, server_of
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING
@@ -93,7 +92,7 @@ def serve_bare() -> None:
     listener.listen(1024)
     host, port = listener.getsockname()
     print(f"http://{host}:{port}", flush=True)
-    asyncio.run(server_of(app, host, port).serve(sockets=[listener]))
+    run(server_of(app, host, port).serve(sockets=[listener]))
 
 
 def fill(database: Path, count: int) -> None:
@@ -206,12 +205,13 @@ def main() -> None:
                     f"{run.quantile(0.5):.1f}",
                     f"{run.quantile(0.99):.1f}",
                     f"{run.quantile(0.5) / base.quantile(0.5):.1f}",
+                    f"{run.rate / base.rate:.2f}",
                 ]
                 for what, run in found.items()
             ]
         print_batches(targets)
     print(f"Exchanges of 700 bytes; best of {ROUNDS} runs of each in turns.\n")
-    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50"], rows)
+    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate"], rows)
 
 
 if __name__ == "__main__":

@@ -90,14 +90,16 @@ class RecordBatch:
     """Consecutive records of one partition that never were columns: offset, session key and record of each, in order."""
 
     rows: Sequence[tuple[int, str, Record]]
+    encoded: Sequence[bytes] = ()
+    """Their encodings, if they are there already."""
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
         """Yield offset, session key and record, in the order of the topic."""
         return iter(self.rows)
 
     def encodings(self) -> dict[int, bytes]:
-        """See `StageBatch.encodings`: they came as records."""
-        return {}
+        """See `StageBatch.encodings`."""
+        return {offset: message for (offset, _, _), message in zip(self.rows, self.encoded, strict=bool(self.encoded))}
 
 
 @dataclass

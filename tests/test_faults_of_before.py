@@ -36,6 +36,7 @@ OF_CONNECTIONS = {
     INGEST,
     "/api/audit/exchanges",
     "/api/audit/events",
+    "/api/audit/events/bulk",
     "/api/audit/heartbeat",
     "/api/audit/sessions/{session_id}/finalize",
 }

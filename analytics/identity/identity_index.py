@@ -6,8 +6,10 @@ Two identities can have the same hash, so only "certainly new" is believed from 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import duckdb
 import polars as pl
@@ -21,6 +23,8 @@ AT_ONCE = 1_000_000
 """Positions that are read at once."""
 RECENT = 50_000
 """Hashes that wait to be sorted."""
+FEW = 64
+"""Hashes that are looked for one by one: sooner than the query engine has begun."""
 _GROWTH = 4
 """A run of sorted hashes takes in the one after it until it is so many times as large: so each hash is sorted a few times only."""
 
@@ -47,6 +51,8 @@ class _Hashes:
 
     def which_of(self, hashes: pl.Series) -> pl.Series:
         """For each of the hashes whether it is here."""
+        if len(hashes) <= FEW:
+            return pl.Series([one in self.recent or self._is_in_a_run(one) for one in hashes.to_list()], dtype=pl.Boolean)
         listed = hashes.to_list() if self.recent else []
         found = pl.Series([one in self.recent for one in listed] if listed else [False], dtype=pl.Boolean)
         found = found if listed else found.new_from_index(0, len(hashes))
@@ -54,6 +60,10 @@ class _Hashes:
             places = run.search_sorted(hashes).clip(0, len(run) - 1)
             found |= run.gather(places) == hashes
         return found
+
+    def _is_in_a_run(self, value: int) -> bool:
+        places = ((run, bisect_left(run, value)) for run in self.runs)
+        return any(place < len(run) and run[place] == value for run, place in places)
 
 
 class KnownIdentities:
@@ -69,6 +79,12 @@ class KnownIdentities:
         with self._lock:
             known = self._hashes.get((topic, schema.name))
             return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
+
+    def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
+        """Tell whether none of the rows is doubtful."""
+        with self._lock:
+            known = self._hashes.get((topic, schema.name))
+            return known is None or not known.which_of(_hashed(schema, frame)).any()
 
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
         """Read what the topic has beyond what was read, up to position `end`."""
@@ -118,8 +134,15 @@ def identity_of(schema: RecordSchema) -> list[str]:
 
 def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series:
     """The hash of each row's identity. The log gives numbers and times back as other types than decoding does."""
-    types = empty_frame(schema.name).schema
-    columns = [
-        pl.col(name) if types[name] == pl.String else pl.col(name).to_physical().cast(pl.Int64) for name in identity_of(schema)
-    ]
+    names, texts = _identity_columns(schema.name)
+    if frame.columns == names == texts:
+        return frame.hash_rows(seed=0)  # a select would start the query engine, which takes twice as long as all of it
+    columns = [pl.col(name) if name in texts else pl.col(name).to_physical().cast(pl.Int64) for name in names]
     return frame.select(columns).hash_rows(seed=0)
+
+
+@cache
+def _identity_columns(name: str) -> tuple[list[str], list[str]]:
+    """The columns of a record type's identity, and those of them that are texts."""
+    names, types = identity_of(schema_of(name)), empty_frame(name).schema
+    return names, [one for one in names if types[one] == pl.String]

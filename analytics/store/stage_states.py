@@ -16,13 +16,28 @@ from schemas.registry import schema_of
 
 def stored_states(connection: duckdb.DuckDBPyConnection, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
     """Return the states of a stage for those of the keys that have one."""
+    return states_of_stages(connection, [stage], keys)[stage]
+
+
+def states_of_stages(
+    connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]
+) -> dict[str, dict[str, bytes]]:
+    """Return the states of each stage for those of the keys that have one: the table is read once."""
+    found: dict[str, dict[str, bytes]] = {stage: {} for stage in stages}
+    for stage, key, state in _rows(connection, stages, keys):
+        found[stage][key] = state
+    return found
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]) -> list[tuple[str, str, bytes]]:
+    table, wanted = full_name(schema_of("StageState")), f"stage IN ({_marks(stages)})"
     if len(keys) <= FEW:
-        marks = ", ".join("?" * len(keys)) or "NULL"
-        statement = f"SELECT key, state FROM {full_name(schema_of('StageState'))} WHERE stage = ? AND key IN ({marks})"
-        return dict(connection.execute(statement, [stage, *keys]).fetchall())
+        statement = f"SELECT stage, key, state FROM {table} WHERE {wanted} AND key IN ({_marks(keys)})"
+        return connection.execute(statement, [*stages, *keys]).fetchall()
     with registered(connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
-        rows = connection.execute(
-            f"SELECT key, state FROM {full_name(schema_of('StageState'))} SEMI JOIN {BATCH} USING (key) WHERE stage = $stage",
-            {"stage": stage},
-        ).fetchall()
-    return dict(rows)
+        statement = f"SELECT stage, key, state FROM {table} SEMI JOIN {BATCH} USING (key) WHERE {wanted}"
+        return connection.execute(statement, list(stages)).fetchall()
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values)) or "NULL"

@@ -71,6 +71,11 @@ NEEDED_IN_RESPONSE: Mapping[str, Pattern] = {"self_identification": _DENIES_BEIN
 """The pattern that a response must hold for a check to fire; a check without one fires for a blank response."""
 
 
+def checks_of(methodology: Methodology) -> tuple[str, ...]:
+    """Return the ids of all checks, structural ones first."""
+    return (*_STRUCTURAL, *(check.id for check in methodology.tier1))
+
+
 def check_structure(user_message: str, agent_response: str, methodology: Methodology) -> Tier1Result:
     """Run the structural checks and those of the methodology on one exchange."""
     return _check(encode(straighten(user_message)), encode(straighten(agent_response)), methodology)

@@ -55,6 +55,10 @@ class ProjectPolicy:
     """16 hexadecimal digits over all of the above, the methodology's content included."""
 
 
+MAX_NAMES = 10_000
+"""Names of projects whose policy is remembered: records can have any."""
+
+
 class Policy(PolicyModel):
     """A policy file; `Policy()` has every default."""
 
@@ -72,6 +76,7 @@ class Policy(PolicyModel):
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
     _resolved: dict[tuple[str, bool], ProjectPolicy] = PrivateAttr(default_factory=dict)
     _anchored: dict[str, str] = PrivateAttr(default_factory=dict)
+    _by_name: dict[str, ProjectPolicy] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, _context: Any, /) -> None:
         """Note the names under which the projects' anchors are judged."""
@@ -83,6 +88,14 @@ class Policy(PolicyModel):
         Anchors are judged as their project is, every one of them and by every tier: exchanges that a round skips cannot be
         compared.
         """
+        found = self._by_name.get(name)
+        if found is None:
+            if len(self._by_name) >= MAX_NAMES:
+                self._by_name.clear()
+            found = self._by_name[name] = self._named(name)
+        return found
+
+    def _named(self, name: str) -> ProjectPolicy:
         of_anchors = is_reserved(name)
         base = self._anchored.get(name, "") if of_anchors else name
         key = (base if base in self.projects else "", of_anchors)

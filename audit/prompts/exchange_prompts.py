@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from audit.exchanges.questions import Material, Question, byte_tokens
-from audit.exchanges.tier1 import check_structure
+from audit.exchanges.tier1 import check_structure, checks_of
 from audit.fingerprints import canonical_json, canonical_list
 from audit.policy.methodology import BehaviouralDimension
 from audit.policy.policy import ProjectPolicy
@@ -55,6 +57,14 @@ class _Form(NamedTuple):
     identity: str
     """Schema and tokens as canonical JSON, a comma between them."""
     schema_size: int
+
+
+class QuestionSize(NamedTuple):
+    """A size that a question does not pass: tokens of its texts and of its answer."""
+
+    texts_size: int
+    max_tokens: int
+    least_tokens: int
 
 
 class ExchangeQuestions:
@@ -152,6 +162,30 @@ class ExchangeQuestions:
 def tier2_question(exchange: Exchange, policy: ProjectPolicy) -> Question:
     """`ExchangeQuestions.tier2`, alone."""
     return ExchangeQuestions(exchange, policy).tier2()
+
+
+_LONGEST = 12
+"""Bytes that a byte of a text can become in a question, escaped or normalised."""
+_CUT = 100
+"""Characters of the sentence on a text that is cut, and of the mark in its middle."""
+_around: dict[str, QuestionSize] = {}
+"""The size of the question of Tier 2 without texts, by the methodology's digest."""
+
+
+def tier2_bound(exchange: Exchange, policy: ProjectPolicy) -> QuestionSize:
+    """Return a size that `tier2_question` does not pass, in a hundredth of the time."""
+    methodology = policy.methodology
+    if methodology.digest not in _around:
+        question = tier2_question(msgspec.structs.replace(exchange, user_message="", agent_response=""), policy)
+        known = sum(len(check) + 2 for check in checks_of(methodology)) + _CUT
+        _around[methodology.digest] = QuestionSize(
+            question.texts_size + known + 4 * _CUT, question.max_tokens, question.least_tokens
+        )
+    around = _around[methodology.digest]
+    said = len(exchange.user_message.encode("utf-8", "surrogatepass")) + len(
+        exchange.agent_response.encode("utf-8", "surrogatepass")
+    )
+    return around._replace(texts_size=around.texts_size + _LONGEST * said)
 
 
 def thinking_question(exchange: Exchange, policy: ProjectPolicy) -> Question:

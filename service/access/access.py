@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
@@ -78,6 +78,14 @@ class Holder:
     scopes: frozenset[str] = frozenset(SCOPES)
 
 
+class _Found(NamedTuple):
+    """The holder of a valid token, and the version of the file that says so."""
+
+    holder: Holder
+    expires_at: str | None
+    version: int
+
+
 @dataclass(frozen=True, slots=True)
 class TokenState:
     """The visible state of a token: its public prefix, its state (live, expired or revoked) and its expiry."""
@@ -112,6 +120,7 @@ class AccessStore:
         self.path = path
         self._now = now
         self._file = SharedFile(path, _MIGRATIONS)
+        self._found: dict[bytes, _Found] = {}
         self.audit_log = AuditLog(self._file, now)
         """The changes by operators and commands."""
         self.sign_ins = SignIns(self._file, now)
@@ -209,14 +218,24 @@ class AccessStore:
         return _holder(rows[0]) if rows else None
 
     def find(self, token: bytes) -> Holder | None:
-        """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes."""
+        """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes.
+
+        A valid token is remembered by its digest until anything in the file changes.
+        """
+        given, version = digest_of(token), self._file.version()
+        found = self._found.get(given)
+        if found is not None and found.version == version and (found.expires_at is None or found.expires_at > self._stamp()):
+            return found.holder
         rows = self._file.rows(
-            f"SELECT digest, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            f"SELECT digest, expires_at, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix_of(token), "now": self._stamp()},
         )
-        digest, *holder = rows[0] if rows else (_NOBODY,)
-        same = hmac.compare_digest(digest, digest_of(token))
-        return _holder(holder) if same and rows else None
+        digest, expires_at, *holder = rows[0] if rows else (_NOBODY, None)
+        if not (hmac.compare_digest(digest, given) and rows):
+            return None
+        # Asked for before the row was read: what changes in between makes it older, never younger.
+        self._found[given] = _Found(_holder(holder), expires_at, version)
+        return self._found[given].holder
 
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
         """Return the operator signed in with this cookie, and the token's prefix; None without one, or if the token ended."""

@@ -1,7 +1,7 @@
 """The application: endpoints, and around them the layers that each request passes, from the outside in.
 
-record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints. A request without a
-right token costs no more than a look at its head.
+record and error answers → hot routes → host → token → requests in flight → body limits → ETags → audit log → endpoints.
+A request without a right token costs no more than a look at its head.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from service.http.documents.bodies import RoundedJson
 from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
+from service.http.hot_routes import HotRoutes
 from service.http.parameters import refuse_unknown
-from service.http.request_limits import BodyLimits, HostCheck, InFlight
+from service.http.request_limits import BodyLimits, CallsInFlight, HostCheck, InFlight
 from service.http.request_middleware import RequestRecord
 from service.http.routes import (
     alerts,
@@ -35,6 +36,7 @@ from service.http.routes import (
     deployments,
     evaluations,
     events,
+    events_bulk,
     exchanges,
     incidents,
     ingest,
@@ -76,6 +78,7 @@ ROUTERS = (
     ingest,
     ingest_batch,
     events,
+    events_bulk,
     sessions,
     telemetry,
     alerts,
@@ -134,8 +137,8 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
         dependencies=[Depends(refuse_unknown), Depends(keep_write)],
         generate_unique_id_function=_operation_id,
     )
-    metrics = Metrics()
-    app.state.context = ApiContext(engine, access, settings, metrics)
+    metrics, in_flight = Metrics(), CallsInFlight(settings.max_in_flight)
+    app.state.context = context = ApiContext(engine, access, settings, metrics)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.land_taken)
     for part in ROUTERS:
         app.include_router(part.router)
@@ -147,9 +150,10 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(AuditTrail, access=access)
     app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
-    app.add_middleware(InFlight, settings=settings)
+    app.add_middleware(InFlight, in_flight=in_flight)
     app.add_middleware(Authentication, access=access, settings=settings)
     app.add_middleware(HostCheck, settings=settings)
+    app.add_middleware(HotRoutes, context=context, in_flight=in_flight, handlers=app.exception_handlers)
     app.add_middleware(RequestRecord, metrics=metrics)
     return app
 

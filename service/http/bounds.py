@@ -11,17 +11,24 @@ API = "/api/audit"
 """The beginning of every call's path."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
+EVENTS_BULK = f"{EVENTS}/bulk"
 EXCHANGES = f"{API}/exchanges"
 EVALUATIONS = f"{API}/evaluations"
-BODY_LIMITS = {INGEST: 512 * 1024, EXCHANGES: 16 * 1024 * 1024, EVENTS: 4 * 1024 * 1024, EVALUATIONS: 4 * 1024 * 1024}
+BODY_LIMITS = {
+    INGEST: 512 * 1024,
+    EXCHANGES: 16 * 1024 * 1024,
+    EVENTS: 4 * 1024 * 1024,
+    EVENTS_BULK: 16 * 1024 * 1024,
+    EVALUATIONS: 4 * 1024 * 1024,
+}
 """Bytes of the largest body, by path."""
-LINES = frozenset({EXCHANGES})
+LINES = frozenset({EXCHANGES, EVENTS_BULK})
 """Paths whose bodies may also be lines, each a JSON value."""
 DEFAULT_BODY_LIMIT = 64 * 1024
-MAX_EXCHANGES = 1_000
-"""Exchanges of one batch."""
+MAX_BULK = 1_000
+"""Exchanges or events of any sessions in one call."""
 MAX_EVENTS = 10_000
-"""Events of one batch."""
+"""Events of one session in one call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics
 from service.known_projects import is_known, known_projects, named_projects, nearest
 from streams.engine.record_intake import RecordIntake
+from streams.engine.stripes import Stripes
 from streams.watch.watching import Watch
 
 Found = TypeVar("Found")
@@ -44,9 +45,8 @@ class ApiContext:
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """The times of the exchanges that people have scored."""
     _readers: anyio.CapacityLimiter = field(init=False)
-    _sessions: tuple[asyncio.Lock, ...] = field(
-        init=False, default_factory=lambda: tuple(asyncio.Lock() for _ in range(_STRIPES))
-    )
+    turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
+    """The turns of sessions, by connection and session id: their batches of events follow one another."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
@@ -72,10 +72,6 @@ class ApiContext:
         known = await self.ask(lambda cursor: known_projects(cursor, named))
         said = nearest(project, known) or "there are no projects yet"
         raise ApiError(404, "not_found", f"there is no project {project}; {said}")
-
-    def turn_of(self, connection: str, session_id: str) -> asyncio.Lock:
-        """Return the lock under which a session's batches take turns; sessions may share one."""
-        return self._sessions[hash((connection, session_id)) % _STRIPES]
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -83,6 +84,11 @@ def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
     """Describe the problems of a body or query, each with its field; no value is repeated."""
     told = [f"{_field(error['loc'])}: {_words_of(error)}" for error in errors[:MAX_PROBLEMS]]
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
+
+
+def problems_at(place: int, error: ValidationError) -> str:
+    """Describe the problems of one value of many, each with the value's place and the field."""
+    return problems_in_words([{**one, "loc": (place, *one["loc"])} for one in error.errors(include_url=False)])
 
 
 def _words_of(error: Mapping[str, Any]) -> str:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
-import h11
+import httptools
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # there is none for Windows
+    new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
 
 MAX_CONNECTIONS = 512
 MAX_HEAD = 16 * 1024
 """Bytes of a request's line and headers."""
 KEEP_ALIVE = 15
 """Seconds for which an idle connection is kept."""
+
+
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run to the end in an event loop: uvloop's, where there is one for the platform."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serving)
 
 
 def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
@@ -37,29 +49,58 @@ def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=30,
-        h11_max_incomplete_event_size=MAX_HEAD,
     )
     return uvicorn.Server(config)
 
 
 def _protocol(settings: ApiSettings) -> type[asyncio.Protocol]:
-    """Return HTTP/1.1 that gives a connection `read_timeout` to send the head of a request."""
+    """Return HTTP/1.1 with heads of at most `MAX_HEAD` bytes, for each of which a connection has `read_timeout`."""
 
-    class TimedProtocol(H11Protocol):
-        """uvicorn waits for ever for the head of a request that has begun, or for a first request."""
+    class BoundedProtocol(HttpToolsProtocol):
+        """uvicorn waits for ever for the head of a request that has begun, or for a first request, and takes heads of any size."""
 
         _head_timer: asyncio.TimerHandle | None = None
+        _awaits_head = True
+        """Whether the head of a request has begun, or the first one is awaited."""
+        _head_size = 0
+        """Bytes of a head that has begun in an earlier part."""
+        _heads = 0
+        """Heads that have begun."""
+        _is_idle = False
+        """Whether the last request has come whole and the next one has not begun."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._await_head()
 
         def data_received(self, data: bytes) -> None:
+            heads, was_idle = self._heads, self._is_idle
+            if self._awaits_head:
+                self._head_size += len(data)
             super().data_received(data)
-            if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
-                self._await_head()
-            else:
+            if self.transport.is_closing():
                 self._stop_waiting()
+            elif self._awaits_head and self._head_size > MAX_HEAD:
+                self.send_400_response("The head of the request is too large.")
+            elif self._awaits_head or (was_idle and heads == self._heads):
+                # Line breaks begin no request, but they have ended the waiting for an idle connection.
+                self._await_head()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._heads += 1
+            self._awaits_head, self._head_size, self._is_idle = True, 0, False
+
+        def on_headers_complete(self) -> None:
+            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD:
+                raise httptools.HttpParserError("the head of the request is too large")
+            self._awaits_head = False
+            self._stop_waiting()
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._is_idle = True
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
@@ -67,11 +108,19 @@ def _protocol(settings: ApiSettings) -> type[asyncio.Protocol]:
 
         def _await_head(self) -> None:
             if self._head_timer is None:
-                self._head_timer = self.loop.call_later(settings.read_timeout, self.transport.abort)
+                self._head_timer = self.loop.call_later(settings.read_timeout, self._give_up)
+
+        def _give_up(self) -> None:
+            self._head_timer = None
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+            else:
+                # Nothing more is read before the answer of an earlier request is out.
+                self._await_head()
 
         def _stop_waiting(self) -> None:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
 
-    return TimedProtocol
+    return BoundedProtocol

@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,7 +32,7 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
+        self._allowed = allowed_names(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 400."""
@@ -43,28 +44,45 @@ class HostCheck:
         await self._app(scope, receive, send)
 
 
+class CallsInFlight:
+    """The number of requests that are worked on, at most `limit` at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._now = 0
+
+    def begin(self) -> bool:
+        """Count a request; False if there are as many already."""
+        if self._now >= self.limit:
+            return False
+        self._now += 1
+        return True
+
+    def end(self) -> None:
+        """Count a request no more."""
+        self._now -= 1
+
+
 class InFlight:
     """Bounds the number of requests that are worked on at once."""
 
-    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+    def __init__(self, app: ASGIApp, in_flight: CallsInFlight) -> None:
         self._app = app
-        self._limit = settings.max_in_flight
-        self._now = 0
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 503."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        if self._now >= self._limit:
-            error = ApiError(503, "busy", f"{self._limit} calls are in progress; try again", {"Retry-After": "1"})
-            await refuse(error, scope, receive, send)
+        if not self._in_flight.begin():
+            words = f"{self._in_flight.limit} calls are in progress; try again"
+            await refuse(ApiError(503, "busy", words, {"Retry-After": "1"}), scope, receive, send)
             return
-        self._now += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._now -= 1
+            self._in_flight.end()
 
 
 class BodyLimits:
@@ -82,28 +100,29 @@ class BodyLimits:
         limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
         try:
             _check_head(scope, limit)
-            body = await self._read(receive, limit)
+            body = await read_body(receive, limit, self._timeout)
         except ApiError as error:
             await refuse(error, scope, receive, send)
             return
         await self._app(scope, replayed(body, receive), send)
 
-    async def _read(self, receive: Receive, limit: int) -> bytes:
-        """Return the whole body; ApiError if it is too large or too slow."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        raise _too_large(limit)
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            raise ApiError(408, "too_slow", f"the body did not arrive within {self._timeout:g} seconds") from None
+
+async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the whole body; ApiError if it is too large or too slow, ClientGone if it ends half-way."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise ApiError(408, "too_slow", f"the body did not arrive within {seconds:g} seconds") from None
 
 
 def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
@@ -119,6 +138,12 @@ def is_same_origin(scope: Scope) -> bool:
     return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
 
 
+def allowed_names(settings: ApiSettings) -> frozenset[str]:
+    """Return the names by which the server may be called, as `host_name` gives them."""
+    return frozenset(name.lower() for name in settings.allowed_hosts)
+
+
+@lru_cache
 def host_name(value: bytes) -> str:
     """Return the name in a Host header, without port and brackets; empty if there is none."""
     text = value.decode("latin-1").strip().lower()
@@ -135,10 +160,8 @@ def _check_head(scope: Scope, limit: int) -> None:
     for value in header_values(scope, b"content-encoding"):
         if value.strip().lower() not in (b"", b"identity"):
             raise ApiError(415, "content_encoding", "Content-Encoding: only identity is accepted; send the body uncompressed")
-    kinds = list(header_values(scope, b"content-type"))
-    taken = (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
-    if (kinds or _has_body(scope)) and (len(kinds) != 1 or not _is_one_of(kinds[0], taken)):
-        words = " or ".join(kind.decode() for kind in taken)
+    if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
+        words = " or ".join(kind.decode() for kind in _taken(scope))
         raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
@@ -151,9 +174,22 @@ def _has_body(scope: Scope) -> bool:
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
-def _is_one_of(value: bytes, kinds: Collection[bytes]) -> bool:
+def body_kind(scope: Scope) -> bytes | None:
+    """Return the media type of a body, JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
+    given = list(header_values(scope, b"content-type"))
+    kind = _media_type(given[0]) if len(given) == 1 else None
+    return kind if kind in _taken(scope) else None
+
+
+def _taken(scope: Scope) -> tuple[bytes, ...]:
+    return (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
+
+
+@lru_cache
+def _media_type(value: bytes) -> bytes | None:
+    """Return the media type that a Content-Type header names; None if a parameter says anything but UTF-8."""
     kind, *parameters = (part.strip().lower() for part in value.split(b";"))
-    return kind in kinds and all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters)
+    return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
 
 
 def _too_large(limit: int) -> ApiError:

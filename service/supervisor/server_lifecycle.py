@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import math
 import os
@@ -21,7 +22,7 @@ from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
 from service.http.app import create_app
 from service.http.bounds import LOOPBACK_NAMES, ApiSettings
-from service.http.http_server import server_of
+from service.http.http_server import run, server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
 from service.remote.command_server import taking_commands
@@ -46,7 +47,7 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
     SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
-        asyncio.run(_serve(settings, listener, names, announce))
+        run(_serve(settings, listener, names, announce))
 
 
 async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
@@ -75,6 +76,8 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             # Settings that are wrong are said before anything has begun.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
             await engine.start()
+            # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
+            gc.freeze()
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
+
+from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,14 @@ class Published:
     written: int
     known: int
     conflicts: list[int]
+    fates: Sequence[str] = ()
+    """The fate of each record; empty if only their numbers were counted."""
+
+    @classmethod
+    def of(cls, fates: Sequence[str]) -> Self:
+        """Count what became of each record."""
+        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
+        return cls(fates.count(WRITTEN), fates.count(KNOWN), conflicts, fates)
 
 
 @dataclass(frozen=True)

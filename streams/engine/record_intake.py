@@ -24,7 +24,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.log.admission import Accepted, encoded_each
 from streams.log.ingest_outcome import Taken, one_of, outcomes, placed
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN, Committed
+from streams.log.log_writer import Committed
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
 log = logging.getLogger(__name__)
@@ -101,9 +101,7 @@ class RecordIntake(ABC):
             if isinstance(message, RecordError):
                 raise message
             messages.append(message)
-        fates = (await self._taken(topic, records, messages)).fates[topic]
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
-        return Published(fates.count(WRITTEN), fates.count(KNOWN), conflicts)
+        return Published.of((await self._taken(topic, records, messages)).fates[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""

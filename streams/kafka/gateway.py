@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from analytics.store.store import Store
@@ -19,6 +18,7 @@ from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
 from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import RecordIntake
+from streams.engine.stripes import Stripes
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
@@ -58,7 +58,7 @@ class Gateway(RecordIntake):
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._acceptance = Acceptance(store, self._producer, self._sink, self._limits)
         self.broken = self._sink.broken
-        self._turns = tuple(asyncio.Lock() for _ in range(_STRIPES))
+        self._turns = Stripes(_STRIPES)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -89,21 +89,13 @@ class Gateway(RecordIntake):
             return Committed({topic: await self._acceptance.take(topic, records, messages)}, {}, {})
         fates: dict[int, str] = {}
         for part in _rounds(exchanges):
-            async with self._turns_of(exchanges[place] for place in part):
+            # Of two calls at once with one id the second has to wait for what becomes of the first.
+            async with self._turns.held((exchanges[place].connection, exchanges[place].exchange_id) for place in part):
                 told = await self._acceptance.take(
                     topic, [records[place] for place in part], [messages[place] for place in part]
                 )
             fates |= dict(zip(part, told, strict=True))
         return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
-
-    @contextlib.asynccontextmanager
-    async def _turns_of(self, exchanges: Iterable[Exchange]) -> AsyncIterator[None]:
-        """The turns of some ids: of two calls at once with one id the second has to wait for what becomes of the first."""
-        async with contextlib.AsyncExitStack() as held:
-            # In one order, so that two calls never wait for each other.
-            for stripe in sorted({hash((one.connection, one.exchange_id)) % _STRIPES for one in exchanges}):
-                await held.enter_async_context(self._turns[stripe])
-            yield
 
     async def landed(self, topic: str) -> None:
         """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from analytics.identity.identity_index import KnownIdentities
-from analytics.store.stage_states import stored_states
+from analytics.store.stage_states import states_of_stages, stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Record, Score, ScoringTask
@@ -78,15 +78,15 @@ class DirectIntake:
         """By stage and session key; None: the session has no state."""
         self._commits = -1
 
-    def decide(self, outside: Outside, scored: int) -> Decided | None:
+    def decide(self, outside: Outside, encoded: Sequence[bytes], scored: int) -> Decided | None:
         """Return what comes of records that go to the end of the log; None where the tables have to be asked first.
 
-        `scored` is the position of the task that scoring reads next.
+        `encoded` are those that intake reads, in their encoding; `scored` is the position of the task that scoring reads next.
         """
         if not self._new.are_new(self.cursor, outside):
             return None
         try:
-            return self._decided(outside.get(INTAKE.source, ()), scored)
+            return self._decided(outside.get(INTAKE.source, ()), encoded, scored)
         except Exception:
             log.exception("a stage failed on records; they are taken by way of the tables, session by session")
             return None
@@ -127,12 +127,12 @@ class DirectIntake:
         """A cursor of the thread that commits."""
         return self._store.cursor()
 
-    def _decided(self, records: Sequence[Record], scored: int) -> Decided:
+    def _decided(self, records: Sequence[Record], encoded: Sequence[bytes], scored: int) -> Decided:
         decided, tasks = Decided(self.end_of(INTAKE.source)), self.end_of(SCORING.source)
         if not records:
             return decided
         keys = list(map(_session_of, records))
-        rows = _placed(decided.position, keys, records)
+        rows = _placed(decided.position, keys, records, encoded)
         outcome = self._intake(rows, self._states_of(INTAKE.name, keys))
         decided.add(INTAKE.name, outcome, decided.position + len(records))
         decided.decisions = decisions_of(outcome.records)
@@ -161,7 +161,11 @@ class DirectIntake:
         known = self._states[stage]
         missing = list(dict.fromkeys(key for key in keys if key not in known))
         if missing:
-            known |= dict.fromkeys(missing) | stored_states(self.cursor, stage, missing)
+            # What is read for one stage is asked for by the other next: a look through the table is what it costs.
+            stages = [INTAKE.name, *([SCORING.name] if self._scoring else [])]
+            for name, stored in states_of_stages(self.cursor, stages, missing).items():
+                for key in missing:
+                    self._states[name].setdefault(key, stored.get(key))
         return {key: state for key in keys if (state := known[key]) is not None}
 
 
@@ -174,9 +178,10 @@ def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
     }
 
 
-def _placed(position: int, keys: Sequence[str], records: Sequence[Record]) -> RecordBatch:
-    """The records as a batch that begins at a position."""
-    return RecordBatch([(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))])
+def _placed(position: int, keys: Sequence[str], records: Sequence[Record], encoded: Sequence[bytes] = ()) -> RecordBatch:
+    """The records as a batch that begins at a position; `encoded` are their encodings, if they are there already."""
+    rows = [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))]
+    return RecordBatch(rows, encoded)
 
 
 def _spent(states: Mapping[str, bytes]) -> dict[str, int]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -70,18 +71,25 @@ class GroupCommit(Generic[Work, Done]):
         """How many submissions wait to be committed."""
         return len(self._waiting)
 
-    def submit(self, work: Work, *, must: bool = False) -> Future[Done]:
+    def submit(self, work: Work, *, must: bool = False, wakes: bool = True) -> Future[Done]:
         """Ask for work to be committed; the future is done when it is durable.
 
-        BusyError when too many wait already, unless it `must` be taken: what was begun is finished even under load.
+        BusyError when too many wait already, unless it `must` be taken: what was begun is finished even under load. Without `wakes` the
+        thread goes on to sleep until `wake` is called.
         """
         future: Future[Done] = Future()
         with self._changed:
             if self._closed or (not must and len(self._waiting) >= self._capacity):
                 raise BusyError("the log cannot take more at the moment" if not self._closed else "the log is closed")
             self._waiting.append((work, future))
-            self._changed.notify()
+            if wakes:
+                self._changed.notify()
         return future
+
+    def wake(self) -> None:
+        """Have what waits committed."""
+        with self._changed:
+            self._changed.notify()
 
     def close(self) -> None:
         """Commit what waits, then end; nothing more is taken."""
@@ -147,6 +155,8 @@ class Commits:
         self._clock = clock
         self._failed_at = -RECENT
         self._given_up = asyncio.Event()
+        self._told: _Told[Committed] = _Told()
+        self._is_waking = False
 
     @property
     def trouble(self) -> str:
@@ -158,7 +168,12 @@ class Commits:
     async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
         """Commit what a caller brings; see `GroupCommit.submit`."""
         try:
-            committed = await asyncio.wrap_future(self._group.submit(submission, must=must))
+            future = self._group.submit(submission, must=must, wakes=False)
+            if not self._is_waking:
+                # Once everything that the event loop has read together is submitted: the thread would take turns with it meanwhile.
+                self._is_waking = True
+                asyncio.get_running_loop().call_soon(self._wake)
+            committed = await self._told.when_done(future)
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
@@ -186,6 +201,10 @@ class Commits:
         """What the log does not take now is made again by the next start."""
         self._given_up.set()
 
+    def _wake(self) -> None:
+        self._is_waking = False
+        self._group.wake()
+
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TROUBLE) and not self._broken.is_set()
 
@@ -197,6 +216,41 @@ class Commits:
         except TimeoutError:
             return
         raise StoppedError
+
+
+class _Told(Generic[Done]):
+    """Hands what becomes of a group's submissions to the event loop with one wake-up: a wake-up each costs a system call each."""
+
+    def __init__(self) -> None:
+        self._done: deque[tuple[asyncio.Future[Done], Future[Done]]] = deque()
+        self._is_due = False
+
+    async def when_done(self, future: Future[Done]) -> Done:
+        """Return what the future has once it is done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Done] = loop.create_future()
+
+        def done(_: Future[Done]) -> None:
+            self._done.append((answer, future))
+            if not self._is_due:
+                self._is_due = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(self._tell)
+
+        future.add_done_callback(done)
+        return await answer
+
+    def _tell(self) -> None:
+        # First, so that what is done from here on wakes the loop again.
+        self._is_due = False
+        while self._done:
+            answer, future = self._done.popleft()
+            if answer.done():
+                continue
+            if error := future.exception():
+                answer.set_exception(error)
+            else:
+                answer.set_result(future.result())
 
 
 def _warn(tried: RetryCallState) -> None:

@@ -15,11 +15,12 @@ from audit.exchanges.outcomes import score_id
 from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.prompts.exchange_prompts import tier2_bound, tier2_question
 from schemas.errors import RecordError
 from schemas.records import Exchange, Score
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
+from streams.log.admission import FEW
 from streams.log.log_writer import KNOWN, WRITTEN, Committed
 from streams.stage_batches import session_key
 
@@ -58,8 +59,8 @@ async def outcomes(
     exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
 ) -> list[Taken | RecordError]:
     """Return what became of each exchange, or why it may not be written."""
-    # One that is new is told of sooner than a thread has begun; of a known one the tables are asked.
-    if len(exchanges) == 1 and fates[0] != KNOWN:
+    # A few that are new are told of sooner than a thread has begun; of a known one the tables are asked.
+    if len(exchanges) <= FEW and KNOWN not in fates:
         return _outcomes(exchanges, fates, committed, policy, store)
     return await asyncio.to_thread(_outcomes, exchanges, fates, committed, policy, store)
 
@@ -163,6 +164,11 @@ def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: in
     """Whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
     if project.cap is None or not told.sampled:
         return told
-    price = project.price
-    capped = price is not None and spent + least_case(tier2_question(exchange, project), price) > project.cap
+    price, left = project.price, project.cap - spent
+    # A bound settles nearly all of them; a question takes as long to make as everything else here together.
+    capped = (
+        price is not None
+        and least_case(tier2_bound(exchange, project), price) > left
+        and least_case(tier2_question(exchange, project), price) > left
+    )
     return replace(told, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -207,7 +207,8 @@ class LogWriter:
         for one in group:
             for topic, records in one.records.items():
                 outside[topic] += records
-        decided = self._direct.decide(outside, self._positions.get(SCORING.name, 0))
+        encoded = [message for one in group for message in one.outside.messages.get(INTAKE.source, ())]
+        decided = self._direct.decide(outside, encoded, self._positions.get(SCORING.name, 0))
         if decided is None:
             return None
         self._ahead.append(self._entry(group, decided))

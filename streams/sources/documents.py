@@ -95,14 +95,21 @@ def _part(value: Any, name: str | None, place: str) -> SessionPart | Problem:
         return problem
     session_id, connection, project, agent = (value.get(field) for field in _ENVELOPE)
     if "events" not in value:
-        wrapped = value.get("event")
-        event = wrapped if isinstance(wrapped, dict) else {key: item for key, item in value.items() if key not in _ENVELOPE}
-        found = [(f"{place}.event".lstrip(".") if event is wrapped else place, event)]
+        event, within = event_in(value)
+        found = [(f"{place}{within}".lstrip("."), event)]
     elif isinstance(events := value["events"], list):
         found = [(f"{place}.events[{index}]".lstrip("."), event) for index, event in enumerate(events)]
     else:
         return Problem("wrong_type", f"{place}.events: is {json_type(events)}, not an array".lstrip("."))
     return SessionPart(session_id or cast("str", name), connection, project, agent, found)
+
+
+def event_in(value: Json) -> tuple[Json, str]:
+    """The event that an object holds, and where in it: under `event`, or flat beside the fields of its envelope."""
+    wrapped = value.get("event")
+    if isinstance(wrapped, dict):
+        return wrapped, ".event"
+    return {key: item for key, item in value.items() if key not in _ENVELOPE}, ""
 
 
 class Refused(NamedTuple):

@@ -137,4 +137,5 @@ def _malformed(raw: Any, error: InputError, seq: int, place: str) -> Problem:
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{place or 'the event'}: is {json_type(raw)}, not an object")
     where = str(error).removeprefix(f"events[{seq}]")
-    return Problem("malformed_event", f"{place}{where}" if place else where.lstrip(".: "))
+    at = place if where.startswith((".", ":", "[")) else f"{place}: "
+    return Problem("malformed_event", f"{at}{where}" if place else where.lstrip(".: "))

@@ -84,7 +84,7 @@ class Authentication:
         """Note the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
         if not (_is_api(scope) or (scope["path"] == METRICS and given)):
             return None
-        token = _token(given)
+        token = bearer_token(given)
         caller = self._access.find(token)
         if caller is None:
             return self._refusal(scope, given)
@@ -119,7 +119,7 @@ def client_address(scope: Scope) -> str:
     return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
-def _token(values: list[bytes]) -> bytes:
+def bearer_token(values: list[bytes]) -> bytes:
     """Return the token of the one Authorization header; nothing if there is none, or several."""
     scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""

@@ -21,6 +21,7 @@ from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.bounds.validation_messages import decoding_words
 from service.documents.rounding import rounded
 from service.http.errors import ApiError
+from service.http.request_limits import JSON, NDJSON, body_kind
 from streams.sources.lines import decode_json
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -69,6 +70,39 @@ class JsonRoute(APIRoute):
     def read(self, request: Request) -> StrictJsonRequest:
         """The request as one of ours."""
         return StrictJsonRequest(request.scope, request.receive)
+
+
+class Lines(StrictJsonRequest):
+    """A request whose body has a JSON value per line."""
+
+    async def json(self) -> list[Any]:
+        """Return the values of the lines; ApiError (400) names the first line that is not JSON."""
+        return decode_lines(await self.body(), self.max_depth)
+
+
+class BulkRoute(JsonRoute):
+    """An endpoint that takes an array or lines; a value that nests too deep does not stop the others."""
+
+    max_depth = None
+
+    def read(self, request: Request) -> StrictJsonRequest:
+        """Return the request; lines as the array that they stand for."""
+        if body_kind(request.scope) != NDJSON:
+            return super().read(request)
+        headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
+        return Lines({**request.scope, "headers": headers}, request.receive)
+
+
+def decode_lines(body: bytes, max_depth: int | None = MAX_DEPTH) -> list[Any]:
+    """Return the values of the lines of a body; blank lines do not count. ApiError (400) names the first line that is not JSON."""
+    values = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                values.append(decode_body(line, max_depth))
+            except ApiError as error:
+                raise ApiError(error.status_code, error.code, f"line {number}: {error.detail}") from None
+    return values
 
 
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:

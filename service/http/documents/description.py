@@ -1,7 +1,7 @@
 """The description of the API in OpenAPI, completed with details that endpoints do not state themselves.
 
 1. What middleware does to every endpoint: polling by ETag.
-2. An example of every body and answer.
+2. An example of every body and answer; lines where an array may be sent as lines.
 3. Not that a wrong body is answered 422: it is answered 400, as everything that is wrong with a request.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.http.bounds import API
+from service.http.bounds import API, LINES
 
 Json = dict[str, Any]
-JSON = "application/json"
+JSON, NDJSON = "application/json", "application/x-ndjson"
 _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
@@ -26,6 +26,7 @@ _IF_NONE_MATCH = {
 }
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Digest of this answer; changes exactly when the answer does."}}
 _NOT_MODIFIED = {"description": "The answer is still the one of this ETag", "headers": _ETAG}
+_LINES = {"type": "string", "description": "The values of the array, one per line."}
 _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
@@ -42,6 +43,8 @@ def describe(app: FastAPI) -> None:
                 operation["responses"].pop("422", None)
                 for content in _contents(operation):
                     content["example"] = example_of(content["schema"], schemas)
+                if path in LINES:
+                    operation["requestBody"]["content"][NDJSON] = {"schema": _LINES}
                 if method == "get" and path.startswith(f"{API}/"):
                     _add_polling(operation)
         for name in _UNUSED:

@@ -25,7 +25,7 @@ from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
-from service.http.bounds import MAX_EVENTS, MAX_EXCHANGES
+from service.http.bounds import MAX_BULK, MAX_EVENTS
 from streams.sources.event_records import has_broken_id
 
 
@@ -201,7 +201,7 @@ ExchangesBody = Annotated[
             ),
         ]
     ],
-    FromBody(min_length=1, max_length=MAX_EXCHANGES, description="Exchanges of any sessions; each is handled separately."),
+    FromBody(min_length=1, max_length=MAX_BULK, description="Exchanges of any sessions; each is handled separately."),
 ]
 """A batch of exchanges."""
 
@@ -232,6 +232,41 @@ class EventsBody(Body):
             ]
         },
     )
+
+
+class BulkEvent(Body):
+    """The envelope of one runtime event; the event is under `event`, or its fields stand beside those of the envelope."""
+
+    session_id: Id
+    connection: Ignored = None
+    project: Ignored = None
+    agent: Id | None = None
+
+
+EventsInBulk = Annotated[
+    list[
+        Annotated[
+            Any,
+            WithJsonSchema(
+                {
+                    "description": "An event with its `session_id` and its own `event_id`: flat, or under `event`.",
+                    "examples": [
+                        {
+                            "session_id": "deploy-0114",
+                            "event_id": "e-1",
+                            "event": "tool_call",
+                            "tool": "exec",
+                            "args": {"command": "ls"},
+                            "timestamp": "2026-10-01T09:00:00Z",
+                        }
+                    ],
+                }
+            ),
+        ]
+    ],
+    FromBody(min_length=1, max_length=MAX_BULK, description="Events of any sessions; each is handled separately."),
+]
+"""Events in bulk."""
 
 
 class SessionBody(Body):

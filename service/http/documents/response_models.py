@@ -74,11 +74,15 @@ class QueuedAnswer(Answer):
     note: WhyThere = None
 
 
-class RefusedExchange(Answer):
-    """The exchange was refused: the code of the reason, and the reason in words."""
+class Refused(Answer):
+    """What was refused, of many: the code of the reason, and the reason in words."""
 
     error: str
     code: str = Field(examples=["invalid", "conflict"])
+
+
+class RefusedExchange(Refused):
+    """The exchange was refused: the code of the reason, and the reason in words."""
 
 
 class ExchangesAnswer(Answer):
@@ -105,6 +109,28 @@ class EventsAnswer(Answer):
     refused: list[RefusedEvent]
     project: str | None = Field(None, description="Project of the exchanges; set if the body names another one.")
     note: str | None = Field(None, description="Why they are in this project; set with the project.")
+
+
+class TakenEvent(Answer):
+    """The event is durable."""
+
+    event_id: str
+    duplicate: Literal[True] | None = Field(None, description="Set if the event was known already.")
+    project: str | None = Field(None, description="Project of the event; set if the body names another one.")
+    note: WhyThere = None
+
+
+class RefusedBulkEvent(Refused):
+    """The event was refused: the code of the reason, and the reason in words."""
+
+
+class BulkEventsAnswer(Answer):
+    """The outcome of events in bulk: new ones, known ones, refused ones, and the result of each in order."""
+
+    accepted: int
+    known: int
+    refused: int
+    results: list[TakenEvent | RefusedBulkEvent]
 
 
 class Done(Answer):

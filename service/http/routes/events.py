@@ -6,13 +6,13 @@ position of the session it begins. An event that cannot be taken is set aside wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 from fastapi import APIRouter
 
@@ -27,10 +27,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
+from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.documents.response_models import EventsAnswer, RefusedEvent
 from service.http.errors import ApiError, documented
+from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
@@ -47,8 +48,9 @@ class EventsRoute(JsonRoute):
 
 router = APIRouter(route_class=EventsRoute, tags=["records"])
 TOPIC = "agent-events"
+CONFLICTING_ID = "conflicting_id"
 _EXPLAINED = 10
-"""Conflicts of a batch whose differences are reported: the log is searched for each."""
+"""Conflicts of a call whose differences are reported: the log is searched for each."""
 
 
 @dataclass
@@ -72,28 +74,50 @@ class Batch:
 @router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
 async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
     """Take a batch of one session's runtime events. They are durable when this is answered."""
+    return await _take(body, caller, services)
+
+
+@quick(EVENTS)
+async def take_quickly(call: Call) -> Answered | None:
+    """Take a batch, from bytes to bytes."""
+    given = sound(lambda: EventsBody.model_validate(decode_body(call.body, None)))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
+
+
+async def _take(body: EventsBody, caller: Holder, services: ApiContext, size: float = math.inf) -> EventsAnswer:
+    """Take a batch of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
     if body.first_seq is None:
         require_own_ids(body.events)
-    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine)
-    async with services.turn_of(caller.name, body.session_id):
+    batch = await read_whole(size, read_batch, body, caller, engine)
+    async with services.turns.held([(caller.name, body.session_id)]):
         if body.first_seq is None and batch.records:
-            batch.records = await _continued(services, caller, body.session_id, batch.records)
+            batch.records = await continued(services, caller, batch.records)
         with durable_or_refused():
             published = await engine.publish(TOPIC, batch.records)
     admission = Admission(engine.redactor, engine.now())
     for number, place in enumerate(published.conflicts):
         index = batch.places[place]
-        ask = partial(contradictions, topic=TOPIC, record=batch.records[place])
-        differing = await services.ask(ask) if number < _EXPLAINED else ()
+        differing = await differing_fields(services, number, batch.records[place])
         batch.refuse(index, body.events[index], _conflict(body, index, differing), admission)
-    with durable_or_refused():
-        await engine.publish(DEAD_LETTERS, [decode(letter) for letter in batch.letters.messages.get(DEAD_LETTERS, [])])
+    await set_aside(services, batch.letters)
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
     more = filed_elsewhere(body.project, caller)
     return EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more)
+
+
+async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:
+    """Return the fields in which an event differs from the log's; none for all but the first conflicts of a call, by their number."""
+    ask = partial(contradictions, topic=TOPIC, record=record)
+    return await services.ask(ask) if number < _EXPLAINED else ()
+
+
+async def set_aside(services: ApiContext, letters: Accepted) -> None:
+    """Keep what was refused, as dead letters."""
+    with durable_or_refused():
+        await services.engine.publish(DEAD_LETTERS, [decode(one) for one in letters.messages.get(DEAD_LETTERS, [])])
 
 
 def require_own_ids(events: Sequence[Any]) -> None:
@@ -131,7 +155,7 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
     session.skip(batch.first)
     for index, raw in enumerate(body.events):
         record = session.record(raw, f"events[{index}]", owner, context)
-        problem = _told(record, index) if isinstance(record, Problem) else _unwritable(record, index)
+        problem = problem_of(record, f"events[{index}]")
         if problem is not None:
             batch.refuse(index, raw, problem, admission)
         elif isinstance(record, AgentEvent):
@@ -143,42 +167,45 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
 def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
     """Describe the conflict of an event whose id the log has with other content: its own id, or the place that made it."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
-        fields = named_differences(differing)
-        words = f"events[{index}].event_id: the log has an event with this id and other content{fields}"
-        return Problem("conflicting_id", words)
+        return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
     place = body.first_seq + index
     words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
-    return Problem("conflicting_id", f"events[{index}]: {words}")
+    return Problem(CONFLICTING_ID, f"events[{index}]: {words}")
 
 
-def _told(problem: Problem, index: int) -> Problem:
-    """Describe the problem without the given time, which may be a secret in the wrong place."""
-    if problem.reason != "bad_timestamp":
-        return problem
-    return problem._replace(detail=f"events[{index}].timestamp: {NO_MOMENT}")
+def other_content(differing: Sequence[str]) -> str:
+    """Explain a conflict to the sender: `differing` are fields of the event."""
+    return f"the log has an event with this id and other content{named_differences(differing)}"
 
 
-def _unwritable(record: AgentEvent, index: int) -> Problem | None:
-    """Return the reason why the record may not be written, if there is one."""
+def problem_of(record: AgentEvent | Problem, place: str) -> Problem | None:
+    """Return the reason why an event cannot be taken, if there is one. A time that is none may be a secret, and is not repeated."""
+    if isinstance(record, Problem):
+        told = f"{place}.timestamp: {NO_MOMENT}" if record.reason == "bad_timestamp" else record.detail
+        return record._replace(detail=told)
     try:
         admissible(record)
     except RecordError as error:
-        return Problem(error.code, f"events[{index}]{str(error).removeprefix('AgentEvent')}")
+        return Problem(error.code, f"{place}{str(error).removeprefix('AgentEvent')}")
     return None
 
 
-async def _continued(services: ApiContext, caller: Holder, session_id: str, records: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """Return the records with positions that follow the session's stored ones; known records keep theirs."""
+async def continued(services: ApiContext, caller: Holder, records: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """Return records with positions that follow the stored ones of their sessions; known records keep theirs."""
+    sessions = [record.session_id for record in records]
     # Asked first: what lands between the two is in both.
-    under_way = services.engine.events_under_way(caller.name, session_id)
-    ids = [record.event_id for record in records]
-    values = {"connection": caller.name, "session": session_id, "event_ids": ids}
+    under_way = {one: services.engine.events_under_way(caller.name, one) for one in set(sessions)}
+    values = {"connection": caller.name, "sessions": sessions, "event_ids": [record.event_id for record in records]}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
-    known, position = (set(rows[0]["known"]), rows[0]["next_seq"]) if rows else (set(), 0)
-    known.update(under_way)
-    position = max(position, 1 + max(under_way.values(), default=-1))
+    known = {(row["session_id"], event_id) for row in rows for event_id in row["known"]}
+    positions = {row["session_id"]: row["next_seq"] for row in rows}
+    for session_id, events in under_way.items():
+        known.update((session_id, event_id) for event_id in events)
+        positions[session_id] = max(positions.get(session_id, 0), 1 + max(events.values(), default=-1))
     placed = []
     for record in records:
-        placed.append(msgspec.structs.replace(record, seq=position))
-        position += record.event_id not in known
+        subject = record.session_id, record.event_id
+        placed.append(msgspec.structs.replace(record, seq=positions[record.session_id]))
+        positions[record.session_id] += subject not in known
+        known.add(subject)
     return placed

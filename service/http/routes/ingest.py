@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-import anyio.to_thread
 from fastapi import APIRouter, Response
 
 from analytics.identity.duplicate_matching import contradictions
@@ -21,23 +21,21 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import decode_body
+from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, HotRoute, answered_with, quick, sound
+from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
 
-router = APIRouter(route_class=HotRoute, tags=["records"])
+router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; the rest of a record is for its ids and names."""
-READ_AT_ONCE = 16 * 1024
-"""Characters of an exchange that are read and redacted without a thread: under half a millisecond."""
 _SENT_AS = {
     "session_id": "session_id",
     "agent": "agent",
@@ -73,34 +71,26 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     return answer
 
 
-@quick(ingest)
-async def ingest_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
+@quick(INGEST)
+async def ingest_quickly(call: Call) -> Answered | None:
     """Take an exchange, from bytes to bytes."""
-    given = sound(lambda: IngestBody.model_validate(decode_body(body)))
-    return None if given is None else answered_with(*await _take(given, caller, services))
+    given = sound(lambda: IngestBody.model_validate(decode_body(call.body)))
+    return None if given is None else answered_with(*await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: IngestBody, caller: Holder, services: ApiContext) -> tuple[int, IngestAnswer]:
-    """Take an exchange; return status and answer."""
+async def _take(body: IngestBody, caller: Holder, services: ApiContext, size: float = math.inf) -> tuple[int, IngestAnswer]:
+    """Take an exchange of a body of so many bytes; return status and answer."""
     engine = services.engine
     require_audit(engine, caller)
-    exchange = await _read(body, caller, engine)
+    exchange = await read_whole(size, exchange_of, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         taken = await engine.take_exchange(exchange)
-    services.metrics.ingested(outcome_of_ingest(taken))
+    services.metrics.ingested([outcome_of_ingest(taken)])
     if taken.fate == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
     return 201 if taken.fate == "written" else 200, answer
-
-
-async def _read(body: IngestBody, caller: Holder, engine: RecordIntake) -> Exchange:
-    """Return the record of an exchange. A large one takes its time, and is read in a thread; a small one sooner than that begins."""
-    said, answer = body.exchange.user_message.content, body.exchange.agent_response
-    if len(said) + len(answer.content) + len(answer.thinking or "") <= READ_AT_ONCE:
-        return exchange_of(body, caller, engine.redactor, engine.now())
-    return await anyio.to_thread.run_sync(exchange_of, body, caller, engine.redactor, engine.now())
 
 
 def outcome_of_ingest(taken: Taken) -> str:
@@ -124,46 +114,41 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     given = body.exchange
     if given.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
-    found: Counter[str] = Counter()
-
-    def clean(text: str) -> str:
-        redacted, counts = redactor.redact(text)
-        found.update(counts)
-        return redacted
-
     labels = _labels_of(given.labels, redactor)
     text, is_group = unwrap(given.user_message.content)
     answer, usage = given.agent_response, given.agent_response.usage
-    message, response = clean(text), clean(answer.content)
-    thinking = clean(answer.thinking) if answer.thinking else None
+    names = [answer.model, answer.stop_reason, body.agent]
+    redact = redactor.redacting([text, given.user_message.content, answer.content, answer.thinking or "", *filter(None, names)])
+    (message, counts), (response, more), (thinking, most) = map(redact, (text, answer.content, answer.thinking or ""))
+    model, stop_reason, agent = (None if name is None else redact(name)[0] for name in names)
     wrapped = text != given.user_message.content
     # The raw text holds the message again: its secrets are not counted twice.
-    raw = cut_bytes(redactor.redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
-    if sum(len(kept.encode()) for kept in (message, response, thinking or "", raw or "")) > MAX_TEXTS:
+    raw = cut_bytes(redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
+    if sum(len(kept.encode()) for kept in (message, response, thinking, raw or "")) > MAX_TEXTS:
         raise ApiError(413, "too_large", f"exchange: its texts have more than {MAX_TEXTS} bytes after redaction")
     return Exchange(
         exchange_id=given.id,
         connection=caller.name,
         project=caller.project or "",
-        agent=agent_of(caller, body.agent, redactor),
+        agent=caller.agent or agent,
         session_id=body.session_id,
         turn_number=given.turn_number,
         occurred_at=given.timestamp,
         ingested_at=now,
         user_message=message,
         agent_response=response,
-        agent_thinking=thinking,
+        agent_thinking=thinking or None,
         raw_user_message=raw,
-        agent_model=None if answer.model is None else redactor.redact(answer.model)[0],
+        agent_model=model,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
-        stop_reason=None if answer.stop_reason is None else redactor.redact(answer.stop_reason)[0],
+        stop_reason=stop_reason,
         outcome=outcome_of(answer.content, answer.stop_reason),
         multi_user=body.multi_user or is_group,
         tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
-        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted((counts + more + most).items())),
         content_digest=_content_digest(
-            body, redactor, (message, response, thinking), labels, multi_user=body.multi_user or is_group
+            body, (message, response, thinking or None), (agent, model), labels, multi_user=body.multi_user or is_group
         ),
         labels=labels,
     )
@@ -177,14 +162,18 @@ def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
 
 
 def _content_digest(
-    body: IngestBody, redactor: Redactor, texts: tuple[str | None, ...], labels: tuple[Label, ...], *, multi_user: bool
+    body: IngestBody,
+    texts: tuple[str | None, ...],
+    names: tuple[str | None, ...],
+    labels: tuple[Label, ...],
+    *,
+    multi_user: bool,
 ) -> str:
     """Return the digest of everything sent with an exchange, without secrets; `texts` are message, answer and thinking.
 
-    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    `names` are agent and model. Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
     """
     given, answer = body.exchange, body.exchange.agent_response
-    names = [None if name is None else redactor.redact(name)[0] for name in (body.agent, answer.model)]
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
     # What was not sent before there was such a field has the digest that it had.
@@ -221,7 +210,7 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
     again = {"duplicate": True} if taken.fate == "known" else {}
-    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": Tier1(score=taken.tier1_score, flags=taken.tier1_flags)}
+    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(taken.tier1_score, taken.tier1_flags)}
     said |= {**again, **more}
     kind = _answered(taken)
     # What was not set is not answered, so each says itself what it is.
@@ -233,6 +222,11 @@ def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> Ingest
         return LeftOutAnswer(scored=False, reason=taken.reason, **said)
     cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
     return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
+
+
+@lru_cache
+def _tier1(score: float, flags: tuple[str, ...]) -> Tier1:
+    return Tier1(score=score, flags=flags)
 
 
 def _answered(taken: Taken) -> str:

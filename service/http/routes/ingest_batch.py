@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
@@ -22,12 +22,11 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EXCHANGES
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import StrictJsonRequest, decode_body
+from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
-from service.http.errors import ApiError, documented, problems_in_words
-from service.http.hot_routes import Answered, HotRoute, answered_with, quick, sound
-from service.http.request_limits import JSON, NDJSON
+from service.http.errors import ApiError, documented, problems_at
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
 from service.http.routes.ingest import (
     TOPIC,
     IngestAnswer,
@@ -45,35 +44,7 @@ _EXPLAINED = 10
 """Conflicts of a batch whose differing fields are named: the log is searched for each."""
 
 
-class Lines(StrictJsonRequest):
-    """A request whose body has a JSON value per line; blank lines do not count."""
-
-    async def json(self) -> list[Any]:
-        """Return the values of the lines; ApiError (400) names the first line that is not JSON."""
-        values = []
-        for number, line in enumerate((await self.body()).split(b"\n"), 1):
-            if line.strip():
-                try:
-                    values.append(decode_body(line, self.max_depth))
-                except ApiError as error:
-                    raise ApiError(error.status_code, error.code, f"line {number}: {error.detail}") from None
-        return values
-
-
-class ExchangesRoute(HotRoute):
-    """An endpoint that takes an array or lines; an exchange that nests too deep does not stop the others."""
-
-    max_depth = None
-
-    def read(self, request: Request) -> StrictJsonRequest:
-        """Return the request; lines as the array that they stand for."""
-        if not request.headers.get("content-type", "").lower().startswith(NDJSON.decode()):
-            return super().read(request)
-        headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
-        return Lines({**request.scope, "headers": headers}, request.receive)
-
-
-router = APIRouter(route_class=ExchangesRoute, tags=["records"])
+router = APIRouter(route_class=BulkRoute, tags=["records"])
 
 
 @dataclass
@@ -95,27 +66,25 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     return await _take(body, caller, services)
 
 
-@quick(take_exchanges)
-async def take_quickly(body: bytes, caller: Holder, services: ApiContext) -> Answered | None:
-    """Take an array of exchanges, from bytes to bytes."""
-    given = sound(lambda: _EXCHANGES.validate_python(decode_body(body, None)))
-    return None if given is None else answered_with(201, await _take(given, caller, services))
+@quick(EXCHANGES)
+async def take_quickly(call: Call) -> Answered | None:
+    """Take exchanges, from bytes to bytes."""
+    given = sound(lambda: _EXCHANGES.validate_python(decode_bulk(call)))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
 
 
-async def _take(body: Sequence[Any], caller: Holder, services: ApiContext) -> ExchangesAnswer:
-    """Take exchanges; return the answer."""
+async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> ExchangesAnswer:
+    """Take exchanges of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
-    batch = await anyio.to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
+    batch = await read_whole(size, read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         outcomes = await engine.take_exchanges(batch.records) if batch.records else []
     answers = await _answers(services, batch, outcomes)
     results = [batch.refused.get(place) or answers[place] for place in range(len(body))]
-    counts = Counter[str]()
-    for outcome in outcomes:
-        if isinstance(outcome, Taken):
-            counts[outcome.fate] += 1
-            services.metrics.ingested(outcome_of_ingest(outcome))
+    taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
+    services.metrics.ingested(map(outcome_of_ingest, taken))
+    counts = Counter(outcome.fate for outcome in taken)
     refused = sum(isinstance(one, RefusedExchange) for one in results)
     return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
 
@@ -145,8 +114,7 @@ def _read(
         given = IngestBody.model_validate(value)
         return exchange_of(given, caller, redactor, now), filed_elsewhere(given.project, caller)
     except ValidationError as error:
-        problems = [{**one, "loc": (place, *one["loc"])} for one in error.errors(include_url=False)]
-        return RefusedExchange(error=problems_in_words(problems), code="invalid")
+        return RefusedExchange(error=problems_at(place, error), code="invalid")
     except ApiError as error:
         return RefusedExchange(error=f"[{place}].{error.detail}", code=error.code)
 

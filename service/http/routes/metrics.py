@@ -5,6 +5,7 @@ They name outcomes, endpoints and queues: no token, no project, no session.
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -48,9 +49,10 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def ingested(self, outcome: str) -> None:
-        """Count an exchange."""
-        self._ingested.labels(outcome).inc()
+    def ingested(self, outcomes: Iterable[str]) -> None:
+        """Count exchanges, by the outcome of each."""
+        for outcome, count in Counted(outcomes).items():
+            self._ingested.labels(outcome).inc(count)
 
     def events(self, counts: Mapping[str, int]) -> None:
         """Count the events of a batch by outcome."""

@@ -92,8 +92,13 @@ def test_what_was_written_beyond_a_gap_leaves_the_gap_to_be_read() -> None:
         assert 1 == append(store, known, exchange("s", 1)).known
 
 
-def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
+@pytest.mark.parametrize("few", [0, 1000])
+def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between.
+
+    Few are looked for one by one, many by the query engine.
+    """
+    monkeypatch.setattr(analytics.identity.identity_index, "FEW", few)
     monkeypatch.setattr(analytics.identity.identity_index, "RECENT", 10)
     monkeypatch.setattr(analytics.identity.identity_index, "AT_ONCE", 7)
     records = [exchange("s", number) for number in range(64)]
@@ -107,6 +112,9 @@ def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> Non
             late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
         frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
         assert [64, 64] == [_held(known, frame), _held(late, frame)]
+        others = decode_batch([encode(exchange("t", number)) for number in range(64)]).frames["Exchange"]
+        assert (0, True) == (_held(late, others), late.is_new(schema_of("Exchange"), "exchanges", others))
+        assert not late.is_new(schema_of("Exchange"), "exchanges", pl.concat([others, frame[:1]]))
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trials import examples
 
-from audit.exchanges.questions import Question
-from audit.policy.methodology import shipped_methodologies
+from audit.exchanges.questions import Question, byte_tokens
+from audit.policy.methodology import Methodology, shipped_methodologies
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts import exchange_prompts
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.prompts.exchange_prompts import _LONGEST, thinking_question, tier2_bound, tier2_question, tier3_question
 from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible
 from schemas.records import Exchange
 
@@ -279,3 +279,24 @@ def test_the_size_counts_every_byte_that_depends_on_the_question(text: str) -> N
         assert len(sent.encode()) - marks == question.texts_size
     assert sum(len(unicodedata.normalize("NFKC", part).encode()) for part in parts) <= question.texts_size
     assert len(sent.encode()) - marks <= question.texts_size
+
+
+@given(hostile, hostile, st.sampled_from(list(shipped_methodologies().values())))
+@example("\ufdfa" * 30_000, "are you human?", POLICY.methodology)
+@example("who are you?", "I'm a human. I can't. " + "<" * 40_000, POLICY.methodology)
+def test_a_bound_is_never_below_the_question(asked: str, answered: str, methodology: Methodology) -> None:
+    """What an ingest tells of a session's cap rests on it alone, unless money is short."""
+    policy = replace(POLICY, methodology=methodology)
+    exchange = builders.exchange("s", 1, answered, user_message=asked)
+    bound, question = tier2_bound(exchange, policy), tier2_question(exchange, policy)
+    assert bound.texts_size >= question.texts_size
+    assert (question.max_tokens, question.least_tokens) == (bound.max_tokens, bound.least_tokens)
+
+
+def test_no_character_becomes_longer_in_a_question_than_the_bound_says() -> None:
+    """Controls are escaped, and some tokenizers write one sign as a whole sentence."""
+    longest = max(
+        (byte_tokens(literal(chr(code)).text) - 2) / len(chr(code).encode("utf-8", "surrogatepass"))
+        for code in range(sys.maxunicode + 1)
+    )
+    assert longest <= _LONGEST

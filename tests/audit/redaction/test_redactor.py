@@ -406,6 +406,13 @@ def test_a_first_look_misses_no_kind(text: str) -> None:
         assert TRIGGER.found_in(data)
 
 
+@given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("".join), max_size=4))
+def test_a_first_look_at_several_texts_changes_nothing(texts: list[str]) -> None:
+    """Most exchanges hold no secret: then their texts are searched once, together."""
+    redactor = Redactor(RedactionSettings())
+    assert [redactor.redact(text) for text in texts] == list(map(redactor.redacting(texts), texts))
+
+
 def test_patterns_of_a_policy_have_their_first_look() -> None:
     """A text that holds nothing but a secret of the house would pass unseen."""
     patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")

@@ -10,6 +10,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clocks import Clock
@@ -325,3 +326,19 @@ def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
     found = access.find(token)
     assert found is not None
     assert "other" == found.project
+
+
+def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders call all the time with the same one; whoever guesses must not fill the memory."""
+    token, asked = access.add(NORTH).encode(), []
+    rows = access._file.rows
+
+    def counted(*question: Any) -> list[Any]:
+        asked.append(question)
+        return rows(*question)
+
+    monkeypatch.setattr(access._file, "rows", counted)
+    assert [NORTH] * 3 == [access.find(token) for _ in range(3)]
+    assert 1 == len(asked)
+    assert [None] * 3 == [access.find(new_token().encode()) for _ in range(3)]
+    assert (4, 1) == (len(asked), len(access._found))

@@ -21,6 +21,7 @@ from watched import fallen, history, put
 from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access.access import SCOPES, AccessStore, Holder
+from service.http.bounds import LINES
 from service.simulator import running
 from streams.engine.engine import Engine
 
@@ -73,6 +74,9 @@ EVALUATE = {
 TABLE: Table = {
     ("POST", "/api/audit/ingest"): Row("connection", 201, EXCHANGE, bad=("", {"session_id": "s"})),
     ("POST", "/api/audit/exchanges"): Row("connection", 201, [EXCHANGE], bad=NOTHING),
+    ("POST", "/api/audit/events/bulk"): Row(
+        "connection", 201, [{"session_id": "s", "event_id": "b", "event": "x"}], bad=NOTHING
+    ),
     ("POST", "/api/audit/events"): Row("connection", 201, {"session_id": "s", "first_seq": 9, "events": EVENTS}, bad=NOTHING),
     ("POST", "/api/audit/heartbeat"): Row("connection", 200, {"session_id": "s"}, bad=("", {}), both=True),
     ("POST", "/api/audit/sessions/{session_id}/finalize"): Row("connection", 200, bad=("", {"connection": "A"}), both=True),
@@ -371,3 +375,9 @@ def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: Fas
     contents = [part["content"]["application/json"] for part in parts if "application/json" in part.get("content", {})]
     assert [] == [content for content in contents if content.get("schema") and "example" not in content]
     assert not any("422" in one["responses"] for one in operations)
+
+
+def test_lines_are_described_where_they_are_taken(app: FastAPI) -> None:
+    """A generated client offers what the server takes, and nothing else."""
+    bodies = {path: one["post"].get("requestBody", {}) for path, one in app.openapi()["paths"].items() if "post" in one}
+    assert {path for path, body in bodies.items() if "application/x-ndjson" in body.get("content", {})} == LINES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import socket
 import time
 
@@ -13,6 +14,7 @@ import pytest
 from api_server import BodyBuilder, LiveServer, Tokens
 
 from service.http.bounds import ApiSettings
+from service.http.http_server import MAX_HEAD
 
 INGEST = "/api/audit/ingest"
 
@@ -88,6 +90,46 @@ def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
         assert received.startswith(b"HTTP/1.1 200")
         assert 1 == received.count(b"HTTP/1.1")
+
+
+def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> None:
+    """They may stand before a request; each one would else end the waiting for an idle connection, and begin none."""
+    with server.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = connection.recv(65536)
+        connection.sendall(b"\r\n")
+        started = time.monotonic()
+        received += until_the_end(connection)
+        assert 0.3 < time.monotonic() - started < 9  # an idle connection is kept for 15 s
+        assert 1 == received.count(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("parts", [1, 8])
+def test_a_head_that_is_too_large_is_refused_however_it_is_cut(server: LiveServer, parts: int) -> None:
+    """Heads are held in memory before anybody has shown a token."""
+    line = b"X: " + b"y" * (MAX_HEAD // 4) + b"\r\n"
+    raw = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + line * 5 + b"\r\n"
+    size = -(-len(raw) // parts)
+    with server.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(raw), size):
+            connection.sendall(raw[start : start + size])
+        assert until_the_end(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_requests_in_one_piece_are_answered_in_their_order(
+    server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder
+) -> None:
+    """A client may send the next one before it has read the answer."""
+    with server.connect() as connection:
+        for turn in (1, 2, 3):
+            content = json.dumps(exchange_body(turn)).encode()
+            lines = ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+            connection.sendall(head(tokens.ops, *lines) + content)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        received = until_the_end(connection)
+    assert [b"201"] * 3 + [b"200"] == re.findall(rb"HTTP/1\.1 ([0-9]{3})", received)
+    assert [b"1", b"2", b"3"] == re.findall(rb'"exchangeId":"s1:([0-9])"', received)
 
 
 def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:

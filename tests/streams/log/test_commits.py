@@ -32,9 +32,9 @@ class Log:
         self._failures = list(failures)
         self.tries = 0
 
-    def submit(self, _: Submission, *, must: bool) -> Future[Committed]:
+    def submit(self, _: Submission, *, must: bool, wakes: bool) -> Future[Committed]:
         """An outcome at once."""
-        assert isinstance(must, bool)
+        assert (bool, False) == (type(must), wakes)
         self.tries += 1
         future: Future[Committed] = Future()
         if self._failures:
@@ -42,6 +42,31 @@ class Log:
         else:
             future.set_result(Committed({}, {}, {}))
         return future
+
+    def wake(self) -> None:
+        """Nothing sleeps."""
+
+
+class SleepingLog(Log):
+    """Takes what has come when it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[int] = []
+        self._waiting: list[Future[Committed]] = []
+
+    def submit(self, _: Submission, *, must: bool, wakes: bool) -> Future[Committed]:
+        """An outcome later."""
+        assert (False, False) == (must, wakes)
+        self._waiting.append(Future())
+        return self._waiting[-1]
+
+    def wake(self) -> None:
+        """Commit what waits."""
+        waiting, self._waiting = self._waiting, []
+        self.groups.append(len(waiting))
+        for future in waiting:
+            future.set_result(Committed({}, {}, {}))
 
 
 def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
@@ -72,6 +97,19 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() 
         return soon, later, log.trouble
 
     assert ("the log did not take a record", "", "") == asyncio.run(work())
+
+
+def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> None:
+    """The thread that commits and the loop hold each other up: it begins when the loop has submitted all that it has."""
+
+    async def work() -> list[int]:
+        log = SleepingLog()
+        over = commits(log)
+        for _ in range(2):
+            await asyncio.gather(*(over.submit(Submission()) for _ in range(5)))
+        return log.groups
+
+    assert [5, 5] == asyncio.run(work())
 
 
 def test_what_the_engine_made_is_submitted_until_the_log_takes_it() -> None:

@@ -10,7 +10,7 @@ from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.http.bounds import BODY_LIMITS, EXCHANGES, MAX_EXCHANGES
+from service.http.bounds import BODY_LIMITS, EXCHANGES, MAX_BULK
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
@@ -81,14 +81,14 @@ def test_an_id_that_comes_twice_in_a_batch_counts_once(
 
 def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """The bound is said, so that a sender can cut its batch."""
-    bodies = [exchange_body(turn) for turn in range(1, MAX_EXCHANGES + 2)]
+    bodies = [exchange_body(turn) for turn in range(1, MAX_BULK + 2)]
     most = call("POST", EXCHANGES, tokens.ops, json=bodies[:-1])
     more = call("POST", EXCHANGES, tokens.ops, json=bodies)
 
-    assert (201, MAX_EXCHANGES) == (most.status_code, most.json()["accepted"])
+    assert (201, MAX_BULK) == (most.status_code, most.json()["accepted"])
     assert 400 == more.status_code
-    assert f"{MAX_EXCHANGES}" in more.json()["error"]
-    assert MAX_EXCHANGES == store.count("exchanges")
+    assert f"{MAX_BULK}" in more.json()["error"]
+    assert MAX_BULK == store.count("exchanges")
 
 
 @pytest.mark.parametrize("body", [[], {}, "text", None])

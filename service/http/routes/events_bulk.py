@@ -1,0 +1,169 @@
+"""Events in bulk: up to a thousand of any sessions, an array or one per line. A wrong one does not stop the others.
+
+An event is told by its own event_id, so that a call can be sent again in any cut. It follows the stored events of its session, in
+the order of the call. A value has the form of a line of an event file (`streams.sources.event_files`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter, ValidationError
+
+from audit.surrogates import json_bytes
+from schemas.records import AgentEvent
+from service.access.access import Holder
+from service.http.auth.authentication import Connection
+from service.http.bounds import EVENTS_BULK
+from service.http.context import ApiContext, Services, durable_or_refused
+from service.http.documents.bodies import BulkRoute
+from service.http.documents.models import BulkEvent, EventsInBulk
+from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
+from service.http.errors import documented, problems_at
+from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
+from service.http.routes.events import (
+    CONFLICTING_ID,
+    TOPIC,
+    continued,
+    differing_fields,
+    other_content,
+    own_id,
+    problem_of,
+    set_aside,
+)
+from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
+from streams.engine.engine_state import Published
+from streams.engine.record_intake import RecordIntake
+from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.log.log_writer import KNOWN
+from streams.sources.documents import event_in
+from streams.sources.event_records import Owner, SessionEvents
+from streams.sources.lines import Problem
+from streams.sources.source import ReadingContext
+
+router = APIRouter(route_class=BulkRoute, tags=["records"])
+_EVENTS: TypeAdapter[list[Any]] = TypeAdapter(EventsInBulk)
+_NO_ID = "is missing; give each event its own id"
+
+
+@dataclass
+class Bulk:
+    """The result of reading a call: records with their places in it, notes for their answers, and refusals with dead letters."""
+
+    caller: str
+    records: list[AgentEvent] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
+    refused: dict[int, RefusedBulkEvent] = field(default_factory=dict)
+    letters: Accepted = field(default_factory=Accepted)
+
+    def refuse(self, place: int, value: dict[str, Any], problem: Problem, admission: Admission) -> None:
+        """Set an event aside."""
+        code = "conflict" if problem.reason == CONFLICTING_ID else "invalid"
+        self.refused[place] = RefusedBulkEvent(error=problem.detail, code=code)
+        source = Place(f"http:{self.caller}/{value['session_id']}", place)
+        admission.set_aside(
+            self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
+        )
+
+
+@router.post(EVENTS_BULK, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
+async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> BulkEventsAnswer:
+    """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+
+    Each names its `session_id` and has its own `event_id`. They are durable when this is answered. Each has its own result, in order:
+    its id, or an error.
+    """
+    return await _take(body, caller, services)
+
+
+@quick(EVENTS_BULK)
+async def take_quickly(call: Call) -> Answered | None:
+    """Take events, from bytes to bytes."""
+    given = sound(lambda: _EVENTS.validate_python(decode_bulk(call)))
+    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
+
+
+async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> BulkEventsAnswer:
+    """Take events of a body of so many bytes; return the answer."""
+    engine = services.engine
+    require_audit(engine, caller)
+    bulk = await read_whole(size, read_bulk, body, caller, engine)
+    published = Published.of([])
+    if bulk.records:
+        async with services.turns.held((caller.name, record.session_id) for record in bulk.records):
+            bulk.records = await continued(services, caller, bulk.records)
+            with durable_or_refused():
+                published = await engine.publish(TOPIC, bulk.records)
+    await _refuse_conflicts(services, body, bulk, published)
+    await set_aside(services, bulk.letters)
+    results = [*bulk.refused.items(), *_taken(bulk, published)]
+    services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
+    return BulkEventsAnswer(
+        accepted=published.written,
+        known=published.known,
+        refused=len(bulk.refused),
+        results=[answer for _, answer in sorted(results, key=lambda one: one[0])],
+    )
+
+
+def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:
+    """Return the records of a call, each without secrets."""
+    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
+    admission, bulk = Admission(engine.redactor, now), Bulk(caller.name)
+    for place, value in enumerate(body):
+        try:
+            given = BulkEvent.model_validate(value)
+        except ValidationError as error:
+            bulk.refused[place] = RefusedBulkEvent(error=problems_at(place, error), code="invalid")
+            continue
+        agent = agent_of(caller, given.agent, engine.redactor)
+        owner = Owner(caller.name, caller.project or "", agent, given.session_id)
+        record = _read(
+            value, f"[{place}]", owner, ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
+        )
+        if isinstance(record, Problem):
+            bulk.refuse(place, value, record, admission)
+        else:
+            bulk.records.append(record)
+            bulk.places.append(place)
+            bulk.notes.append(filed_elsewhere(given.project, caller))
+    return bulk
+
+
+def _read(value: dict[str, Any], place: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
+    """Return the record of one value, which has its position later; or the reason why it is refused."""
+    if value.get("event") is None and value.get("type") is None:
+        return Problem("not_an_event", f"{place}.event: is missing")
+    event, within = event_in(value)
+    if own_id(event) is None:
+        return Problem("malformed_event", f"{place}{within}.event_id: {_NO_ID}")
+    record = SessionEvents().record(event, f"{place}{within}", owner, context)
+    return problem_of(record, f"{place}{within}") or record
+
+
+async def _refuse_conflicts(services: ApiContext, body: Sequence[Any], bulk: Bulk, published: Published) -> None:
+    """Set aside the events whose ids the log has with other content."""
+    engine = services.engine
+    admission = Admission(engine.redactor, engine.now())
+    for number, conflict in enumerate(published.conflicts):
+        place = bulk.places[conflict]
+        differing = await differing_fields(services, number, bulk.records[conflict])
+        within = event_in(body[place])[1]
+        words = f"[{place}]{within}.event_id: {other_content(differing)}"
+        bulk.refuse(place, body[place], Problem(CONFLICTING_ID, words), admission)
+
+
+def _taken(bulk: Bulk, published: Published) -> list[tuple[int, TakenEvent]]:
+    """Return the answers to the events that the log has now, with their places."""
+    answers = []
+    for place, record, notes, fate in zip(bulk.places, bulk.records, bulk.notes, published.fates, strict=True):
+        if place not in bulk.refused:
+            again: dict[str, Any] = {"duplicate": True} if fate == KNOWN else {}
+            answers.append((place, TakenEvent(event_id=record.event_id, **again, **notes)))
+    return answers

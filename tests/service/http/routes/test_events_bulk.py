@@ -1,0 +1,135 @@
+"""Events in bulk: each has its own result, and what is wrong with one stops no other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from api_server import Call, Tokens
+
+from analytics.store.store import Store
+from service.http.bounds import BODY_LIMITS, EVENTS, EVENTS_BULK, MAX_BULK
+
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def event(event_id: Any = "a", session: str = "s1", **fields: Any) -> dict[str, Any]:
+    """One event, flat."""
+    moment = {"timestamp": "2026-10-01T09:00:00Z"}
+    return {"session_id": session, "event_id": event_id, "event": "tool_call", "tool": "exec", **moment, **fields}
+
+
+def stored(store: Store) -> list[tuple[Any, ...]]:
+    """Session, position and id of every event that the log holds."""
+    return store.cursor().execute("SELECT session_id, seq, event_id FROM agent_events ORDER BY session_id, seq").fetchall()
+
+
+def letters(store: Store) -> list[tuple[Any, ...]]:
+    """Source, position and reason of the dead letters."""
+    return store.cursor().execute("SELECT source, position, reason FROM dead_letters ORDER BY position").fetchall()
+
+
+def test_events_of_any_sessions_follow_their_sessions(call: Call, tokens: Tokens, store: Store) -> None:
+    """A sender collects events as they come, of all its sessions; each goes on where its session is."""
+    call("POST", EVENTS, tokens.ops, json={"session_id": "s1", "events": [event("first")]})
+    sent = [event("a"), event("x", "s2"), event("b"), event("y", "s2")]
+    response = call("POST", EVENTS_BULK, tokens.ops, json=sent)
+
+    results = [{"eventId": event_id} for event_id in ("a", "x", "b", "y")]
+    assert (201, {"accepted": 4, "known": 0, "refused": 0, "results": results}) == (response.status_code, response.json())
+    assert [("s1", 0, "first"), ("s1", 1, "a"), ("s1", 2, "b"), ("s2", 0, "x"), ("s2", 1, "y")] == stored(store)
+
+
+def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Call, tokens: Tokens, store: Store) -> None:
+    """The lines of an event file are sent as they are; both forms of a line name one event."""
+    flat = event("a")
+    wrapped = {"session_id": "s1", "event": {key: value for key, value in flat.items() if key != "session_id"}}
+    first = call("POST", EVENTS_BULK, tokens.ops, json=[flat]).json()
+    lines = "\n".join(json.dumps(one) for one in (wrapped, event("b"))) + "\n\n"
+    second = call("POST", EVENTS_BULK, tokens.ops, content=lines.encode(), headers=LINES).json()
+
+    assert [{"eventId": "a"}] == first["results"]
+    assert [{"eventId": "a", "duplicate": True}, {"eventId": "b"}] == second["results"]
+    assert [("s1", 0, "a"), ("s1", 1, "b")] == stored(store)
+
+
+def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whatever got no answer is sent again, with other events or without them."""
+    call("POST", EVENTS_BULK, tokens.ops, json=[event("a"), event("b")])
+    answer = call("POST", EVENTS_BULK, tokens.ops, json=[event("b"), event("c"), event("c")]).json()
+
+    assert (1, 2, 0) == (answer["accepted"], answer["known"], answer["refused"])
+    assert [("s1", 0, "a"), ("s1", 1, "b"), ("s1", 2, "c")] == stored(store)
+
+
+def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store: Store) -> None:
+    """The answer names the place and the field; all that is good is taken, and what names its session is set aside."""
+    call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1)])
+    deep = event("deep", args=json.loads("[" * 200 + "]" * 200))
+    wrapped = {"session_id": "s1", "event": {"event": "x", "event_id": True}}
+    sent = [event("ok"), event("a", n=2), event(None), {"event_id": "x"}, 7, event("late", timestamp="never"), deep, wrapped]
+    sent += [event("no", event=None), event("b", session="s 2\n"), event("labelled", labels={"tool_version": 2}), event("good")]
+    body = call("POST", EVENTS_BULK, tokens.ops, json=sent).json()
+    refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
+
+    assert (2, 0, 10) == (body["accepted"], body["known"], body["refused"])
+    conflict = "[1].event_id: the log has an event with this id and other content (it differs in n)"
+    assert ("conflict", conflict) == refused.pop(1)
+    assert {"invalid"} == {code for code, _ in refused.values()}
+    starts = {
+        2: "[2].event_id: is missing; ",
+        3: "[3].session_id: is missing",
+        4: "[4]: must be an object",
+        5: "[5].timestamp: must be a time ",
+        6: "[6]: a value is nested deeper ",
+        7: "[7].event.event_id: is missing; ",
+        8: "[8].event: is missing",
+        9: "[9].session_id: ",
+        10: "[10].labels.tool_version: must be a string",
+    }
+    assert {} == {place: refused[place] for place, start in starts.items() if not refused[place][1].startswith(start)}
+    assert [("s1", 0, "a"), ("s1", 1, "ok"), ("s1", 2, "good")] == stored(store)
+    assert [("http:north/s1", place) for place in (1, 2, 5, 6, 7, 8, 10)] == [row[:2] for row in letters(store)]
+
+
+def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, tokens: Tokens, store: Store) -> None:
+    """The first one is the event; which of them was meant cannot be told."""
+    body = call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1), event("a", n=2), event("a", "s2", n=2)]).json()
+
+    assert (2, 0, 1) == (body["accepted"], body["known"], body["refused"])
+    assert "conflict" == body["results"][1]["code"]
+    assert [("http:north/s1", 1, "conflicting_id")] == letters(store)
+
+
+def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
+    """The same rule as for exchanges: agent and project are the connection's, secrets go, and a note says so."""
+    sent = [event("a", agent="mallory", project="ops", password="hunter2-hunter2"), event("b", project="web")]
+    results = call("POST", EVENTS_BULK, tokens.web, json=sent).json()["results"]
+
+    assert ["web", None] == [one.get("project") for one in results]
+    rows = store.cursor().execute("SELECT connection, project, agent, payload FROM agent_events ORDER BY seq").fetchall()
+    assert [("south", "web", "south-agent")] * 2 == [row[:3] for row in rows]
+    assert "hunter2" not in rows[0][3]
+
+
+def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, store: Store) -> None:
+    """The bound is said, so that a sender can cut its call."""
+    bodies = [event(f"e{number}", f"s{number % 300}") for number in range(MAX_BULK + 1)]
+    most = call("POST", EVENTS_BULK, tokens.ops, json=bodies[:-1])
+    more = call("POST", EVENTS_BULK, tokens.ops, json=bodies)
+
+    assert (201, MAX_BULK) == (most.status_code, most.json()["accepted"])
+    assert (400, True) == (more.status_code, f"{MAX_BULK}" in more.json()["error"])
+    assert MAX_BULK == store.count("agent_events")
+
+
+def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
+    """Events in bulk have a limit of their own."""
+    answer = call("POST", EVENTS_BULK, tokens.ops, content=b" " * (BODY_LIMITS[EVENTS_BULK] + 1), headers=LINES)
+    assert (413, "too_large") == (answer.status_code, answer.json()["code"])
+
+
+def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens) -> None:
+    """The policy's master switch holds wherever records come in."""
+    answer = call("POST", EVENTS_BULK, tokens.dark, json=[event()])
+    assert (403, "audit_disabled") == (answer.status_code, answer.json()["code"])

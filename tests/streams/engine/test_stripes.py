@@ -1,0 +1,42 @@
+"""Lock striping: names that are shared take turns, and no two calls wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streams.engine.stripes import Stripes
+
+
+def test_calls_with_one_name_take_turns() -> None:
+    """The second of two batches of a session has to see what the first one wrote."""
+
+    async def work() -> list[str]:
+        stripes, seen = Stripes(8), list[str]()
+
+        async def call(name: str) -> None:
+            async with stripes.held(["session", name]):
+                seen.append(f"{name} begins")
+                await asyncio.sleep(0)
+                seen.append(f"{name} ends")
+
+        await asyncio.gather(call("a"), call("b"))
+        return seen
+
+    assert ["a begins", "a ends", "b begins", "b ends"] == asyncio.run(work())
+
+
+def test_calls_with_the_same_names_in_another_order_do_not_wait_for_each_other() -> None:
+    """Each would hold what the other wants."""
+
+    async def work() -> None:
+        stripes, names = Stripes(4), [f"s{number}" for number in range(20)]
+
+        async def call(wanted: list[str]) -> None:
+            for _ in range(10):
+                async with stripes.held(wanted):
+                    await asyncio.sleep(0)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(call(names), call(names[::-1]))
+
+    asyncio.run(work())
