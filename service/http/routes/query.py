@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
-from service.documents.scores import iso_time
+from service.documents.members import iso_time
 from service.http.auth.authentication import Querier
 from service.http.bounds import API
 from service.http.documents.bodies import JsonRoute

@@ -15,9 +15,9 @@ from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.slice_view import deployments_of, which_part_of
 from service.documents.incidents import decisions_on, incident_records
+from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
-from service.documents.scores import Document
 from service.http.context import Services
 from service.http.documents.models import Id
 from service.http.errors import ApiError

@@ -15,8 +15,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
+from service.documents.members import Document
 from service.documents.runs import run_page
-from service.documents.scores import Document, project_summary
+from service.documents.scores import project_summary
 from service.http.context import Services
 from service.pages.charts.charts import share_bar
 from service.pages.charts.projects import cost_days, known_sum, model_costs
