@@ -12,7 +12,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from analytics.queries import query_rows
-from schemas.errors import InputError, SettingsError
+from schemas.errors import SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.auth.audit_trail import name_subject
@@ -125,26 +125,23 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
     """Return the evaluations to make; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
         await services.engine.landed(topic)
-    try:
-        sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
-        _check_number(sessions, terms)
-        await _diagnosed(services, sessions)
-        return await anyio.to_thread.run_sync(
-            partial(
-                prepare,
-                services.engine.store,
-                services.engine.policy,
-                terms.cases,
-                terms.plans,
-                terms.system_prompt,
-                wanted,
-                services.engine.now(),
-                retry_failed=retry_failed,
-                takes_simulated=services.engine.judge_name != LIVE,
-            )
+    sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
+    _check_number(sessions, terms)
+    await _diagnosed(services, sessions)
+    return await anyio.to_thread.run_sync(
+        partial(
+            prepare,
+            services.engine.store,
+            services.engine.policy,
+            terms.cases,
+            terms.plans,
+            terms.system_prompt,
+            wanted,
+            services.engine.now(),
+            retry_failed=retry_failed,
+            takes_simulated=services.engine.judge_name != LIVE,
         )
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    )
 
 
 def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
