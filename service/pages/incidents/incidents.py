@@ -25,11 +25,11 @@ from service.http.paging import Cursor, Place, after, page_of
 from service.http.routes.incidents import GivenStatus, IncidentType
 from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
-from service.pages.exchanges.wording import SAMPLING
 from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
+from service.pages.words import WORDS
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import STATUSES, confidence_of, current_status, is_live
@@ -148,7 +148,7 @@ async def incident(
         "agent": found.agent,
         "deployed": deployments_of(evidence_of(found)),
         "which_part": which_part_of(evidence_of(found)),
-        "sampling": SAMPLING,
+        "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
         "first_moved": FIRST_MOVED,
