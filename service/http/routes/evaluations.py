@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
+import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from analytics.queries import query_rows
@@ -180,14 +181,5 @@ def _asked(prepared: Prepared) -> list[AskedAnswer]:
 
 
 def _answer(one: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> AskedAnswer:
-    return AskedAnswer(
-        id=one.evaluation_id,
-        attempt=attempt,
-        connection=one.connection,
-        project=one.project,
-        session_id=one.session_id,
-        case_id=one.case_id,
-        judge_run_id=one.judge_run_id,
-        repetition=one.repetition,
-        reused=reused,
-    )
+    told = {"id": one.evaluation_id, "attempt": attempt, "reused": reused}
+    return AskedAnswer.model_validate(msgspec.structs.asdict(one) | told)

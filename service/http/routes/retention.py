@@ -135,17 +135,9 @@ def list_erasures(
 
 def _answer(found: Requested) -> ErasureAnswer:
     record, done = found.erasure, found.done
-    return ErasureAnswer(
-        id=record["erasure_id"],
-        connection=record["connection"],
-        session_id=record["session_id"],
-        requested_by=record["requested_by"],
-        comment=record["comment"],
-        requested_at=record["occurred_at"],
-        erased_at=done and done.erased_at,
-        deleted=dict(done.deleted) if done else {},
-        replays=list(done.replays) if done else [],
-    )
+    told = {"id": record["erasure_id"], "requested_at": record["occurred_at"], "erased_at": done and done.erased_at}
+    reached = {"deleted": dict(done.deleted) if done else {}, "replays": list(done.replays) if done else []}
+    return ErasureAnswer.model_validate({**record, **told, **reached})
 
 
 def _place(found: Requested) -> Place:
