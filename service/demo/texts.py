@@ -79,5 +79,10 @@ def fleet_texts() -> FleetTexts:
     return msgspec.yaml.decode(_file("fleet.yaml"), type=FleetTexts)
 
 
+def policy_file() -> bytes:
+    """Return the policy of the demo, as its file holds it."""
+    return _file("policy.yaml")
+
+
 def _file(name: str) -> bytes:
     return (resources.files("service.demo") / name).read_bytes()
