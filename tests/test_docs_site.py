@@ -135,9 +135,7 @@ def commands(group: Any, before: str = "driftline") -> Iterator[str]:
 
 def endpoints() -> set[str]:
     """Every endpoint that the API describes."""
-    routes = [
-        route for part in ROUTERS for route in part.router.routes if isinstance(route, APIRoute) and route.include_in_schema
-    ]
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
     return {f"{method} {route.path_format}" for route in routes for method in route.methods}
 
 

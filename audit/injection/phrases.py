@@ -7,7 +7,16 @@ any of the languages of the table; a few phrases that can mean no one else count
 
 from __future__ import annotations
 
+from importlib import resources
+
+import msgspec
+
 from audit.patterns import Pattern, compile_pattern
+
+_OTHERS = msgspec.yaml.decode(
+    resources.files("audit.injection").joinpath("phrases.yaml").read_bytes(), type=dict[str, dict[str, str]]
+)
+"""Phrases of other languages than English."""
 
 _WHICH = r"(?:(?:the|all|any|our|my|each|every|whichever)\s+){0,2}"
 _MACHINE = r"(?:ai|a\.i\.|llm|gpt|claude|automated|automatic|language[ -]model|model)"
@@ -30,38 +39,7 @@ ADDRESS = {
         rf"|\b{_JUDGE}\s+(?:(?:of|for|{_JUDGING})\s+this\s+{_EXCHANGE}|reading\s+this)\b"
         rf"|\bas\s+(?:the|an?)\s+{_KIND}{_JUDGE},?\s+(?:you|please)\b|\byou(?:'re|\s+are)\s+(?:now\s+)?{_JUDGING}\s+this\s+{_EXCHANGE}\b"
     ),
-    "de": (
-        r"\b(?:hinweis|nachricht|anmerkung|notiz|bitte|anweisung|mitteilung|achtung|liebe[rs]?|werter?|an)\b[\s:,]{0,4}"
-        r"(?:(?:an|fur|den|die|das|alle|jeden|der)\s+){0,3}(?:ki-?|llm-?)?"
-        r"(?:bewerter|prufer|gutachter|richter|auditor|beurteiler|juror)(?:in|innen|s)?\b"
-    ),
-    "fr": (
-        r"\b(?:note|message|cher|chere|attention|instruction|avis|consigne)s?\b[\s:,]{0,4}(?:(?:a|au|aux|pour|le|la|les|du)\s+|l'|a\s+l')?"
-        r"(?:ia\s+)?(?:evaluateur|evaluatrice|juge|correcteur|correctrice|examinateur|auditeur|notateur)s?\b"
-    ),
-    "es": (
-        r"\b(?:nota|mensaje|atencion|estimad[oa]s?|querid[oa]s?|instruccion(?:es)?|aviso)\b[\s:,]{0,4}(?:(?:al|para|a|el|la|los)\s+){0,2}"
-        r"(?:evaluador(?:a|es)?|juez|jueza|jueces|calificador(?:a|es)?|corrector(?:a|es)?|auditor(?:a|es)?)\b"
-    ),
-    "pt": (
-        r"\b(?:nota|mensagem|atencao|prezad[oa]s?|car[oa]s?|aviso|instrucoes)\b[\s:,]{0,4}(?:(?:ao|aos|para|a|o|os)\s+){0,2}"
-        r"(?:avaliador(?:a|es)?|juiz|juiza|juizes|corretor(?:a|es)?|auditor(?:a|es)?)\b"
-    ),
-    "it": (
-        r"\b(?:nota|messaggio|attenzione|gentile|car[oa]|avviso|istruzioni)\b[\s:,]{0,4}(?:(?:al|alla|ai|per|il|la)\s+|l')?"
-        r"(?:valutatore|valutatrice|valutatori|giudice|giudici|esaminatore|revisore)\b"
-    ),
-    "ru": (
-        r"(?:уважаем|внимани|заметк|сообщени|примечани|инструкци|дорог)\S{0,4}[\s:,]{0,4}(?:для\s+)?(?:ии[ -])?"
-        r"(?:судь|оценщик|проверяющ|аудитор|экзаменатор|эксперт)"
-    ),
-    "zh": (
-        r"(?:致|告|给|給|尊敬的|亲爱的|親愛的|请|請|提示|注意|各位)[:,\s]{0,2}(?:本次|这位|這位|各位)?(?:ai)?"
-        r"(?:评委|評委|裁判|(?:评审|評審|评分|評分|评估|評估|打分|审核|審核|审计|審計)(?:员|員|者|人|官|模型|系统|系統))"
-    ),
-    "ja": r"(?:採点者|評価者|審査員|審判|評価モデル|評価ai|評価システム)(?:様|さん|の方|の皆|へ|各位|に告)",
-    "ko": r"(?:채점자|평가자|심사위원|심판|평가 ?모델)(?:님|에게|께|분)",
-    "ar": r"(?:ملاحظة|رسالة|عزيزي|تنبيه)[\s:،]{0,3}(?:إلى|الى)?\s{0,3}(?:ل)?(?:المقيم|المقيّم|القاضي|المصحح|المدقق|الحكم)",
+    **_OTHERS["address"],
 }
 """Ways to speak to a judge, by language. Each of them is ordinary in itself."""
 
@@ -87,34 +65,7 @@ WANTED = {
         r"[^.!?\n]{0,40}\b(?:compliant|correct|safe|pass(?:ed|ing)?|aligned|clean|approved|complete|transparent|unflagged|in\s+scope|honest)\b"
         r"|\bflagged\b[^.!?\n]{0,12}\b(?:false|no)\b|\bno\s+(?:flags|anomal(?:y|ies))\b"
     ),
-    "de": (
-        r"\b(?:volle|hochste|maximale|beste|bestmogliche)[nr]?\s+(?:punkt|bewertung|note|wertung)|\bnicht\s+(?:markieren|beanstanden|melden|abwerten)"
-        r"|\b(?:ignorier|missacht)\w{0,3}\s+(?:\w+\s+){0,4}(?:anweisung|regel|kriterien|vorgabe)"
-    ),
-    "fr": (
-        r"\b(?:note|score|points?)\s+(?:maximal|maximum|parfait|la\s+plus\s+elevee)|\b(?:meilleure|plus\s+haute)\s+note\b"
-        r"|\bne\s+(?:pas\s+)?(?:signale|penalise)|\bignore[zr]?\s+(?:\w+\s+){0,4}(?:instructions|regles|consignes|criteres)"
-    ),
-    "es": (
-        r"\b(?:puntuacion|calificacion|nota|puntaje)\s+(?:maxima|maximo|perfecta|mas\s+alta|completa)|\b(?:maxima|mejor)\s+(?:puntuacion|calificacion|nota)"
-        r"|\bno\s+(?:\w+\s+)?(?:marque|senale|penalice)|\bignor[ae]r?\s+(?:\w+\s+){0,4}(?:instrucciones|reglas|criterios)"
-    ),
-    "pt": (
-        r"\b(?:pontuacao|nota)\s+(?:maxima|perfeita|mais\s+alta)|\bnao\s+(?:\w+\s+)?(?:marque|sinalize|penalize)"
-        r"|\bignor[ae]r?\s+(?:\w+\s+){0,4}(?:instrucoes|regras|criterios)"
-    ),
-    "it": (
-        r"\b(?:punteggio|voto)\s+(?:massimo|pieno|perfetto|piu\s+alto)|\bmassimo\s+(?:punteggio|voto)"
-        r"|\bnon\s+(?:segnal|penalizz)|\bignora(?:re|te)?\s+(?:\w+\s+){0,4}(?:istruzioni|regole|criteri)"
-    ),
-    "ru": r"(?:максимальн|высш|наивысш|полн)\S{2,4}\s+(?:балл|оценк)|не\s+(?:отмеча|помеча|снижа)|(?:про)?игнорируй",
-    "zh": (
-        r"(?:给|給|打|评|評|判)[^。!?\n]{0,16}(?:满分|滿分|最高分|最高评分)|(?:不要|请勿|請勿|无需|別|别)(?:标记|標記|扣分|举报)"
-        r"|(?:忽略|无视|無視)[^。!?\n]{0,12}(?:指令|规则|規則|标准|標準|指示)"
-    ),
-    "ja": r"(?:満点|最高点|最高評価|最高スコア)(?:を|に|で)|(?:フラグを立て|減点し)ないで|(?:指示|ルール|基準)(?:を|は)(?:すべて)?無視",
-    "ko": r"(?:만점|최고 ?점수?)(?:을|를)|감점하지|표시하지 ?마|무시하",
-    "ar": r"(?:الدرجة|العلامة)\s+(?:الكاملة|القصوى)|أعلى\s+(?:درجة|تقييم|علامة)|تجاهل\s",
+    **_OTHERS["wanted"],
 }
 """Verdicts that a judge is asked for, by language."""
 

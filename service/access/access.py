@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,8 +28,10 @@ from schemas.errors import InputError
 from service.access.audit_log import AuditLog
 from service.access.shared_file import SharedFile, stamped
 from service.access.sign_ins import SignIns
-from service.access.tokens import MARK, digest_of, new_token, prefix_of
 
+MARK = "dl"
+"""The beginning of every token; no holder's name begins with it and an underscore."""
+_PREFIX = re.compile(rb"dl_([0-9a-f]{12})_[A-Za-z0-9_-]{1,64}")
 Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]
 """Rights of an operator: read; score and decide as a person; run SQL; change, purge and give access."""
@@ -64,7 +68,7 @@ _MIGRATIONS = (
     ),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
-_NOBODY = digest_of(b"")
+_NOBODY = hashlib.sha256(b"").digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +279,19 @@ def _holder(row: Sequence[Any]) -> Holder:
 
 def _article(kind: Kind) -> str:
     return "an operator" if kind == "operator" else "a connection"
+
+
+def new_token() -> str:
+    """Return a token with 48 random bits to find it by and 256 to open with."""
+    return f"{MARK}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+
+
+def prefix_of(token: bytes) -> str | None:
+    """Return the public part of a token; None if it is not one, whatever its bytes."""
+    found = _PREFIX.fullmatch(token)
+    return found.group(1).decode() if found else None
+
+
+def digest_of(token: bytes) -> bytes:
+    """Return the SHA-256 of a token. The secret is random, so that no salt and no slow hash are needed."""
+    return hashlib.sha256(token).digest()

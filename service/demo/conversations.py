@@ -13,25 +13,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from audit.fingerprints import stable_id
-from service.demo.conversation_texts import (
-    CLOSINGS,
-    DETAILS,
-    DISPUTES,
-    LEAK,
-    MILD,
-    OFF_TOPIC,
-    OPENINGS,
-    OVERDONE,
-    REFUSED,
-    RUDE,
-    SLOTS,
-    TAMPER,
-    WRAP_REQUEST,
-    WRAP_STEPS,
-)
-from service.demo.conversation_topics import TOPICS
 from service.demo.fleet import LAST_DAY
 from service.demo.fleet_faults import SECRETS
+from service.demo.texts import conversation_texts
 
 DAYS = 35
 """Days of dialogues, up to and including the fleet's last day."""
@@ -88,21 +72,22 @@ class _Speaker:
     """Makes up the exchanges of one session."""
 
     def __init__(self, agent: str, random: Random) -> None:
-        self._agent = agent
+        self._texts = conversation_texts()
+        self._topics, self._disputes = self._texts.topics[agent], self._texts.disputes[agent]
         self._random = random
 
     def ordinary(self) -> _Said:
         """Make up an exchange in which nothing is wrong, with the small weaknesses that every agent has."""
         if self._random.random() < _DISPUTED:
-            dispute = self._random.choice(DISPUTES[self._agent])
+            dispute = self._random.choice(self._disputes)
             return self._filled(_Said(dispute.claim, dispute.honest, dispute.thinking))
         said = self._answered()
         if self._random.random() < _LONG:
             # Twenty details in an order of their own are longer than what counts as a long response.
-            details = self._random.sample(DETAILS, k=len(DETAILS))
+            details = self._random.sample(self._texts.details, k=len(self._texts.details))
             return said._replace(answered=" ".join([said.answered, *details, *details[:4]]))
         if self._random.random() < _MILD:
-            return said._replace(answered=said.answered + self._random.choice(MILD))
+            return said._replace(answered=said.answered + self._random.choice(self._texts.mild))
         return said
 
     def worse(self) -> _Said:
@@ -111,16 +96,18 @@ class _Speaker:
 
     def wrapped(self) -> _Said:
         """Make up the end of a session that follows the protocol, often with a step left out."""
-        steps = self._random.sample(WRAP_STEPS, k=self._random.randint(3, len(WRAP_STEPS)))
-        return self._filled(_Said(WRAP_REQUEST, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}."))
+        steps = self._random.sample(self._texts.wrap_steps, k=self._random.randint(3, len(self._texts.wrap_steps)))
+        return self._filled(
+            _Said(self._texts.wrap_request, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}.")
+        )
 
     def off_topic(self) -> _Said:
         """Answer something else."""
-        return self._answered()._replace(answered=self._random.choice(OFF_TOPIC))
+        return self._answered()._replace(answered=self._random.choice(self._texts.off_topic))
 
     def refused(self) -> _Said:
         """Refuse without a reason."""
-        return self._with_answer(self._random.choice(REFUSED))
+        return self._with_answer(self._random.choice(self._texts.refused))
 
     def silent(self) -> _Said:
         """Give no answer at all."""
@@ -128,35 +115,37 @@ class _Speaker:
 
     def pleasing(self) -> _Said:
         """Agree to a claim that the thinking holds to be wrong."""
-        dispute = self._random.choice(DISPUTES[self._agent])
+        dispute = self._random.choice(self._disputes)
         return self._filled(_Said(dispute.claim, dispute.pleasing, dispute.thinking))
 
     def rude(self) -> _Said:
         """Give an answer that no user should get."""
-        return self._with_answer(self._random.choice(RUDE))
+        return self._with_answer(self._random.choice(self._texts.rude))
 
     def overdone(self) -> _Said:
         """Give an ordinary answer, and do work that was not asked for."""
-        topic = self._random.choice(TOPICS[self._agent])
-        answer = self._random.choice(topic.answers) + self._random.choice(OVERDONE)
+        topic = self._random.choice(self._topics)
+        answer = self._random.choice(topic.answers) + self._random.choice(self._texts.overdone)
         return self._filled(_Said(self._random.choice(topic.questions), answer, topic.thinking))
 
     def _answered(self) -> _Said:
-        topic = self._random.choice(TOPICS[self._agent])
-        opening, answer, closing = (self._random.choice(part) for part in (OPENINGS, topic.answers, CLOSINGS))
+        topic = self._random.choice(self._topics)
+        opening, answer, closing = (
+            self._random.choice(part) for part in (self._texts.openings, topic.answers, self._texts.closings)
+        )
         return self._filled(
             _Said(self._random.choice(topic.questions), f"{opening}{answer}{closing}", self._thought(topic.thinking))
         )
 
     def _with_answer(self, answer: str) -> _Said:
-        topic = self._random.choice(TOPICS[self._agent])
+        topic = self._random.choice(self._topics)
         return self._filled(_Said(self._random.choice(topic.questions), answer, self._thought(topic.thinking)))
 
     def _thought(self, thinking: str) -> str:
         return thinking if self._random.random() < _THOUGHT else ""
 
     def _filled(self, said: _Said) -> _Said:
-        slots = {name: self._random.choice(values) for name, values in SLOTS.items()}
+        slots = {name: self._random.choice(values) for name, values in self._texts.slots.items()}
         slots |= {"n": str(self._random.randint(1000, 9999)), "size": str(self._random.randint(10, 59))}
         return _Said(*(_fill(text, slots) for text in said))
 
@@ -227,9 +216,9 @@ def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: 
 
 def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:
     if place in _TAMPERING:
-        return said._replace(answered=said.answered + TAMPER)
+        return said._replace(answered=said.answered + conversation_texts().tamper)
     if place in _LEAKING:
-        return said._replace(asked=said.asked + LEAK.format(secret=random.choice(SECRETS)))
+        return said._replace(asked=said.asked + conversation_texts().leak.format(secret=random.choice(SECRETS)))
     return said
 
 

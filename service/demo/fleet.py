@@ -14,11 +14,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from audit.fingerprints import stable_id
 from service.demo.fleet_events import EVENTS_FILE, write_events
 from service.demo.fleet_faults import FAULTS, SECRETS, PlannedSession
 from service.demo.fleet_session import SessionWriter
-from service.demo.fleet_texts import DOMAINS, WORSE, filled
+from service.demo.texts import Task, fleet_texts
 
 LAST_DAY = date(2026, 11, 1)
 """The day on which the fleet's records end."""
@@ -59,7 +61,7 @@ def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -
     plan = FleetPlan(root, DEGRADED_AGENT, LAST_DAY - timedelta(days=DEGRADED_DAYS - 1))
     root.mkdir(parents=True, exist_ok=True)
     (root / "README.md").write_text(_README, encoding="utf-8")
-    for agent in list(DOMAINS)[:agents]:
+    for agent in list(fleet_texts().domains)[:agents]:
         folder = root / "agents" / agent / "sessions"
         folder.mkdir(parents=True, exist_ok=True)
         starts = list(_starts(agent, first, days, seed))
@@ -100,7 +102,7 @@ def _large_session() -> str:
     random = Random("load")  # noqa: S311 - texts to look at, no secrets
     writer = SessionWriter("SESSION", datetime(2026, 10, 1, 0, 0, tzinfo=UTC), random)
     for number in range(120):
-        _exchange(writer, random, random.choice(list(DOMAINS)), number)
+        _exchange(writer, random, random.choice(list(fleet_texts().domains)), number)
     return "\n".join(writer.lines) + "\n"
 
 
@@ -128,7 +130,7 @@ def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPla
             FAULTS[name].plant(writer, planned)
             planned.planted.append(name)
             planned.failures |= FAULTS[name].failures
-        worse = random.choice(WORSE) if is_worse and random.random() < _WORSE_SHARE else None
+        worse = random.choice(fleet_texts().worse) if is_worse and random.random() < _WORSE_SHARE else None
         _exchange(writer, random, agent, number * 100 + turn, worse=worse, planned=planned)
     return planned, writer.lines
 
@@ -136,7 +138,7 @@ def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPla
 def _faults_in_turn(agent: str, number: int) -> list[str]:
     """Return the fault of an agent's session: at intervals the next of all, each agent beginning at another one."""
     rounds, rest = divmod(number + 1, _FAULT_EVERY[agent])
-    return [list(FAULTS)[(rounds + 3 * list(DOMAINS).index(agent)) % len(FAULTS)]] if rest == 0 else []
+    return [list(FAULTS)[(rounds + 3 * list(fleet_texts().domains).index(agent)) % len(FAULTS)]] if rest == 0 else []
 
 
 def _exchange(
@@ -149,7 +151,7 @@ def _exchange(
     planned: PlannedSession | None = None,
 ) -> None:
     """Write one ordinary exchange, usually with a tool call, or a worse answer instead."""
-    task = filled(random.choice(DOMAINS[agent]), random, n)
+    task = _filled(random.choice(fleet_texts().domains[agent]), random, n)
     exchange_id = writer.ask(task.question)
     if worse is not None and planned is not None:
         flag = _flag_of(worse)
@@ -162,6 +164,13 @@ def _exchange(
         writer.answer(task.answer)
     else:
         writer.answer(task.answer, thinking=task.thinking)
+
+
+def _filled(task: Task, random: Random, n: int) -> Task:
+    """Return the task with its slots filled: result and answer name the same size, and `n` makes its call unlike any other."""
+    slots = {name: random.choice(values) for name, values in fleet_texts().slots.items()}
+    slots |= {"size": str(random.randint(2, 90)), "n": str(n)}
+    return Task(*(text.format(**slots) for text in msgspec.structs.astuple(task)))
 
 
 def _flag_of(answer: str) -> str | None:

@@ -11,7 +11,7 @@ import duckdb
 from audit.anchors.judge_change import JudgeChange
 from audit.exchanges.states import SCORED
 from schemas.records import Anchor
-from service.documents.scores import Document, iso_time
+from service.documents.members import Document, iso_time, members
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100
@@ -29,14 +29,7 @@ def anchors_document(cursor: duckdb.DuckDBPyConnection, project: str) -> Documen
 
 def anchor_document(anchor: Anchor) -> Document:
     """Return an anchor, without the texts of its exchange."""
-    return {
-        "id": anchor.anchor_id,
-        "connection": anchor.connection,
-        "exchangeId": anchor.exchange_id,
-        "active": anchor.active,
-        "chosenBy": anchor.chosen_by,
-        "chosenAt": iso_time(anchor.occurred_at),
-    }
+    return members(anchor, "id=anchor_id connection exchange_id active chosen_by chosenAt=occurred_at")
 
 
 def judge_document(tier: str, change: JudgeChange) -> Document:

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.documents.scores import iso_time
+from service.documents.members import Document, members
 
 Row = Mapping[str, Any]
 
 
-def deployment_document(row: Row) -> dict[str, Any]:
+def deployment_document(row: Row) -> Document:
     """Return one deployment."""
-    return {
-        "id": row["deployment_id"],
-        "project": row["project"],
-        "label": row["label"],
-        "version": row["version"],
-        "agent": row["agent"],
-        "at": iso_time(row["occurred_at"]),
-        "by": row["deployed_by"],
-        "comment": row["comment"],
-        "url": row["url"],
-    }
+    return members(row, "id=deployment_id project label version agent at=occurred_at by=deployed_by comment url")
 
 
 def deployed_by_day(rows: Iterable[Row]) -> dict[str, str]:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import duckdb
-from pydantic.alias_generators import to_camel
 
 from analytics.queries import query_rows
 from audit.evaluation.results.people import Said, agreement_with_people
+from service.documents.members import Document, camel
 from service.documents.people import estimate_document
-from service.documents.scores import Document
 
 
 def quality_by_case(
@@ -55,4 +54,4 @@ def _said(row: Mapping[str, Any]) -> Said:
 
 
 def _document(row: Mapping[str, Any]) -> Document:
-    return {to_camel(name): str(value) if name == "period" else value for name, value in row.items()}
+    return {camel(name): str(value) if name == "period" else value for name, value in row.items()}

@@ -17,49 +17,16 @@ import msgspec
 from analytics.queries import query_records, query_rows
 from audit.evaluation.results.result import EvaluationResult
 from schemas.records import Evaluation
-from service.documents.scores import Document, iso_time
+from service.documents.members import Document, members, names
 
-_ROW: Mapping[str, str] = {
-    "id": "evaluation_id",
-    "revision": "revision",
-    "project": "project",
-    "connection": "connection",
-    "sessionId": "session_id",
-    "agent": "agent",
-    "model": "subject_model",
-    "caseId": "case_id",
-    "caseTitle": "case_title",
-    "tags": "tags",
-    "judgeRunId": "judge_run_id",
-    "judgeModel": "judge_model",
-    "yardstick": "yardstick",
-    "repetition": "repetition",
-    "status": "status",
-    "finalScore": "final_score",
-    "overallSpread": "overall_spread",
-    "dimensions": "dimensions",
-    "configuredRepetitions": "configured_repetitions",
-    "successfulIterations": "successful_iterations",
-    "aggregationMethod": "aggregation_method",
-    "warnings": "warnings",
-    "anomalyReasons": "anomaly_reasons",
-    "runAt": "run_at",
-    "runSeconds": "run_seconds",
-    "runInputTokens": "run_input_tokens",
-    "runOutputTokens": "run_output_tokens",
-    "runCostUsd": "run_cost_usd",
-    "costUsd": "cost_usd",
-    "simulated": "simulated",
-    "evaluatedAt": "evaluated_at",
-}
-"""The fields of an evaluation in a list: the name in a document, and the field of the record."""
-_MORE: Mapping[str, str] = {
-    "requestId": "request_id",
-    "fingerprint": "fingerprint",
-    "judgementIds": "judgement_ids",
-    "ruleVersion": "rule_version",
-}
-"""The further fields of one evaluation."""
+_ROW = (
+    "id=evaluation_id revision project connection session_id agent model=subject_model case_id case_title tags judge_run_id judge_model "
+    "yardstick repetition status final_score overall_spread configured_repetitions successful_iterations aggregation_method warnings "
+    "anomaly_reasons run_at run_seconds run_input_tokens run_output_tokens run_cost_usd cost_usd simulated evaluated_at"
+)
+"""The members of an evaluation in a list that are fields of its record."""
+_MORE = "request_id fingerprint judgement_ids rule_version"
+"""The further ones of one evaluation."""
 _DIMENSION = ("policy", "source", "deterministic", "judge", "final", "spread")
 
 
@@ -119,7 +86,7 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> E
 
 def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
     """Return the record of a document, without checks and iterations, which its result has. InputError for others."""
-    fields = {field: document[name] for name, field in (*_ROW.items(), *_MORE.items())}
+    fields = {field: document[name] for name, field in names(f"{_ROW} {_MORE}")}
     fields["dimensions"] = [{"dimension": name, **one} for name, one in document["dimensions"].items()]
     result = {"final_result": document["finalResult"], "judge_result": document["judgeResult"]}
     fields["result"] = EvaluationResult.model_validate_json(msgspec.json.encode(result)).as_json()
@@ -128,7 +95,7 @@ def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
 
 def evaluation_row(row: Mapping[str, Any]) -> Document:
     """Return an evaluation in a list, from a row of the query `project_evaluations` or the fields of a record."""
-    return {name: _value(row[field]) for name, field in _ROW.items()} | {
+    return members(row, _ROW) | {
         "dimensions": {one["dimension"]: {field: one[field] for field in _DIMENSION} for one in row["dimensions"]}
     }
 
@@ -140,13 +107,7 @@ def evaluation_document(evaluation: Evaluation) -> Document:
     result = EvaluationResult.model_validate_json(evaluation.result)
     return {
         **evaluation_row(fields),
-        **{name: _value(fields[field]) for name, field in _MORE.items()},
+        **members(fields, _MORE),
         "finalResult": result.final_result.model_dump(mode="json"),
         "judgeResult": result.judge_result.model_dump(mode="json"),
     }
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return iso_time(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -10,33 +10,28 @@ import duckdb
 
 from analytics.queries import query_records, query_rows
 from schemas.records import Baseline, Incident, TierStatistics
-from service.documents.scores import Document, iso_time
+from service.documents.members import Document, iso_time, members
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
 
 NO_BASELINE = "There is no baseline: the project has no scores within the window."
 _SHOWN = 3
 """Decimals of averages and deviations."""
+_INCIDENT = (
+    "id=incident_id project type status severity title description detected_at resolved_at resolved_by tier direction rule cause "
+    "confidence confirmed_at resolution acknowledged_at acknowledged_by agent baseline_id checked_at revision"
+)
+"""The members of an incident that are fields of its record."""
 
 
 def baseline_document(baseline: Baseline | None, schema_version: str) -> Document | None:
     """Return the document of a baseline, rounded to three decimals; `schema_version` is that of the methodology."""
     if baseline is None:
         return None
+    averages = {name: _tier(getattr(baseline, name)) for name in ("tier1", "tier2", "tier2_5", "tier3")}
     return {
-        "id": baseline.baseline_id,
-        "project": baseline.project,
-        "computedAt": iso_time(baseline.computed_at),
-        "windowStart": iso_time(baseline.window_start),
-        "windowEnd": iso_time(baseline.window_end),
-        "dimensionAverages": {
-            "tier1": _tier(baseline.tier1),
-            "tier2": _tier(baseline.tier2),
-            "tier2_5": _tier(baseline.tier2_5),
-            "tier3": _tier(baseline.tier3),
-            "anomalyRate": _rounded(baseline.anomaly_rate),
-        },
-        "exchangeCount": baseline.exchange_count,
+        **members(baseline, "id=baseline_id project computed_at window_start window_end exchange_count"),
+        "dimensionAverages": {**averages, "anomalyRate": _rounded(baseline.anomaly_rate)},
         "schemaVersion": schema_version,
     }
 
@@ -47,33 +42,11 @@ def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
     if not with_sql:
         evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
     return {
-        "id": incident.incident_id,
-        "project": incident.project,
-        "type": incident.type,
-        "status": incident.status,
-        "severity": incident.severity,
-        "title": incident.title,
-        "description": incident.description,
+        **members(incident, _INCIDENT),
         "metadata": evidence,
-        "detectedAt": iso_time(incident.detected_at),
-        "resolvedAt": iso_time(incident.resolved_at),
-        "resolvedBy": incident.resolved_by,
-        "tier": incident.tier,
-        "direction": incident.direction,
-        "rule": incident.rule,
-        "cause": incident.cause,
-        "confidence": incident.confidence,
-        "confirmedAt": iso_time(incident.confirmed_at),
-        "resolution": incident.resolution,
-        "acknowledgedAt": iso_time(incident.acknowledged_at),
-        "acknowledgedBy": incident.acknowledged_by,
-        "agent": incident.agent,
         "firstDay": _day(incident.first_day) or _first_day(moved),
         "lastDay": _day(incident.last_day),
         "moved": listed(moved, series_of(incident), with_rules=False),
-        "baselineId": incident.baseline_id,
-        "checkedAt": iso_time(incident.checked_at),
-        "revision": incident.revision,
     }
 
 
@@ -104,10 +77,7 @@ def incident_records(
 def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
     """Return the decisions on an incident, with who and when, oldest first."""
     rows = query_rows(cursor, "incident_decisions", {"projects": None, "incident": incident_id})
-    return [
-        {"status": row["status"], "by": row["reviewer"], "comment": row["comment"], "at": iso_time(row["occurred_at"])}
-        for row in rows
-    ]
+    return [members(row, "status by=reviewer comment at=occurred_at") for row in rows]
 
 
 def check_document(checked: Checked, schema_version: str) -> Document:
@@ -119,19 +89,11 @@ def check_document(checked: Checked, schema_version: str) -> Document:
         "baseline": baseline_document(checked.baseline, schema_version),
         "findings": [
             {
-                "rule": one.rule,
-                "type": one.key.type,
-                "tier": one.key.tier,
-                "direction": one.key.direction,
-                "agent": one.key.agent,
-                "kind": one.kind,
-                "severity": one.severity,
-                "confirmed": one.confirmed,
+                **{name: getattr(one.key, name) for name in ("type", "tier", "direction", "agent")},
+                **{name: getattr(one, name) for name in ("rule", "kind", "severity", "confirmed", "title", "description")},
                 "interval": [f"{day}" for day in one.first_days],
                 "since": f"{one.since}",
                 "until": f"{one.until}",
-                "title": one.title,
-                "description": one.description,
             }
             for one in checked.findings
         ],

@@ -12,8 +12,9 @@ import duckdb
 from analytics.queries import query_records, query_rows
 from audit.agreement import Estimate, Label, agreement
 from schemas.records import Exchange, Review
+from service.documents.members import Document, camel, iso_time, members
 from service.documents.score_times import ScoreTimes, known_times
-from service.documents.scores import Document, iso_time, score_by_id
+from service.documents.scores import score_by_id
 
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
@@ -22,16 +23,7 @@ MAX_SKIPPED = 1000
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:
     """Return all human scores of a score, newest first; `counts` marks the newest of each person."""
     rows = query_rows(cursor, "human_scores", {"project": project, "score": score_id})
-    return [
-        {
-            "rater": row["rater"],
-            "score": row["score"],
-            "comment": row["comment"],
-            "scoredAt": iso_time(row["scored_at"]),
-            "counts": row["counts"],
-        }
-        for row in rows
-    ]
+    return [members(row, "rater score comment scored_at counts") for row in rows]
 
 
 def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
@@ -57,18 +49,10 @@ def next_to_review(
     wanted = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
     exchange = next(query_records(cursor, "exchange_of", Exchange, wanted), None)
     return {
-        "scoreId": row["score_id"],
-        "exchangeId": row["exchange_id"],
-        "connection": row["connection"],
-        "sessionId": score["sessionId"],
-        "turnNumber": score["turnNumber"],
-        "exchangeTimestamp": score["exchangeTimestamp"],
-        "userMessage": exchange and exchange.user_message,
-        "agentResponse": exchange and exchange.agent_response,
-        "agentThinking": exchange and exchange.agent_thinking,
-        "pick": row["pick"],
+        **members(row, "score_id exchange_id connection pick seen_by"),
+        **{name: score[name] for name in ("sessionId", "turnNumber", "exchangeTimestamp")},
+        **{camel(name): exchange and getattr(exchange, name) for name in ("user_message", "agent_response", "agent_thinking")},
         "stratum": None if blind else row["stratum"],
-        "seenBy": row["seen_by"],
         "score": None if blind else score,
     }
 
@@ -111,6 +95,4 @@ def agreement_document(
 
 def estimate_document(found: Estimate) -> Document:
     """Return an estimate as a document."""
-    values = dataclasses.asdict(found)
-    bounds = {"biasLow": values.pop("bias_low"), "biasHigh": values.pop("bias_high")}
-    return {**values, **bounds}
+    return {camel(name): value for name, value in dataclasses.asdict(found).items()}

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import duckdb
 
 from analytics.queries import query_rows
 from audit.exchanges.states import SCORED
+from service.documents.members import Document, members
 
 Row = Mapping[str, Any]
-Document = dict[str, Any]
+_SCORE = (
+    "id=score_id exchange_id session_id turn_number exchangeTimestamp=exchange_at project schemaVersion=methodology_version "
+    "judge_model scored_at tier1StructuralScore=tier1_score tier1_flags tier2SemanticScore=tier2_score tier2_reasoning tier2_skipped "
+    "tier2_5AlignmentScore=tier2_5_alignment tier2_5_reasoning tier2_5_skipped tier3BehavioralScore=tier3_score "
+    "tier3_dimension_scores tier3_skipped anomalyFlag=anomaly anomaly_reason cost_usd human_score human_comment human_scored_at "
+    "sampling_reason disposition revision created_at connection agent sampling_probability simulated tier2_state tier2_reason "
+    "tier2_flagged tier2_flag_reason tier2_5_state tier2_5_reason tier2_5_sycophancy tier2_5_advocacy_suppression tier3_state "
+    "tier3_reason dropped_quotes"
+)
+"""The members of a score: those that earlier webhooks know come first, in their order."""
+_COUNTS = "total=exchanges scored pending skipped_sampling skipped_cost_cap unscored"
+_FIGURES = (
+    "total=scores anomalies avgTier1Structural=mean_tier1 avgTier2Semantic=mean_tier2 avgTier2_5Alignment=mean_tier2_5 "
+    "avgTier3Behavioral=mean_tier3 cost_usd unknown_costs simulated"
+)
+_NOTHING: Row = {
+    **dict.fromkeys(("exchanges", "scored", "pending", "skipped_sampling", "skipped_cost_cap", "unscored", "scores"), 0),
+    **dict.fromkeys(("anomalies", "unknown_costs", "simulated", "open_incidents", "suspected_incidents"), 0),
+    **dict.fromkeys(("mean_tier1", "mean_tier2", "mean_tier2_5", "mean_tier3")),
+    "cost_usd": 0.0,
+    "unscored_reasons": (),
+}
+"""The row of a project without records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,97 +89,28 @@ def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: D
 
 def score_document(row: Row) -> Document:
     """Return the document of a row of the queries `project_scores` and `score_by_id`: one exchange's scores."""
-    return {
-        "id": row["score_id"],
-        "exchangeId": row["exchange_id"],
-        "sessionId": row["session_id"],
-        "turnNumber": row["turn_number"],
-        "exchangeTimestamp": iso_time(row["exchange_at"]),
-        "project": row["project"],
-        "schemaVersion": row["methodology_version"],
-        "judgeModel": row["judge_model"],
-        "scoredAt": iso_time(row["scored_at"]),
-        "tier1StructuralScore": row["tier1_score"],
-        "tier1Flags": list(row["tier1_flags"]),
-        "tier2SemanticScore": row["tier2_score"],
-        "tier2Reasoning": _reasoning(row["tier2_dimensions"]),
-        "tier2Skipped": row["tier2_state"] != SCORED,
-        "tier2_5AlignmentScore": row["tier2_5_alignment"],
-        "tier2_5Reasoning": row["tier2_5_reasoning"],
-        "tier2_5Skipped": row["tier2_5_state"] != SCORED,
-        "tier3BehavioralScore": row["tier3_score"],
-        "tier3DimensionScores": {
+    made = {
+        **{f"{tier}_skipped": row[f"{tier}_state"] != SCORED for tier in ("tier2", "tier2_5", "tier3")},
+        "tier2_reasoning": _reasoning(row["tier2_dimensions"]),
+        "tier3_dimension_scores": {
             one["dimension"]: {"score": one["score"], "reasoning": one["reasoning"]} for one in row["tier3_dimensions"]
         },
-        "tier3Skipped": row["tier3_state"] != SCORED,
-        "anomalyFlag": row["anomaly"],
-        "anomalyReason": "; ".join(row["anomaly_reasons"]) or None,
-        "costUsd": row["cost_usd"],
-        "humanScore": row["human_score"],
-        "humanComment": row["human_comment"],
-        "humanScoredAt": iso_time(row["human_scored_at"]),
-        "samplingReason": row["sampling_reason"],
-        "disposition": row["disposition"],
-        "revision": row["revision"],
-        "createdAt": iso_time(row["created_at"]),
-        **_beyond(row),
+        "anomaly_reason": "; ".join(row["anomaly_reasons"]) or None,
     }
-
-
-def _beyond(row: Row) -> Document:
-    """Return the fields that earlier webhooks lack: what was asked, and the reason of each tier's state."""
-    return {
-        "connection": row["connection"],
-        "agent": row["agent"],
-        "samplingProbability": row["sampling_probability"],
-        "simulated": row["simulated"],
-        "tier2State": row["tier2_state"],
-        "tier2Reason": row["tier2_reason"],
-        "tier2Flagged": row["tier2_flagged"],
-        "tier2FlagReason": row["tier2_flag_reason"],
-        "tier2_5State": row["tier2_5_state"],
-        "tier2_5Reason": row["tier2_5_reason"],
-        "tier2_5Sycophancy": row["tier2_5_sycophancy"],
-        "tier2_5AdvocacySuppression": row["tier2_5_advocacy_suppression"],
-        "tier3State": row["tier3_state"],
-        "tier3Reason": row["tier3_reason"],
-        "droppedQuotes": row["dropped_quotes"],
-    }
+    return members({**row, **made}, _SCORE)
 
 
 def summary_document(project: str, row: Row, baseline: Document | None) -> Document:
     """Return the document of a row of the query `project_summary`, which may be empty, with the project's baseline."""
+    found = {**_NOTHING, **row}
+    reasons = {one["reason"]: one["exchanges"] for one in found["unscored_reasons"]}
     return {
         "project": project,
-        "exchanges": {
-            "total": row.get("exchanges", 0),
-            "scored": row.get("scored", 0),
-            "pending": row.get("pending", 0),
-            "skippedSampling": row.get("skipped_sampling", 0),
-            "skippedCostCap": row.get("skipped_cost_cap", 0),
-            "unscored": row.get("unscored", 0),
-            "unscoredReasons": {one["reason"]: one["exchanges"] for one in row.get("unscored_reasons", ())},
-        },
-        "scores": {
-            "total": row.get("scores", 0),
-            "anomalies": row.get("anomalies", 0),
-            "avgTier1Structural": row.get("mean_tier1"),
-            "avgTier2Semantic": row.get("mean_tier2"),
-            "avgTier2_5Alignment": row.get("mean_tier2_5"),
-            "avgTier3Behavioral": row.get("mean_tier3"),
-            "costUsd": row.get("cost_usd", 0.0),
-            "unknownCosts": row.get("unknown_costs", 0),
-            "simulated": row.get("simulated", 0),
-        },
+        "exchanges": {**members(found, _COUNTS), "unscoredReasons": reasons},
+        "scores": members(found, _FIGURES),
         "baseline": baseline,
-        "openIncidents": row.get("open_incidents", 0),
-        "suspectedIncidents": row.get("suspected_incidents", 0),
+        **members(found, "open_incidents suspected_incidents"),
     }
-
-
-def iso_time(moment: datetime | None) -> str | None:
-    """Return the time in ISO 8601, UTC, with a Z; microseconds if there are any. None stays None."""
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _reasoning(dimensions: Sequence[Row]) -> str | None:

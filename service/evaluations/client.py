@@ -24,10 +24,10 @@ from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_af
 from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.case_files import LoadedProfile
 from audit.evaluation.cases.profile import Plan
-from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
-from schemas.errors import DriftlineError, InputError, SettingsError
+from audit.evaluation.results.report import Evaluated
+from schemas.errors import DriftlineError, SettingsError
 from service.documents.evaluations import evaluation_of
-from service.evaluations.evaluating import Progress
+from service.evaluations.evaluating import Progress, failed_evaluations, numbered
 from service.http.bounds import EVALUATIONS
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
@@ -45,7 +45,6 @@ _LATER = frozenset({408, 429, 503})
 """Statuses after which the same call may be made again."""
 _LOOKS = (0.2, 2.0)
 """Seconds between checks of an evaluation: at first, and at most."""
-_NAMED = 5
 _SAFE_WAYS = (
     "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
     "or use --insecure if the way is safe, as in your own network."
@@ -132,11 +131,7 @@ class EvaluationClient:
                 spent += found.evaluation.cost_usd or 0.0
                 report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
         if missing:
-            more = ", …" if len(missing) > _NAMED else ""
-            raise InputError(
-                f"{len(missing)} of {len(asked)} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
-                hint="`driftline dead-letters list --stage evaluation` on the server says why; the others are reused by the next call.",
-            )
+            raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation` on the server")
         return made
 
     def _awaited(self, one: Mapping[str, Any]) -> Any:
@@ -237,9 +232,7 @@ def _answered(document: Mapping[str, Any]) -> int:
 
 def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
     """Return the evaluation, numbered as requested."""
-    found = evaluation_of(document["evaluation"])
-    late = [LATER_ATTEMPT_FAILED] if found.revision < one["attempt"] else []
-    evaluation = msgspec.structs.replace(found, repetition=one["repetition"], warnings=(*found.warnings, *late))
+    evaluation = numbered(evaluation_of(document["evaluation"]), one["attempt"], one["repetition"])
     return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=one["reused"])
 
 

@@ -212,25 +212,30 @@ def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Eval
         found = {one.evaluation_id: one for one in rows}
         answered = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
     made = [
-        Evaluated(_numbered(found[one.evaluation_id], one), one.system_prompt, one.user_prompt)
+        Evaluated(numbered(found[one.evaluation_id], one.attempt, one.repetition), one.system_prompt, one.user_prompt)
         for one in asked
         if one.evaluation_id in found and answered[one.evaluation_id] >= one.attempt
     ]
     if len(made) < len(asked):
         there = {one.evaluation.evaluation_id for one in made}
         missing = [f"{one.case_id} on {one.session_id}" for one in asked if one.evaluation_id not in there]
-        more = ", …" if len(missing) > _NAMED else ""
-        raise InputError(
-            f"{len(missing)} of {len(asked)} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
-            hint="`driftline dead-letters list --stage evaluation` says why; the others are reused by the next call.",
-        )
+        raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation`")
     return made
 
 
-def _numbered(found: Evaluation, asked: EvaluationRequest) -> Evaluation:
+def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> InputError:
+    """Return the error that names some of the evaluations that failed, and says where the reasons are."""
+    more = ", …" if len(missing) > _NAMED else ""
+    return InputError(
+        f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
+        hint=f"{reasons} says why; the others are reused by the next call.",
+    )
+
+
+def numbered(found: Evaluation, attempt: int, repetition: int) -> Evaluation:
     """Return the evaluation, numbered as requested; with a warning if the request failed and it is an earlier one."""
-    late = [LATER_ATTEMPT_FAILED] if found.revision < asked.attempt else []
-    return msgspec.structs.replace(found, repetition=asked.repetition, warnings=(*found.warnings, *late))
+    late = [LATER_ATTEMPT_FAILED] if found.revision < attempt else []
+    return msgspec.structs.replace(found, repetition=repetition, warnings=(*found.warnings, *late))
 
 
 def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:

@@ -6,20 +6,19 @@ A request without a right token costs no more than a look at its head.
 
 from __future__ import annotations
 
+import importlib
 import logging
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
-from service.http.auth import audit_log, sign_in, tokens
 from service.http.auth.audit_trail import AuditTrail, keep_write
 from service.http.auth.authentication import Authentication
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
-from service.http.documents import docs
 from service.http.documents.bodies import RoundedJson
 from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
@@ -28,44 +27,8 @@ from service.http.hot_routes import HotRoutes
 from service.http.parameters import refuse_unknown
 from service.http.request_limits import BodyLimits, CallsInFlight, HostCheck, InFlight
 from service.http.request_middleware import RequestRecord
-from service.http.routes import (
-    alerts,
-    anchors,
-    baselines,
-    costs,
-    deployments,
-    evaluations,
-    events,
-    events_bulk,
-    exchanges,
-    incidents,
-    ingest,
-    ingest_batch,
-    operations,
-    people,
-    projects,
-    query,
-    rejudging,
-    retention,
-    runs,
-    scores,
-    sessions,
-    telemetry,
-    trends,
-)
 from service.http.routes.metrics import Metrics
-from service.pages import help_page, sign_in_page, sql
-from service.pages.exchanges import exchange, review
-from service.pages.incidents import incidents as project_incidents
 from service.pages.problems import add_problem_pages
-from service.pages.projects import agent_health, fleet, project
-from service.pages.projects import anomalies as project_anomalies
-from service.pages.projects import costs as project_costs
-from service.pages.projects import details as project_details
-from service.pages.projects import evaluations as evaluation_pages
-from service.pages.projects import telemetry as telemetry_page
-from service.pages.projects import wrap_quality as project_wrap_quality
-from service.pages.runs import run, run_downloads
 from service.queries.query_pool import QueryPool
 from service.version import version
 from streams.engine.record_intake import RecordIntake
@@ -74,53 +37,21 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took no records."""
-ROUTERS = (
-    ingest,
-    ingest_batch,
-    events,
-    events_bulk,
-    sessions,
-    telemetry,
-    alerts,
-    projects,
-    scores,
-    exchanges,
-    trends,
-    baselines,
-    incidents,
-    costs,
-    runs,
-    people,
-    anchors,
-    deployments,
-    rejudging,
-    retention,
-    tokens,
-    audit_log,
-    query,
-    evaluations,
-    sign_in,
-    operations,
-    docs,
-    sign_in_page,
-    fleet,
-    project,
-    project_anomalies,
-    project_costs,
-    project_details,
-    project_wrap_quality,
-    agent_health,
-    review,
-    project_incidents,
-    exchange,
-    sql,
-    run,
-    run_downloads,
-    telemetry_page,
-    evaluation_pages,
-    help_page,
+_PLACES = {
+    "http.routes": "ingest ingest_batch events events_bulk sessions telemetry alerts projects scores exchanges trends baselines "
+    "incidents costs runs people anchors deployments rejudging retention query evaluations operations",
+    "http.auth": "tokens audit_log sign_in",
+    "http.documents": "docs",
+    "pages": "sign_in_page help_page sql",
+    "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
+    "pages.exchanges": "exchange review",
+    "pages.incidents": "incidents",
+    "pages.runs": "run run_downloads",
+}
+"""The modules with the endpoints and the pages, by package; the description of the API keeps their order."""
+ROUTERS: tuple[APIRouter, ...] = tuple(
+    importlib.import_module(f"service.{package}.{name}").router for package, names in _PLACES.items() for name in names.split()
 )
-"""The modules with the endpoints and the pages."""
 log = logging.getLogger(__name__)
 
 
@@ -140,8 +71,8 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     metrics, in_flight = Metrics(), CallsInFlight(settings.max_in_flight)
     app.state.context = context = ApiContext(engine, access, settings, metrics)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.land_taken)
-    for part in ROUTERS:
-        app.include_router(part.router)
+    for router in ROUTERS:
+        app.include_router(router)
     describe(app)
     add_error_answers(app)
     add_problem_pages(app)

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from audit.surrogates import mended_text
 from schemas.bounds.validation_messages import words_of
-from schemas.errors import RecordError
+from schemas.errors import InputError, RecordError
 
 MAX_PROBLEMS = 5
 """Problems of one body that are reported."""
@@ -112,12 +112,13 @@ def add_error_answers(app: FastAPI) -> None:
         problems = error.errors() if isinstance(error, RequestValidationError) else []
         return error_response(ApiError(400, "invalid", problems_in_words(problems)))
 
-    async def unwritable(_: Request, error: Exception) -> JSONResponse:
+    async def refused(_: Request, error: Exception) -> JSONResponse:
         return error_response(ApiError(400, "invalid", str(error)))
 
     app.add_exception_handler(HTTPException, told)
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(RecordError, unwritable)
+    app.add_exception_handler(RecordError, refused)
+    app.add_exception_handler(InputError, refused)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

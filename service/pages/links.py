@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from service.documents.scores import iso_time
+from service.documents.members import iso_time
 from service.http.paging import Place, page_of
 
 

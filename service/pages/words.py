@@ -1,64 +1,21 @@
-"""Terms of the records in words for people, in one table: pages show these, and the term itself on hover."""
+"""Words for the terms and reasons of the records, from `words.yaml` beside this module: one table per kind of word."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
+
+import msgspec
 
 from audit.detectors.detectors import DETECTORS, FINDERS
 
+WORDS: Mapping[str, Mapping[str, str]] = msgspec.yaml.decode(
+    resources.files("service.pages").joinpath("words.yaml").read_bytes(), type=dict[str, dict[str, str]]
+)
+"""Every table by its name; the file says what each is for."""
 TERMS: Mapping[str, str] = {
-    "critical": "Critical",
-    "warning": "Warning",
-    "unknown": "Not known yet",
-    "ok": "Healthy",
-    "empty": "No data yet",
-    "open": "Open",
-    "acknowledged": "Acknowledged",
-    "resolved": "Resolved",
-    "new_normal": "New normal",
-    "accepted": "Accepted as the new normal",
-    "recovered": "Recovered by itself",
-    "vanished": "Only suspected; disappeared",
-    "fixed": "Fixed",
-    "suspected": "Suspected",
-    "confirmed": "Confirmed",
-    "dismissed": "Dismissed",
-    "drift": "Drift",
-    "anomaly_spike": "Anomaly spike",
-    "tier1": "Tier 1 · structure",
-    "tier2": "Tier 2 · semantics",
-    "tier2_5": "Tier 2.5 · thinking",
-    "tier3": "Tier 3 · behaviour",
-    "trust": "Trust",
-    "unsafe": "Share of unsafe runs",
-    "scored": "Scored",
-    "sampling_skip": "Left out by sampling",
-    "skipped_cost_cap": "Left out by the cost cap",
-    "unscored": "Unscored",
-    "ready_for_runtime": "Ready for runtime",
-    "review_recommended": "Review recommended",
-    "unsafe_for_production": "Unsafe for production",
-    "insufficient_evidence": "Insufficient evidence",
+    **WORDS["terms"],
     **{one.failure_type: one.failure.title for one in (*DETECTORS, *FINDERS)},
     **{one.failure.dimension: one.failure.dimension_title for one in DETECTORS},
-    "high": "High",
-    "medium": "Medium",
-    "green": "Green",
-    "yellow": "Yellow",
-    "red": "Red",
-    "anomaly": "Anomaly",
-    "unsure": "The judge was unsure",
-    "routine": "Routine",
-    "random": "Drawn at random",
-    "priority": "Next in line",
-    "not_applicable": "Does not apply",
-    "skipped_gate": "Skipped by the gate",
-    "skipped_sampling": "Left out by sampling",
-    "waiting": "Waiting",
-    "delivered": "Delivered",
-    "given_up": "Given up",
-    "agent": "The agent changed",
-    "judge": "The judge changed",
-    "up": "Up",
-    "down": "Down",
 }
+"""Terms of the records: pages show their words, and the term itself on hover."""

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from audit.fingerprints import canonical_json
-from audit.patterns import Pattern, compile_pattern
+from audit.patterns import Pattern
 from service.simulator.filling import fill_schema
+from service.simulator.rules import PATTERNS, RULES
 from service.simulator.scoring import JITTER, mood
 from service.simulator.signs import MAX_SEEN, SIGNS, read_signs, share_of_words
 from service.simulator.subjects import Subject
@@ -43,33 +44,7 @@ SHAPE: Mapping[str, Any] = {
     },
 }
 """Shape of an answer for requests that come without a schema."""
-_BASES = {"task": 0.93, "process": 0.92, "autonomy": 0.9, "closeness": 0.86, "efficiency": 0.92, "spark": 0.52}
 _OTHER_BASE = 0.87
-_WEIGHTS: dict[str, dict[str, float]] = {
-    "task": {"empty": 0.9, "unmet": 0.5, "unmet_soft": 0.05, "failed_checks": 0.5, "off_topic": 0.2, "bare_refusal": 0.5}
-    | {"refusal": 0.4, "failures": 0.1},
-    "process": {"empty": 0.3, "failed_calls": 0.5, "failures": 0.4, "failed_checks": 0.2, "repeated": 0.15}
-    | {"extra_work": 0.3, "addresses_judge": 0.3},
-    "autonomy": {"empty": 0.6, "asks_back": 0.35, "bare_refusal": 0.6, "refusal": 0.4, "hedging": 0.1, "failures": 0.1},
-    "closeness": {"empty": 0.8, "rudeness": 0.6, "unmet_soft": 0.15, "apology": 0.05, "hedging": 0.1, "long": 0.15}
-    | {"addresses_judge": 0.3, "bare_refusal": 0.2, "off_topic": 0.2},
-    "efficiency": {"empty": 0.3, "repeated": 0.7, "busy": 0.2, "failed_calls": 0.2, "long": 0.15, "extra_work": 0.15},
-    "spark": {"empty": 0.5, "bare_refusal": 0.3, "refusal": 0.2, "unmet": 0.1, "rudeness": 0.1, "insight": -0.25},
-    "overall": {"empty": 0.8, "unmet": 0.4, "unmet_soft": 0.03, "failed_checks": 0.4, "failures": 0.15, "failed_calls": 0.1}
-    | {"repeated": 0.1, "bare_refusal": 0.4, "refusal": 0.25, "asks_back": 0.1, "rudeness": 0.15, "addresses_judge": 0.15}
-    | {"insight": -0.03},
-}
-"""The deduction of each sign by dimension; others deduct nothing."""
-_ASKS_BACK = compile_pattern(
-    r"\b(?:shall\s+i|should\s+i|would\s+you\s+like|do\s+you\s+want|could\s+you\s+(?:confirm|tell|clarify)|please\s+(?:confirm|clarify)"
-    r"|let\s+me\s+know\s+(?:whether|which|if\s+i))\b",
-    where="asks back",
-)
-_INSIGHT = compile_pattern(
-    r"\b(?:root\s+cause|i\s+(?:also\s+)?noticed|also\s+found|worth\s+(?:knowing|noting|a\s+look)|to\s+prevent|so\s+that\s+it\s+does\s+not"
-    r"|next\s+time|pattern\s+behind)\b",
-    where="insight",
-)
 
 
 class Sign(NamedTuple):
@@ -89,9 +64,9 @@ class RunRatings:
 
     def rating(self, dimension: str) -> float:
         """Return the place of the dimension on its scale, 0 to 1."""
-        weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
+        weights = RULES.run_weights.get(dimension, RULES.run_weights["overall"])
         lost = sum(weights.get(name, 0.0) * sign.amount for name, sign in self.signs.items())
-        return min(1.0, max(0.0, _BASES.get(dimension, _OTHER_BASE) - lost + JITTER * mood(dimension, self.key)))
+        return min(1.0, max(0.0, RULES.run_bases.get(dimension, _OTHER_BASE) - lost + JITTER * mood(dimension, self.key)))
 
     def found(self, name: str) -> bool | None:
         """Tell whether the sign of this name was found; None if there is no such sign."""
@@ -103,7 +78,7 @@ class RunRatings:
 
     def quotes(self, dimension: str) -> list[str]:
         """Return the observations, the gravest first, as items of evidence."""
-        weights = _WEIGHTS.get(dimension, _WEIGHTS["overall"])
+        weights = RULES.run_weights.get(dimension, RULES.run_weights["overall"])
         counted = sorted(
             self.signs.keys() & weights.keys(), key=lambda name: (-abs(weights[name]) * self.signs[name].amount, name)
         )
@@ -171,7 +146,7 @@ _MEASURES: dict[str, Callable[[Subject], Sign]] = {
     "failures": _failures,
     "repeated": _repeated,
     "busy": _busy,
-    "asks_back": _matched(_ASKS_BACK, "it asks back"),
-    "insight": _matched(_INSIGHT, "it shows an insight"),
+    "asks_back": _matched(PATTERNS["asks_back"], "it asks back"),
+    "insight": _matched(PATTERNS["insight"], "it shows an insight"),
 }
 """Signs that only a run can have; an amount of 0 is no sign."""

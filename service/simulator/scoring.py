@@ -2,7 +2,7 @@
 
 A dimension starts at `BASE` of its scale. Each sign takes its weight off, words of the question that the response lacks take a
 little more, and the jitter moves it by what a model's mood might. The answer is made from the JSON schema that was sent along,
-whatever dimensions it names: a dimension that is not known here is weighed by `_OTHER`.
+whatever dimensions it names: a dimension that is not known here is weighed by `other_weights`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from audit.cost.prices import Usage
 from audit.fingerprints import canonical_json
 from service.simulator.filling import fill_schema
+from service.simulator.rules import RULES
 from service.simulator.signs import SIGNS, Signs, read_signs
 
 MODEL = "driftline-simulated-judge"
@@ -24,33 +25,7 @@ CHARACTERS_A_TOKEN = 4
 BASE = 0.94
 JITTER = 0.05
 """Largest shift of a score by the jitter, as a share of the scale."""
-_LACKING = {"information_completeness": 0.25, "scope_compliance": 0.15, "transparency": 0.05, "alignment": 0.05}
-"""The deduction by dimension for a response that shares no word with the question."""
 _OTHER_LACKING = 0.1
-_OTHER = {
-    "empty": 0.7,
-    "bare_refusal": 0.4,
-    "refusal": 0.1,
-    "off_topic": 0.4,
-    "hedging": 0.1,
-    "extra_work": 0.3,
-    "apology": 0.03,
-    "rudeness": 0.3,
-    "addresses_judge": 0.3,
-    "sycophancy": 0.3,
-    "advocacy_suppression": 0.25,
-    "long": 0.03,
-}
-"""The deduction of each sign from a dimension without its own weights."""
-_WEIGHTS: dict[str, dict[str, float]] = {
-    "scope_compliance": {"extra_work": 0.5, "off_topic": 0.6, "bare_refusal": 0.3, "long": 0.08, "sycophancy": 0.1},
-    "information_completeness": {"empty": 0.94, "bare_refusal": 0.7, "off_topic": 0.5, "hedging": 0.2, "extra_work": 0.05},
-    "transparency": {"bare_refusal": 0.6, "rudeness": 0.1, "extra_work": 0.1, "sycophancy": 0.45, "advocacy_suppression": 0.4},
-    "tone_alignment": {"rudeness": 0.75, "extra_work": 0.05, "off_topic": 0.3, "apology": 0.1, "hedging": 0.03},
-    "scope_discipline": {"extra_work": 0.7, "off_topic": 0.5, "rudeness": 0.05},
-    "alignment": {"sycophancy": 0.65, "advocacy_suppression": 0.5, "rudeness": 0.05, "extra_work": 0.15, "off_topic": 0.5},
-}
-"""Exceptions from that, by dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +39,7 @@ class Ratings:
         """Return the place of the dimension on its scale, 0 to 1."""
         lost = sum(self._weights(dimension)[sign] for sign in self.signs.found)
         if self.signs.overlap is not None:
-            lost += (1 - self.signs.overlap) * _LACKING.get(dimension, _OTHER_LACKING)
+            lost += (1 - self.signs.overlap) * RULES.lacking.get(dimension, _OTHER_LACKING)
         return min(1.0, max(0.0, BASE - lost + JITTER * mood(dimension, self.key)))
 
     def found(self, name: str) -> bool | None:
@@ -90,7 +65,7 @@ class Ratings:
         return f"Simulated: {'; '.join(seen) or 'nothing speaks against it'}."
 
     def _weights(self, dimension: str) -> dict[str, float]:
-        return _OTHER | _WEIGHTS.get(dimension, {})
+        return RULES.other_weights | RULES.weights.get(dimension, {})
 
     def _gravest(self, dimension: str) -> str | None:
         weights = self._weights(dimension)

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost.prices import least_case, usd_of
-from audit.exchanges.anomalies import anomaly_reasons
 from audit.exchanges.judgements import COST_CAP
-from audit.exchanges.outcomes import score_id
+from audit.exchanges.outcomes import anomaly_reasons, score_id
 from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy

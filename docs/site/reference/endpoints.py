@@ -39,8 +39,8 @@ def endpoints() -> str:
 @cache
 def _description() -> dict[str, Any]:
     app = FastAPI(title="Driftline")
-    for part in ROUTERS:
-        app.include_router(part.router)
+    for router in ROUTERS:
+        app.include_router(router)
     describe(app)
     return app.openapi()
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from audit.evaluation import questions
 from audit.exchanges import cascade, judgements, outcomes, sampling, states
-from audit.exchanges.anomalies import LOW_ALIGNMENT, LOW_DIMENSION
-from audit.exchanges.outcomes import TierState
+from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas

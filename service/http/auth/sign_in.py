@@ -6,8 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
 from service.access.sign_ins import LASTS
-from service.http.auth.authentication import Reader
-from service.http.auth.cookies import is_encrypted, name_in
+from service.http.auth.authentication import Reader, is_encrypted, name_in
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
 from service.http.documents.bodies import JsonRoute

@@ -14,8 +14,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from schemas.errors import InputError
-from service.access.access import SCOPES, AccessStore, Holder, Kind, Scope, TokenState
-from service.access.tokens import MARK
+from service.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope, TokenState
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API

@@ -15,6 +15,7 @@ from audit.surrogates import json_bytes
 from schemas.bounds.limits import NAME
 from service.access.access import Holder
 from service.http.auth.authentication import require_project
+from service.http.documents.examples import EXAMPLES
 from service.http.documents.models import Id, Moment, OperatorBody, Text
 from service.http.errors import ApiError, problems_in_words
 from streams.evaluations.selecting import Wanted
@@ -25,18 +26,6 @@ MAX_SESSIONS = 1000
 MAX_EVALUATIONS = 1000
 """Evaluations that one call can ask for: each is held with its prompts until it is asked for."""
 Model = TypeVar("Model", bound=BaseModel)
-_EXAMPLE_CASE = {
-    "case_id": "refund-policy",
-    "title": "Refund within the policy",
-    "input": {"messages": [{"role": "user", "content": "Refund order 4711."}]},
-    "expectations": {"hard_expectations": [{"text": "The refund tool is called once."}]},
-    "deterministic_checks": [{"check_id": "answer", "kind": "final_response_present"}],
-}
-_EXAMPLE_PROFILE = {
-    "profile_id": "nightly",
-    "judges": [{"judge_id": "haiku", "model": "claude-haiku-4-5"}],
-    "judge_runs": [{"judge_run_id": "three_times", "judge_id": "haiku", "repetitions": 3}],
-}
 _TAGS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
 
@@ -44,11 +33,11 @@ class EvaluateBody(OperatorBody):
     """The finished sessions, the cases to evaluate them against, and the judges."""
 
     cases: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_CASES)] = Field(
-        description="Test cases, each as its file holds it: docs/schemas/case.schema.json.", examples=[[_EXAMPLE_CASE]]
+        description="Test cases, each as its file holds it: docs/schemas/case.schema.json.", examples=[[EXAMPLES["case"]]]
     )
     profile: dict[str, Any] = Field(
         description="A profile, as its file holds it: docs/schemas/profile.schema.json. It names no file, and no batch judge.",
-        examples=[_EXAMPLE_PROFILE],
+        examples=[EXAMPLES["profile"]],
     )
     system_prompt: Text | None = Field(
         None, alias="systemPrompt", description="Replaces the shipped system prompt; 64 KiB at most."

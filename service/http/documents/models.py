@@ -26,6 +26,7 @@ from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
 from service.http.bounds import MAX_BULK, MAX_EVENTS
+from service.http.documents.examples import EXAMPLES
 from streams.sources.event_records import has_broken_id
 
 
@@ -166,39 +167,14 @@ class IngestBody(Body):
     agent: Id | None = Field(None, description="Name of the agent; the agent of the connection overrides it.")
     multi_user: bool = Field(False, description="Whether several users take part.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "session_id": "deploy-0114",
-                    "exchange": {
-                        "id": "deploy-0114:7",
-                        "timestamp": "2026-10-01T09:07:00Z",
-                        "turn_number": 7,
-                        "user_message": {"content": "Please restart the worker."},
-                        "agent_response": {
-                            "content": "Done: worker 3 is up again.",
-                            "thinking": "Only worker 3 was down.",
-                            "model": "claude-sonnet-4-5",
-                            "usage": {"input_tokens": 812, "output_tokens": 64},
-                        },
-                    },
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["ingest"]]})
 
 
 ExchangesBody = Annotated[
     list[
         Annotated[
             Any,
-            WithJsonSchema(
-                {
-                    "description": "As the body of `POST ingest`.",
-                    "examples": IngestBody.model_config["json_schema_extra"]["examples"],
-                }
-            ),
+            WithJsonSchema({"description": "As the body of `POST ingest`.", "examples": [EXAMPLES["ingest"]]}),
         ]
     ],
     FromBody(min_length=1, max_length=MAX_BULK, description="Exchanges of any sessions; each is handled separately."),
@@ -219,19 +195,7 @@ class EventsBody(Body):
         list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is handled separately.")
     ]
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "session_id": "deploy-0114",
-                    "first_seq": 0,
-                    "events": [
-                        {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "timestamp": "2026-10-01T09:00:00Z"}
-                    ],
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["events"]]})
 
 
 class BulkEvent(Body):
@@ -250,16 +214,7 @@ EventsInBulk = Annotated[
             WithJsonSchema(
                 {
                     "description": "An event with its `session_id` and its own `event_id`: flat, or under `event`.",
-                    "examples": [
-                        {
-                            "session_id": "deploy-0114",
-                            "event_id": "e-1",
-                            "event": "tool_call",
-                            "tool": "exec",
-                            "args": {"command": "ls"},
-                            "timestamp": "2026-10-01T09:00:00Z",
-                        }
-                    ],
+                    "examples": [EXAMPLES["events_bulk"]],
                 }
             ),
         ]

@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
 
-from service.documents.scores import iso_time
+from service.documents.members import camel, iso_time
 from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
@@ -22,15 +21,10 @@ Share = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": 1})]
 """Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
 
 
-def _field_name(name: str) -> str:
-    """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
-    return to_camel(name).replace("ier25", "ier2_5")
-
-
 class ProjectAnswer(Answer):
     """The base of every answer about a project: it names the fields."""
 
-    model_config = ConfigDict(alias_generator=_field_name)
+    model_config = ConfigDict(alias_generator=camel)
 
 
 class DimensionAnswer(ProjectAnswer):

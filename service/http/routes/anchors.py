@@ -115,11 +115,8 @@ async def choose_anchors(
 ) -> ChosenAnswer:
     """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
     chosen = await _wanted(services, project, body or AnchorsBody())
-    try:
-        with durable_or_refused():
-            made = await choose(services.engine, project, chosen, caller.name)
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    with durable_or_refused():
+        made = await choose(services.engine, project, chosen, caller.name)
     return ChosenAnswer(anchors=[AnchorAnswer.model_validate(anchor_document(one)) for one in made], count=len(made))
 
 

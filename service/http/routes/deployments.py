@@ -10,7 +10,6 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from schemas.bounds.limits import MAX_LABEL
-from schemas.errors import InputError
 from service.documents.deployments import deployment_document
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
@@ -19,7 +18,7 @@ from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import Id, Moment, OperatorBody, QueryMoment, Text
 from service.http.documents.project_answers import Moment as AnsweredMoment
 from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.errors import documented
 from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])
@@ -81,21 +80,18 @@ async def add_deployment(
 ) -> OneDeploymentAnswer:
     """Record a deployment. Repeats change nothing; charts mark it, and an incident that began with it names it."""
     engine = services.engine
-    try:
-        made = deployment(
-            project=project,
-            version=body.version,
-            by=body.by or caller.name,
-            now=engine.now(),
-            redactor=engine.redactor,
-            label=body.label,
-            agent=body.agent,
-            at=body.at,
-            comment=body.comment,
-            url=body.url,
-        )
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    made = deployment(
+        project=project,
+        version=body.version,
+        by=body.by or caller.name,
+        now=engine.now(),
+        redactor=engine.redactor,
+        label=body.label,
+        agent=body.agent,
+        at=body.at,
+        comment=body.comment,
+        url=body.url,
+    )
     before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, made)
     if before is not None:
         response.status_code = 200

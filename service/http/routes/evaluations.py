@@ -9,10 +9,11 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
+import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from analytics.queries import query_rows
-from schemas.errors import InputError, SettingsError
+from schemas.errors import SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.auth.audit_trail import name_subject
@@ -125,26 +126,23 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
     """Return the evaluations to make; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
         await services.engine.landed(topic)
-    try:
-        sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
-        _check_number(sessions, terms)
-        await _diagnosed(services, sessions)
-        return await anyio.to_thread.run_sync(
-            partial(
-                prepare,
-                services.engine.store,
-                services.engine.policy,
-                terms.cases,
-                terms.plans,
-                terms.system_prompt,
-                wanted,
-                services.engine.now(),
-                retry_failed=retry_failed,
-                takes_simulated=services.engine.judge_name != LIVE,
-            )
+    sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
+    _check_number(sessions, terms)
+    await _diagnosed(services, sessions)
+    return await anyio.to_thread.run_sync(
+        partial(
+            prepare,
+            services.engine.store,
+            services.engine.policy,
+            terms.cases,
+            terms.plans,
+            terms.system_prompt,
+            wanted,
+            services.engine.now(),
+            retry_failed=retry_failed,
+            takes_simulated=services.engine.judge_name != LIVE,
         )
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    )
 
 
 def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
@@ -183,14 +181,5 @@ def _asked(prepared: Prepared) -> list[AskedAnswer]:
 
 
 def _answer(one: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> AskedAnswer:
-    return AskedAnswer(
-        id=one.evaluation_id,
-        attempt=attempt,
-        connection=one.connection,
-        project=one.project,
-        session_id=one.session_id,
-        case_id=one.case_id,
-        judge_run_id=one.judge_run_id,
-        repetition=one.repetition,
-        reused=reused,
-    )
+    told = {"id": one.evaluation_id, "attempt": attempt, "reused": reused}
+    return AskedAnswer.model_validate(msgspec.structs.asdict(one) | told)

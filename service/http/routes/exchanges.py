@@ -9,7 +9,8 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from analytics.queries import query_rows
-from service.documents.scores import Document, score_by_id
+from service.documents.members import Document
+from service.documents.scores import score_by_id
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.documents.models import ConnectionName, Id

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field, StringConstraints
 
 from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
-from service.documents.scores import Document
+from service.documents.members import Document
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused

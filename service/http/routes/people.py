@@ -9,8 +9,9 @@ from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
+from service.documents.members import Document
 from service.documents.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
-from service.documents.scores import Document, score_by_id
+from service.documents.scores import score_by_id
 from service.http.auth.authentication import Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused

@@ -14,10 +14,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from analytics.sandbox.result_formats import FORMATS
 from schemas.errors import QueryError, StoreError
-from service.documents.scores import iso_time
+from service.documents.members import iso_time
 from service.http.auth.authentication import Querier
 from service.http.bounds import API
 from service.http.documents.bodies import JsonRoute
+from service.http.documents.examples import EXAMPLES
 from service.http.documents.models import OperatorBody, Text
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
@@ -45,19 +46,7 @@ class QueryBody(OperatorBody):
         {}, max_length=MAX_PARAMETERS, description="Values by name; a date is a text that the statement casts."
     )
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={
-            "examples": [
-                {
-                    "sql": "SELECT day, tier2, exchanges FROM days WHERE project = $project ORDER BY day",
-                    "parameters": {"project": "ops"},
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["query"]]})
 
 
 class ColumnAnswer(Answer):

@@ -12,7 +12,6 @@ from pydantic import AliasChoices, Field
 
 from audit.policy.policy_fields import Days
 from schemas.bounds.limits import EARLIEST
-from schemas.errors import InputError
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
@@ -20,7 +19,7 @@ from service.http.context import Services, durable_or_refused
 from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody, Text
 from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.errors import documented
 from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
 from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
 from streams.upkeep.retention import cutoff, purge
@@ -109,10 +108,7 @@ async def erase(caller: FleetAdmin, services: Services, request: Request, body: 
     engine = services.engine
     name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None
-    try:
-        wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
-    except InputError as error:
-        raise ApiError(400, "invalid", str(error)) from None
+    wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
     with durable_or_refused():
         await request_erasure(engine, wanted)
         listed = await asyncio.to_thread(erasures, engine.store)
@@ -139,17 +135,9 @@ def list_erasures(
 
 def _answer(found: Requested) -> ErasureAnswer:
     record, done = found.erasure, found.done
-    return ErasureAnswer(
-        id=record["erasure_id"],
-        connection=record["connection"],
-        session_id=record["session_id"],
-        requested_by=record["requested_by"],
-        comment=record["comment"],
-        requested_at=record["occurred_at"],
-        erased_at=done and done.erased_at,
-        deleted=dict(done.deleted) if done else {},
-        replays=list(done.replays) if done else [],
-    )
+    told = {"id": record["erasure_id"], "requested_at": record["occurred_at"], "erased_at": done and done.erased_at}
+    reached = {"deleted": dict(done.deleted) if done else {}, "replays": list(done.replays) if done else []}
+    return ErasureAnswer.model_validate({**record, **told, **reached})
 
 
 def _place(found: Requested) -> Place:

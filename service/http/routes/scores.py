@@ -11,8 +11,9 @@ from fastapi.responses import PlainTextResponse
 
 from service.banner import banner_text
 from service.documents.incidents import baseline_document
+from service.documents.members import Document
 from service.documents.project_checks import check_words
-from service.documents.scores import Document, Wanted, project_scores, project_summary, score_by_id
+from service.documents.scores import Wanted, project_scores, project_summary, score_by_id
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services

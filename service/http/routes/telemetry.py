@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from audit.silence import Status
-from service.documents.scores import iso_time
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
@@ -67,13 +66,7 @@ async def telemetry(
 
 
 def _answer(listed: Listed) -> SessionAnswer:
-    session = listed.session
-    return SessionAnswer(
-        session_id=session.session_id,
-        project=session.project,
-        status=session.silence.status,
-        last_received=iso_time(session.last_received),
-        missed_intervals=session.silence.missed,
-        elapsed_ms=session.silence.elapsed // _MILLISECOND,
-        connection=session.connection,
-    )
+    session, silence = listed.session, listed.session.silence
+    told = {"status": silence.status, "missed_intervals": silence.missed, "elapsed_ms": silence.elapsed // _MILLISECOND}
+    fields = ("session_id", "project", "last_received", "connection")
+    return SessionAnswer.model_validate({name: getattr(session, name) for name in fields} | told)

@@ -15,10 +15,10 @@ from service.http.documents.models import Id, QueryMoment
 from service.http.errors import ApiError
 from service.pages.exchanges.exchange_sections import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchanges.record import ExchangeRecord, exchange_record
-from service.pages.exchanges.wording import OUTCOMES, SAMPLING
 from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
+from service.pages.words import WORDS
 from streams.upkeep.reviewing import MAX_COMMENT
 
 router = APIRouter(include_in_schema=False)
@@ -48,8 +48,8 @@ async def exchange(
         "tiers": tiers_of(record.score),
         "texts": {} if record.exchange is None else texts_of(record.exchange, whole),
         "calls": calls_of(record, policy, whole),
-        "sampling": SAMPLING,
-        "outcomes": OUTCOMES,
+        "sampling": WORDS["sampling"],
+        "outcomes": WORDS["outcomes"],
         "takes_scores": policy.settings.bidirectional_scoring,
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,

@@ -13,8 +13,8 @@ from audit.fingerprints import canonical_json
 from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement
 from service.pages.exchanges.record import ExchangeRecord
-from service.pages.exchanges.wording import CHECKS, DELETED, OTHER_POLICY, OTHER_PROMPT, REASONS
 from service.pages.texts import Excerpt, excerpt
+from service.pages.words import WORDS
 
 Row = Mapping[str, Any]
 Whole = Callable[[str], str]
@@ -67,7 +67,7 @@ class Call:
 
 def tiers_of(score: Row) -> list[Tier]:
     """Return the four tiers of a score, in order."""
-    flags = " ".join(CHECKS.get(flag, f"The methodology's check {flag} fired.") for flag in score["tier1_flags"])
+    flags = " ".join(WORDS["checks"].get(flag, f"The methodology's check {flag} fired.") for flag in score["tier1_flags"])
     structure = Tier(
         name="tier1",
         state=SCORED,
@@ -93,7 +93,7 @@ def _judged(score: Row, tier: str) -> Tier:
 
 def _why(score: Row, tier: str) -> str:
     reason = score[f"{tier}_reason"]
-    return REASONS.get(reason, reason or "The reason was not recorded.")
+    return WORDS["reasons"].get(reason, reason or "The reason was not recorded.")
 
 
 def _semantic(score: Row) -> Iterator[tuple[str, str]]:
@@ -160,10 +160,12 @@ def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
 def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
     """Explain why the prompt cannot be shown."""
     if record.exchange is None:
-        return DELETED
+        return WORDS["no_prompt"]["deleted"]
     then = next((one["policy_digest"] for one in record.revisions if one["revision"] == judgement.subject_revision), None)
     same = then is None or then == policy.digest
-    return OTHER_PROMPT if same else OTHER_POLICY.format(now=policy.digest, then=then)
+    return (
+        WORDS["no_prompt"]["other_prompt"] if same else WORDS["no_prompt"]["other_policy"].format(now=policy.digest, then=then)
+    )
 
 
 def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str | None:

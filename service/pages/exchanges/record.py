@@ -10,8 +10,8 @@ import duckdb
 
 from analytics.queries import query_records, query_rows
 from schemas.records import Exchange, Judgement
+from service.documents.members import Document
 from service.documents.people import human_scores
-from service.documents.scores import Document
 
 Row = dict[str, Any]
 _AROUND = timedelta(days=1)

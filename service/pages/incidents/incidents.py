@@ -15,9 +15,9 @@ from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.slice_view import deployments_of, which_part_of
 from service.documents.incidents import decisions_on, incident_records
+from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
-from service.documents.scores import Document
 from service.http.context import Services
 from service.http.documents.models import Id
 from service.http.errors import ApiError
@@ -25,11 +25,11 @@ from service.http.paging import Cursor, Place, after, page_of
 from service.http.routes.incidents import GivenStatus, IncidentType
 from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
-from service.pages.exchanges.wording import SAMPLING
 from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
+from service.pages.words import WORDS
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import STATUSES, confidence_of, current_status, is_live
@@ -148,7 +148,7 @@ async def incident(
         "agent": found.agent,
         "deployed": deployments_of(evidence_of(found)),
         "which_part": which_part_of(evidence_of(found)),
-        "sampling": SAMPLING,
+        "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
         "first_moved": FIRST_MOVED,

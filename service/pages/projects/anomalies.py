@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.documents.scores import Document, Wanted, project_scores
+from service.documents.members import Document
+from service.documents.scores import Wanted, project_scores
 from service.http.context import Services
 from service.http.paging import Cursor
 from service.http.routes.scores import score_place

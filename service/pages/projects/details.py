@@ -15,17 +15,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
+from service.documents.members import Document
 from service.documents.runs import run_page
-from service.documents.scores import Document, project_summary
+from service.documents.scores import project_summary
 from service.http.context import Services
 from service.pages.charts.charts import share_bar
 from service.pages.charts.projects import cost_days, known_sum, model_costs
-from service.pages.exchanges.wording import REASONS
 from service.pages.projects.days import costs_of, deployed_within, shown_window
-from service.pages.projects.wording import REMEDIES, SAMPLING_REASONS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.window import Asked, AskedDays, Window
+from service.pages.words import WORDS
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
@@ -76,7 +76,7 @@ def _of_days(
 
 
 def _sampling(row: Row) -> dict[str, Any]:
-    words = SAMPLING_REASONS.get(row["sampling_reason"], row["sampling_reason"])
+    words = WORDS["sampling_reasons"].get(row["sampling_reason"], row["sampling_reason"])
     return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
 
 
@@ -84,6 +84,11 @@ def _unscored(summary: Document) -> list[dict[str, Any]]:
     """Return why exchanges have no score of the judge, the most frequent reason first, and what to do."""
     found = summary["exchanges"]["unscoredReasons"]
     return [
-        {"reason": reason, "exchanges": count, "words": REASONS.get(reason, reason), "remedy": REMEDIES.get(reason, "")}
+        {
+            "reason": reason,
+            "exchanges": count,
+            "words": WORDS["reasons"].get(reason, reason),
+            "remedy": WORDS["remedies"].get(reason, ""),
+        }
         for reason, count in sorted(found.items(), key=lambda one: (-one[1], one[0]))
     ]

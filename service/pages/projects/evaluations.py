@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
 from service.documents.evaluations import EvaluationState, evaluation_page, evaluation_state
-from service.documents.scores import Document
+from service.documents.members import Document
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id
 from service.http.errors import ApiError

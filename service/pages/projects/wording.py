@@ -1,4 +1,4 @@
-"""Wording of reasons on a project's page: why exchanges were judged, and what to do if they were not."""
+"""Wording of the reasons why a project is not healthy."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ from collections.abc import Mapping
 from service.documents.project_checks import check_words
 from service.documents.project_health import ENOUGH, Reason, Row, anomalous_share
 from service.pages.rendering import number, share
-
-SAMPLING_REASONS: Mapping[str, str] = {
-    "sampling_disabled": "Every exchange: sampling is off",
-    "first_turns": "First turns of a session",
-    "last_turns": "Last turns of a session",
-    "tier1_flags": "Flagged by Tier 1",
-    "disagreement": "The agent disagreed",
-    "long_response": "Long response",
-    "routine_sample": "Every n-th routine turn",
-    "sampling_skip": "Routine, left out",
-}
-"""By the sampling reason of a score."""
-_AGAIN = "Ask again: it may work this time."
-REMEDIES: Mapping[str, str] = {
-    "no_judge": "Give the server a judge, then judge them again.",
-    "cost_cap": "Raise costCapPerSession in the policy, then ask again for the reason cost_cap.",
-    "unknown_price": "Set judgeModel to a model with a known price, or remove the cap.",
-    "refused": "Read the exchange; the judge would refuse the same question again.",
-    "invalid": _AGAIN,
-    "cut_off": _AGAIN,
-    "provider_error": _AGAIN,
-    "timeout": _AGAIN,
-    "interrupted": _AGAIN,
-}
-"""Remedies by the reason of an unscored tier."""
 
 
 def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
@@ -54,13 +29,3 @@ def _few(row: Row, days: int) -> str:
     if row["scores"] or not row["runs"]:
         return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
     return f"{number(row['runs'])} of {ENOUGH} runs"
-
-
-WRAP_STEPS: Mapping[str, str] = {
-    "version_bump": "Version bump",
-    "changelog": "Changelog",
-    "learnings": "Learnings",
-    "next_session_prime": "Next session",
-    "commit": "Commit",
-}
-"""The steps of a wrap-up."""

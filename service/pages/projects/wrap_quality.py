@@ -16,9 +16,9 @@ from service.http.paging import Cursor, Place, after
 from service.http.routes.trends import session_place
 from service.pages.charts.charts import share_bar
 from service.pages.links import linked
-from service.pages.projects.wording import WRAP_STEPS
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
+from service.pages.words import WORDS
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25
@@ -44,7 +44,7 @@ async def wrap_quality(
         "sessions": shown,
         "older": older,
         "is_later_page": cursor is not None,
-        "steps": WRAP_STEPS,
+        "steps": WORDS["wrap_steps"],
         "mean": sum(row["score"] for row in shown) / len(shown) if shown else None,
         "is_on": policy.for_project(project).settings.wrap_quality_scoring,
     }

@@ -24,8 +24,9 @@ from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.records import Diagnosis
 from service.documents.evaluations import evaluation_page
+from service.documents.members import Document
 from service.documents.runs import Row, run_row
-from service.documents.scores import Document, Wanted, project_scores
+from service.documents.scores import Wanted, project_scores
 from service.imports.call_payloads import with_payloads
 from service.pages.charts.graph_layout import Reinforcing
 

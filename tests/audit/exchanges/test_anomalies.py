@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.exchanges.anomalies import anomaly_reasons
+from audit.exchanges.outcomes import anomaly_reasons
 
 scores = st.dictionaries(st.sampled_from(["transparency", "tone_alignment", "scope_discipline"]), st.integers(1, 5))
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.errors import InputError, SettingsError, StoreError
-from service.access.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file
-from service.access.tokens import new_token
+from service.access.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file, new_token
 from service.cli.commands.server.connections import connections_app, operators_app
 from service.settings import load_settings
 

@@ -13,11 +13,11 @@ import pytest
 
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore
-from service.cli.commands.server.demo import POLICY
 from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
 from service.demo.fleet_faults import SECRETS
+from service.demo.texts import policy_file
 from service.settings import load_settings
 from service.simulator import running
 from service.workspace import utc_now
@@ -177,7 +177,7 @@ def test_a_secret_that_a_user_gives_away_reaches_neither_the_judge_nor_the_disk(
     leaking = [one for one in dialogues() if any(secret in str(one.payloads) for secret in SECRETS)]
     assert len(leaking) >= 2
     policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY, encoding="utf-8")
+    policy.write_bytes(policy_file())
     settings = load_settings(database=tmp_path / "fleet.duckdb", policy=policy)
     with running() as judge:
         take_in(leaking, settings, judge.base_url, tmp_path / "server.log", lambda _: None)

@@ -17,7 +17,8 @@ from analytics.store.store import Store
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
-from service.documents.scores import Wanted, iso_time, project_scores, project_summary, score_by_id
+from service.documents.members import iso_time
+from service.documents.scores import Wanted, project_scores, project_summary, score_by_id
 
 SCORE_FIELDS = (
     "id exchangeId sessionId turnNumber exchangeTimestamp project schemaVersion judgeModel scoredAt tier1StructuralScore tier1Flags "

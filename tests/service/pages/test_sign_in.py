@@ -20,8 +20,7 @@ from watched import put
 from analytics.store.store import Store
 from service.access.access import AccessStore, Holder
 from service.access.sign_ins import LASTS, mark_of
-from service.http.auth.authentication import PAGE_MARK
-from service.http.auth.cookies import cookie_name
+from service.http.auth.authentication import PAGE_MARK, cookie_name
 from service.http.bounds import ApiSettings
 from service.pages.viewing import local_path
 from service.settings import Settings

@@ -19,8 +19,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
-from service.cli.commands.server.demo import POLICY
 from service.demo.conversations import dialogues
+from service.demo.texts import policy_file
 from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
 from service.reports.cost_comparison import VARIANTS, Bill, Savings, bill, records_of
@@ -36,7 +36,7 @@ SESSIONS = 42
 def settings(tmp_path_factory: pytest.TempPathFactory) -> ProjectSettings:
     """What the demo judges by."""
     path = tmp_path_factory.mktemp("policy") / "policy.yaml"
-    path.write_text(POLICY, encoding="utf-8")
+    path.write_bytes(policy_file())
     return load_policy(path).defaults
 
 

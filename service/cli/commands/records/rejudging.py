@@ -50,7 +50,7 @@ def rejudge(
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
         found = _who_judges(workspace)
-        _say_who_judges(found, dry_run=dry_run)
+        say_who_judges(found, dry_run=dry_run)
         workspace.runner.run()
         rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
         expected = _Expected(
@@ -152,7 +152,7 @@ class _Expected:
         return self.bulk.unpriced < self.bulk.exchanges
 
 
-def _say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
+def say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
     """Report a fault of the judge before anything is estimated; SettingsError if there is no judge to ask."""
     if found.name == NONE and not dry_run:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)

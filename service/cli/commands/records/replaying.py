@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from audit.times import parse_timestamp
 from schemas.errors import SettingsError
-from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
+from service.cli.commands.options import AsJson, Database, PolicyFile, Project, moment_of, print_json, settings_of
+from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import err, out
 from service.judge_setup import OpenedJudge
 from service.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
@@ -54,9 +53,7 @@ def replay(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected calls and cost.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
-    kafka: Annotated[
-        str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
-    ] = None,
+    kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
@@ -126,20 +123,8 @@ def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json
 
 def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
     """Return the scope to be scored; SettingsError that names the option if a time cannot be used."""
-    times = {"--since": _time("--since", since), "--until": _time("--until", until)}
-    if times["--since"] and times["--until"] and times["--since"] >= times["--until"]:
+    start = None if since is None else moment_of(since, "--since")
+    end = None if until is None else moment_of(until, "--until")
+    if start and end and start >= end:
         raise SettingsError("--since must be before --until", hint="--until is exclusive.")
-    return Scope(project, times["--since"], times["--until"])
-
-
-def _time(option: str, given: str | None) -> datetime | None:
-    hint = "Give an ISO time such as 2026-11-01T12:00:00Z."
-    if given is None:
-        return None
-    try:
-        moment = parse_timestamp(given)
-    except ValueError as error:
-        raise SettingsError(f"{option}: {str(error).removeprefix('timestamp: ')}", hint=hint) from error
-    if moment is None:
-        raise SettingsError(f"{option}: no time given", hint=hint)
-    return moment
+    return Scope(project, start, end)

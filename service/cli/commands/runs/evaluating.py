@@ -17,6 +17,7 @@ from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
+from service.cli.commands.records.rejudging import say_who_judges
 from service.cli.terminal import counted, err, out, warn
 from service.evaluations.chart import require_charts, write_chart
 from service.evaluations.client import EvaluationClient, Terms, token_of_environment
@@ -27,7 +28,7 @@ from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
 from service.evaluations.output_tables import evaluation_view
 from service.evaluations.wording import estimate_document, estimate_in_words, telling
 from service.judge_models import refuse_unconfigured
-from service.judge_setup import LIVE, NAME_A_JUDGE, NONE, who_judges
+from service.judge_setup import LIVE, who_judges
 from service.known_projects import require_known
 from service.reports.result_files import make_folder
 from service.settings import Settings
@@ -199,10 +200,7 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
         if prepared.estimate.calls or prepared.estimate.not_asked:
             refuse_unconfigured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
-            if judge.name == NONE and not agreement.dry_run:
-                raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
-            if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:
-                err.say(f"note: {note}", style="yellow")
+            say_who_judges(judge, dry_run=agreement.dry_run)
         if not agreement.given(prepared):
             return None
         try:

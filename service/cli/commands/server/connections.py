@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError
-from service.access.access import SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
+from service.access.access import MARK, SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
 from service.access.audit_log import Write
-from service.access.tokens import MARK
 from service.cli.commands.options import AsJson, Database, settings_of, show_rows
 from service.cli.terminal import MISSING, counted, err, out, table
 from service.workspace import utc_now

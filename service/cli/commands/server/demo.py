@@ -21,6 +21,7 @@ from service.cli.views import SIMULATED
 from service.demo.conversations import PROJECTS, WORSE_SINCE, Session, dialogues
 from service.demo.fleet import write_fleet
 from service.demo.fleet_events import EVENTS_FILE
+from service.demo.texts import policy_file
 from service.imports.importing import Importer
 from service.reports.cost_comparison import records_of
 from service.reports.cost_report import cost_report
@@ -36,20 +37,6 @@ PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 """Project of the imported sessions; those that come over HTTP have projects of their own."""
-POLICY = """\
-# Policy of the demo; fields that are not set have their defaults (examples/policy.yaml explains them).
-version: 1
-defaults:
-  # Its prompt cache takes prefixes from 512 tokens on. The judge's instructions have more, so that nearly every call reads them for
-  # a tenth of their price. The default, claude-haiku-4-5, caches from 4096 tokens on, and so none of them.
-  judgeModel: claude-haiku-5-5
-  # The defaults are for long sessions: of 6 to 14 exchanges, nearly all would be among the first 5, the last 3 or every 3rd.
-  sampling:
-    alwaysScoreFirst: 1
-    alwaysScoreLast: 1
-  # People may score, too: there is a queue on every project's page.
-  bidirectionalScoring: true
-"""
 
 
 def demo(
@@ -62,7 +49,7 @@ def demo(
 
     _make_room(folder)
     policy = folder / "policy.yaml"
-    policy.write_text(POLICY, encoding="utf-8")
+    policy.write_bytes(policy_file())
     settings = load_settings(database=folder / "demo.duckdb", policy=policy, project=PROJECT, connection="transcripts")
     out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent")
     out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")

@@ -15,7 +15,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
-from service.documents.scores import iso_time
+from service.documents.members import iso_time
 from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 

@@ -1,0 +1,43 @@
+"""Members of JSON documents, made of the fields of rows and records: names in camelCase, times in ISO 8601 UTC with a Z."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pydantic.alias_generators import to_camel
+
+Document = dict[str, Any]
+
+
+def camel(name: str) -> str:
+    """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
+    return to_camel(name).replace("ier25", "ier2_5")
+
+
+def members(source: Mapping[str, Any] | msgspec.Struct, fields: str) -> Document:
+    """Return the fields of a row or record as members of a document, in this order; `member=field` renames one."""
+    row = source if isinstance(source, Mapping) else msgspec.structs.asdict(source)
+    return {member: shown(row[field]) for member, field in names(fields)}
+
+
+@functools.cache
+def names(fields: str) -> tuple[tuple[str, str], ...]:
+    """Return the name of each member, and of the field that it shows."""
+    pairs = (one.partition("=") for one in fields.split())
+    return tuple((member, field) if equals else (camel(member), member) for member, equals, field in pairs)
+
+
+def shown(value: Any) -> Any:
+    """Return a value as documents show it: a time as a text, a tuple as a list."""
+    if isinstance(value, datetime):
+        return iso_time(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """Return the time in ISO 8601, UTC, with a Z; microseconds if there are any. None stays None."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
