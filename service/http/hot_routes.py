@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access.access import Holder
-from service.access.tokens import prefix_of
+from service.access.access import Holder, prefix_of
 from service.http.auth.authentication import bearer_token
 from service.http.bounds import BODY_LIMITS
 from service.http.context import ApiContext
