@@ -46,7 +46,7 @@ class Redactor:
         self._first_look = _first_look((TRIGGER, *patterns))
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
-        """What `redact` does with each of these texts, after one first look at all of them: most hold nothing."""
+        """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
         return self.redact if self._enabled and self._first_look.rows(list(map(encode, texts))) else _as_it_is
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:

@@ -29,7 +29,7 @@ class Dispute(msgspec.Struct, frozen=True):
 
 
 class ConversationTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What conversations are made of; the file says what each list is for."""
+    """Texts that conversations are made of; the file says what each list is for."""
 
     slots: Slots
     topics: dict[str, list[Topic]]
@@ -60,7 +60,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class FleetTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What transcripts are made of."""
+    """Texts that transcripts are made of."""
 
     slots: Slots
     domains: dict[str, list[Task]]

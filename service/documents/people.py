@@ -13,11 +13,44 @@ from analytics.queries import query_records, query_rows
 from audit.agreement import Estimate, Label, agreement
 from schemas.records import Exchange, Review
 from service.documents.members import Document, camel, iso_time, members
-from service.documents.score_times import ScoreTimes, known_times
 from service.documents.scores import score_by_id
 
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
+
+
+class ScoreTimes:
+    """Times of the exchanges whose scores people have opened, read once and kept. It can be shared between threads.
+
+    An id does not say where a score lies among millions, its time does, and the time of an exchange never changes. A few hundred
+    kept times spare a page reading the ids of all.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], datetime] = {}
+
+    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str) -> list[datetime]:
+        """Return the times of a project's exchanges that people have scored, each once."""
+        scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project})]
+        unknown = [one for one in scored if (project, one) not in self._known]
+        if unknown:
+            for row in query_rows(cursor, "score_times", {"project": project, "scores": unknown}):
+                self.learn(project, row["score_id"], row["exchange_at"])
+        found = (self._known.get((project, one)) for one in scored)
+        return sorted({at for at in found if at is not None})
+
+    def time_of(self, project: str, score_id: str) -> datetime | None:
+        """Return the time of a score's exchange; None if it is not known yet."""
+        return self._known.get((project, score_id))
+
+    def learn(self, project: str, score_id: str, at: datetime) -> None:
+        """Keep the time of a score that was read anyway."""
+        self._known[project, score_id] = at
+
+
+def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
+    """Return the times for a query that takes them; None, which such a query reads as unknown, if there are none."""
+    return None if times is None else times.of_people(cursor, project)
 
 
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:

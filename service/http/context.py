@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 
 from schemas.errors import DriftlineError, StoreError
 from service.access.access import AccessStore
-from service.documents.score_times import ScoreTimes
+from service.documents.people import ScoreTimes
 from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics

@@ -12,7 +12,7 @@ Weights = dict[str, float]
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the simulated judge looks for, and what each sign takes off a score; the file says what each table is for."""
+    """Signs that the simulated judge looks for, and the points each takes off a score; the file explains each table."""
 
     signs: dict[str, str]
     in_response: dict[str, str]

@@ -75,7 +75,7 @@ class QueuedAnswer(Answer):
 
 
 class Refused(Answer):
-    """What was refused, of many: the code of the reason, and the reason in words."""
+    """A refused item of many: the code of the reason, and the reason in words."""
 
     error: str
     code: str = Field(examples=["invalid", "conflict"])

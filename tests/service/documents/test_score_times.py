@@ -11,7 +11,7 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import Review
-from service.documents.score_times import ScoreTimes
+from service.documents.people import ScoreTimes
 
 AT = datetime(2026, 11, 1, 9, tzinfo=UTC)
 

@@ -107,7 +107,7 @@ def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "does not exist or directory"),
+        (None, "cannot be read: No such file or directory"),
         (b" \n\t\n", "is empty: without instructions the judge cannot answer"),
         (b"x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "is larger than 65536 bytes"),
         (b"\xff\xfe", "is not UTF-8"),
