@@ -80,7 +80,7 @@ def addresses(path: Path, of: Mapping[str, str]) -> dict[str, str]:
         "project": links.project(talks),
         "project, 90 days": f"{links.project(talks)}?window=90d",
         "project, its details": links.details(talks),
-        "dearest sessions": links.costs(talks),
+        "most expensive sessions": links.costs(talks),
         "anomalies": links.anomalies(talks),
         "wrap-up": links.wrap_quality(talks),
         "incidents": links.incidents(of["incident"]),

@@ -41,7 +41,7 @@ class Store:
         self.commits = 0
         """How many transactions were committed: for caches of what the tables hold."""
         self.met = Met()
-        """Twins that were met, for who asks what a record is before it comes here."""
+        """Recently matched duplicates, for callers that ask what a record is before they write it."""
         with contextlib.ExitStack() as opening:
             if path is not None:
                 opening.enter_context(FileLock(path))

@@ -106,9 +106,9 @@ class _Bound(NamedTuple):
 @lru_cache(maxsize=4096)
 def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
     """The bound at these rates, in USD per million tokens, and these factors of the cache: exact."""
-    dearest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
+    highest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
     read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
-    written = read * (dearest - 1)
+    written = read * (highest - 1)
     divisor = math.lcm(read.denominator, written.denominator, answered.denominator)
     return _Bound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
 

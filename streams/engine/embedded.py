@@ -109,10 +109,10 @@ class EmbeddedRunner:
         if start >= end:
             return 0
         with self._store.transaction() as transaction:
-            self.attend(transaction, stage, batch, end)
+            self.process(transaction, stage, batch, end)
         return end - start
 
-    def attend(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
+    def process(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
         """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
         outcome = self._runs.run(stage, batch, transaction.states(stage.name, batch.keys()))
         for topic, messages in outcome.made.messages.items():

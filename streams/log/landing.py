@@ -87,7 +87,7 @@ def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended)
         return ()
     frames = {name: frame.drop(INDEX) for name, frame in appended.frames.items()}
     end = 1 + max(int(frame["_offset"][-1]) for frame in frames.values())
-    return runner.attend(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end).records
+    return runner.process(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end).records
 
 
 def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:

@@ -34,13 +34,13 @@ async def costs(
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window, list[dict[str, Any]]]:
         window = shown_window(cursor, project, asked, today)
-        return window, _dearest(cursor, project, window, limit)
+        return window, _most_expensive(cursor, project, window, limit)
 
     window, sessions = await services.ask(read)
     return page(request, "project_costs.html", {"project": project, "window": window, "sessions": sessions, "most": limit})
 
 
-def _dearest(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, limit: int) -> list[dict[str, Any]]:
+def _most_expensive(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, limit: int) -> list[dict[str, Any]]:
     """Return the most expensive sessions first, each with its run if it became one."""
     values = {"by": "session", "project": project, "from": window.start, "to": window.end}
     found = run_query(cursor, "window_costs", values).head(limit).to_dicts()

@@ -1,4 +1,4 @@
-"""The evidence of an incident: what it was measured against, what moved it, and the queries that find the same again."""
+"""The evidence of an incident: what it was measured against, what moved it, and the queries that reproduce it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _daily(finding: Finding, measured: Measured) -> list[dict[str, Any]]:
 
 
 def named_query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A named query with the parameters that find the same again, as evidence carries it."""
+    """A named query with the parameters that reproduce the finding, as evidence carries it."""
     return {
         "name": name,
         "parameters": {key: time_text(value) for key, value in parameters.items()},

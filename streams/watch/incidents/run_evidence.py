@@ -1,4 +1,4 @@
-"""The evidence of an incident about runs: which runs moved it most, what they were diagnosed by, and the queries that find the same again."""
+"""The evidence of an incident about runs: which runs moved it most, what they were diagnosed by, and the queries that reproduce it."""
 
 from __future__ import annotations
 
