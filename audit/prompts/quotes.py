@@ -41,14 +41,21 @@ class Quotable:
     """The texts of a question, in which quotes are looked for."""
 
     def __init__(self, materials: Sequence[Material]) -> None:
-        self._sources = [source for one in materials for source in _forms(one.literal)]
+        self._literals = [one.literal for one in materials]
 
     def holds(self, quote: str) -> bool:
         """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
-        if not quote:
-            return True
+        return not quote or self._holds_as_it_is(quote) or self._holds_folded(quote)
+
+    def _holds_as_it_is(self, quote: str) -> bool:
+        """Tell whether ASCII text holds the quote unchanged: most quotes are copied, and what holds one holds it folded, too."""
+        if not quote.isascii() or quote.isspace():
+            return False
+        return any(quote in one for one in self._literals if one.isascii())
+
+    def _holds_folded(self, quote: str) -> bool:
         ways = {folded(way) for way in {quote, _ESCAPE.sub(_unescaped, quote)}} - {""}
-        return any(_is_in(way, source) for way in ways for source in self._sources)
+        return any(_is_in(way, source) for way in ways for literal in self._literals for source in _forms(literal))
 
 
 @lru_cache(16)

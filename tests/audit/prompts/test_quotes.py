@@ -112,3 +112,11 @@ def test_folding_is_done_at_once(text: str) -> None:
     """A text and its folded form are compared alike."""
     once = folded(text)
     assert once == folded(once)
+
+
+@given(st.text([*" -'\"`.\\\n\tAa1\x1c\x00"], min_size=1), st.data())
+def test_a_part_of_ascii_text_is_a_part_once_both_are_folded(text: str, data: st.DataObject) -> None:
+    """So a quote that was copied unchanged needs no folding."""
+    start = data.draw(st.integers(0, len(text) - 1))
+    part = text[start : data.draw(st.integers(start + 1, len(text)))]
+    assert folded(part) in folded(text)
