@@ -72,7 +72,7 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     expect(fleet.page.locator("main")).not_to_contain_text("1 open incident")
     decide("Not so.", "Dismiss")
     expect(main).to_contain_text("Dismissed")
-    decide("It came back.", "again")
+    decide("It came back.", "Reopen")
     expect(here.page.get_by_role("button", name="Acknowledge")).to_be_visible()
     elsewhere.refreshed()
     expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")

@@ -111,7 +111,7 @@ def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Pa
     assert document["range"] == "0:40,1:0,2:25"
     code, _, err = driftline("replay", "--from", "topics", "--label", "none", "--from-offset", "2099-01-01")
     assert 2 == code
-    assert "has nothing in this range" in err
+    assert "has no records in this range" in err
 
 
 def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
@@ -133,7 +133,7 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     monkeypatch.setattr(PartFile, "commit", fails_in_the_middle)
     code, _, err = driftline(*arguments)
     assert 1 == code
-    assert "the same command goes on from here" in err
+    assert "run the same command to continue" in err
     monkeypatch.setattr(PartFile, "commit", commit)
     code, out, err = driftline(*arguments)
     assert 0 == code, err

@@ -128,7 +128,7 @@ def test_whatever_rests_on_the_simulated_judge_says_so(shown: Shown) -> None:
         "Tiers per agent",
         "Before ",
         "Anomalies: ",
-        "The exchanges with",
+        "Worst exchanges",
         "Attempts to",
         "What judging cost",
         "Drift and",
@@ -144,7 +144,7 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
     assert [WORSE_AGENT] == worse
     assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are unchanged." == rows[-1].strip()
-    assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("The exchanges with")[1:] if line[:1].isdigit()}
+    assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()}
 
 
 def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:

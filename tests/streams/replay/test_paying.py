@@ -174,7 +174,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     monkeypatch.setattr(DurableBudget, "judgement", cut_short)
     code, _, err = driftline("replay", *arguments)
     assert 1 == code, err
-    assert "goes on from here" in err
+    assert "run the same command to continue" in err
     monkeypatch.setattr(DurableBudget, "judgement", judgement)
     document = replay(driftline, *arguments)
     assert {"answered": simulator.requests} == document["calls"]

@@ -401,7 +401,7 @@ def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> N
     put(store, "scores", [*before, *after])
     (made,) = checked(store).incidents
     assert {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]} != evidence_of(made)["policies"]
-    assert "The policy is not the same before and after" in made.description
+    assert "The policy differs before and after" in made.description
 
 
 def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:

@@ -88,8 +88,8 @@ def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"exchangeIds": ["nothing"]}, "has none of this id"),
-        ({"exchangeIds": ["w:1"]}, "has none of this id"),
+        ({"exchangeIds": ["nothing"]}, "the project has no exchange with this id"),
+        ({"exchangeIds": ["w:1"]}, "the project has no exchange with this id"),
         ({"exchangeIds": []}, "exchangeIds: "),
         ({"exchangeIds": ["s1:1"], "count": 3}, "give either exchangeIds or count"),
         ({"count": 0}, "count: "),
