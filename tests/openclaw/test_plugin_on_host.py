@@ -192,7 +192,8 @@ def healthy(stage: Stage, gateway: Gateway) -> None:
         gateway.turn("long", f"{SECOND} once more")
         done = command.result()
     assert 0 == done.returncode, done.stderr[-2000:]
-    until(lambda: stage.queue.is_empty("lane-0"), "the gateway's records to be delivered")
+    # Those of the command, too: the next command would take its lane over, and drop them first when its small queue is full.
+    until(stage.queue.is_empty, "all records to be delivered")
     said = words_of_plugin(gateway.said(), done.stderr)
     stage.noted["healthy"] = {"said": said, "records": stage.queue.records()}
 
@@ -343,7 +344,7 @@ def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
     assert Counter(imported["exchanges"]) == Counter(one for one in both["exchanges"] if one[0] != FULL)
     assert Counter() == Counter(map(kind, imported["events"])) - counted
     attempts = counted - Counter(map(kind, imported["events"]))
-    assert {event for _, event, *_ in attempts} <= {"error_event", "retry_event"}
+    assert [] == [one for one in attempts if one[1] not in {"error_event", "retry_event"}]
 
 
 def kind(row: tuple[str, str, str]) -> tuple[Any, ...]:
