@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from audit.prompts.prompt_quoting import hidden_parts
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
+from service.documents.members import iso_time
 from service.http.auth.authentication import PAGE_MARK
 from service.pages.links import Links
 from service.pages.words import TERMS
@@ -85,7 +86,7 @@ def moment(at: datetime | None) -> Markup:
     if at is None:
         return escape(NOTHING)
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(utc.isoformat().replace("+00:00", "Z"), f"{utc:%Y-%m-%d %H:%M}")
+    return Markup('<time datetime="{}">{}</time>').format(iso_time(utc), f"{utc:%Y-%m-%d %H:%M}")
 
 
 def day(at: datetime | None) -> str:

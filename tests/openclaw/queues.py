@@ -20,9 +20,9 @@ class Queue:
         """Every record that is in a file, lane by lane in its order, delivered or not."""
         return [json.loads(line) for lane in self._lanes() for path in _files(lane) for line in _lines(path)]
 
-    def is_empty(self, name: str = "") -> bool:
-        """Whether all that is in the files was delivered, of every lane or of one."""
-        return not any(self._has_more(lane) for lane in self._lanes() if name in ("", lane.name))
+    def is_empty(self) -> bool:
+        """Whether all that is in the files was delivered."""
+        return not any(map(self._has_more, self._lanes()))
 
     def size(self) -> int:
         """Bytes of the largest lane."""

@@ -193,7 +193,7 @@ def healthy(stage: Stage, gateway: Gateway) -> None:
         done = command.result()
     assert 0 == done.returncode, done.stderr[-2000:]
     # Those of the command, too: the next command would take its lane over, and drop them first when its small queue is full.
-    until(stage.queue.is_empty, "all records to be delivered")
+    stage.drain()
     said = words_of_plugin(gateway.said(), done.stderr)
     stage.noted["healthy"] = {"said": said, "records": stage.queue.records()}
 
