@@ -1219,6 +1219,33 @@ class SessionClosed(Record, frozen=True, kw_only=True):
     """explicit (ended on request) or idle (no records for longer than the session gap)."""
 
 
+class Span(Record, frozen=True, kw_only=True):
+    """One span of a trace, or one record of a log that belongs to one, until its trace is assembled into exchanges and events."""
+
+    connection: str
+    """Connection that delivered the record; exchange and session ids are unique within it."""
+    project: str
+    """Project the record is filed under."""
+    session_id: str
+    """Session that the span names; the id of its trace where it names none."""
+    trace_id: str
+    """Id of the trace, 32 hexadecimal digits."""
+    span_id: str
+    """Id of the span, 16 hexadecimal digits; of a record of a log followed by a digest of it."""
+    parent_span_id: str | None = None
+    """Span around it, or that the record of a log belongs to; null for the root."""
+    started_at: datetime
+    """Event time at which it began, UTC."""
+    ended_at: datetime
+    """Event time at which it ended, UTC."""
+    ingested_at: datetime
+    """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    content: str
+    """What Driftline keeps of it as JSON, redacted and cut: its kind, texts, calls of tools, tokens, errors, labels."""
+    content_digest: str
+    """Digest of the content: the same id with another digest is a conflict."""
+
+
 class StageState(Record, frozen=True, kw_only=True):
     """A stage's state for one session."""
 
@@ -1230,6 +1257,45 @@ class StageState(Record, frozen=True, kw_only=True):
     """Position in the source topic up to which it has been folded in, exclusive."""
     state: bytes
     """The state, MessagePack."""
+
+
+class TraceAssembly(Record, frozen=True, kw_only=True):
+    """A trace was taken for complete and made into exchanges and events: a recorded decision, because it depends on when spans came."""
+
+    connection: str
+    """Connection that delivered the record; exchange and session ids are unique within it."""
+    project: str
+    """Project the record is filed under."""
+    agent: str | None = None
+    """Name of the agent, where the source tells it."""
+    session_id: str
+    """Session of the trace's first exchange, else of its first span."""
+    trace_id: str
+    """Id of the trace, 32 hexadecimal digits."""
+    revision: int
+    """0 for the first version of this identity; readers see the highest. A higher one: spans came after the trace was taken for complete."""
+    reason: str
+    """settled (its root is there and nothing came for the settle time) or idle (nothing came for the idle time)."""
+    spans: int
+    """Spans and records of logs that it was made of."""
+    exchanges: int
+    """Exchanges that were made of it."""
+    kept_exchanges: int
+    """Exchanges that an earlier revision had made and that late spans would have changed: they stay as they are."""
+    events: int
+    """Events that were made of it."""
+    state: str
+    """complete; no_content (the sender records no texts, so there are events only) or no_model (nothing in it asks a model)."""
+    truncated: bool
+    """True if parts of its spans were cut off before they came."""
+    sampling_probability: float | None = None
+    """Share of traces that the sender keeps, as its trace state tells; null where it does not tell."""
+    started_at: datetime
+    """Event time at which its first span began, UTC."""
+    ended_at: datetime
+    """Event time at which its last span ended, UTC."""
+    assembled_at: datetime
+    """Time of the decision, UTC."""
 
 
 class Watermark(Record, frozen=True, kw_only=True):
@@ -1271,6 +1337,8 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Score": Score,
     "ScoringTask": ScoringTask,
     "SessionClosed": SessionClosed,
+    "Span": Span,
     "StageState": StageState,
+    "TraceAssembly": TraceAssembly,
     "Watermark": Watermark,
 }

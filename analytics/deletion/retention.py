@@ -69,6 +69,8 @@ class Cutoffs:
 
     of: Callable[[str], datetime]
     otherwise: datetime
+    spans: datetime
+    """From when on spans are kept, by the time of their intake."""
 
 
 class Retention:
@@ -88,7 +90,12 @@ class Retention:
             self._note(by_project)
             while self._with_exchanges(cursor):
                 pass
-            values = {"events": self._unread.events, "requests": self._unread.requests, "otherwise": self._cutoffs.otherwise}
+            values = {
+                "events": self._unread.events,
+                "requests": self._unread.requests,
+                "otherwise": self._cutoffs.otherwise,
+                "spans": self._cutoffs.spans,
+            }
             for name, statement in [*BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
                 while self._delete(cursor, name, f"{statement} LIMIT {AT_ONCE}", values) == AT_ONCE:
                     pass

@@ -13,7 +13,7 @@ PROJECTS = " UNION ".join(
     f"SELECT project FROM log.{table}"
     for table in (
         "exchanges", "agent_events", "scores", "judgements", "reservations", "reviews",
-        "heartbeats", "diagnoses", "session_closings", "evaluations", "evaluation_requests",
+        "heartbeats", "diagnoses", "trace_assemblies", "session_closings", "evaluations", "evaluation_requests",
     )
 )  # fmt: skip
 DOOMED = f"""
@@ -64,6 +64,9 @@ BY_AGE = {
     "Reservation": f"SELECT {PLACES} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
     "Judgement": f"SELECT {PLACES} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
     "AgentEvent": f"SELECT connection, session_id, {PLACES} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
+    # Of a trace that was assembled the exchanges and events are kept: its spans are only there for those that come late.
+    "Span": f"SELECT {PLACES} FROM log.spans WHERE ingested_at < $spans",
+    "TraceAssembly": f"SELECT {PLACES} FROM log.trace_assemblies {_OLD} WHERE started_at < cutoff",
     "Heartbeat": f"SELECT {PLACES} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
     "Diagnosis": f"SELECT {PLACES} FROM log.diagnoses {_OLD} WHERE closed_at < cutoff",
     "SessionClosed": f"SELECT {PLACES} FROM log.session_closings {_OLD} ANTI JOIN log.exchanges USING (connection, session_id) "

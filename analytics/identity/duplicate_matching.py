@@ -32,7 +32,11 @@ from schemas.codec.arrow import INDEX
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 
-COMPARED = {"Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"), "AgentEvent": ("payload",)}
+COMPARED = {
+    "Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"),
+    "AgentEvent": ("payload",),
+    "Span": ("content_digest",),
+}
 """The columns that two records of one identity are compared by, by record type."""
 PLACE = ["_partition", "_offset"]
 _SESSION = ["connection", "session_id"]
@@ -46,7 +50,9 @@ def differences(schema: RecordSchema, held: Mapping[str, Any], given: Mapping[st
     """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
     if schema.name == "Exchange":
         return exchange_differences(held, given)
-    return payload_differences(_payload(held["payload"]), _payload(given["payload"]))
+    if schema.name == "AgentEvent":
+        return payload_differences(_payload(held["payload"]), _payload(given["payload"]))
+    return tuple(name for name in COMPARED[schema.name] if held[name] != given[name])
 
 
 def contradicting(

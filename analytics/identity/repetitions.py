@@ -14,7 +14,7 @@ from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import INDEX
 from schemas.registry import RecordSchema
 
-CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest"}
+CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}
 """The content field of records from outside. The same identity with other content is another record, not a repetition."""
 _HELD = "_held"
 

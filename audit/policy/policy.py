@@ -126,7 +126,7 @@ class Policy(PolicyModel):
             "settings": settings.model_dump(
                 mode="json",
                 by_alias=True,
-                exclude={"methodology", "anchors", "incident_rules", "alert_on_suspected", "detectors"},
+                exclude={"methodology", "anchors", "incident_rules", "alert_on_suspected", "detectors", "traces"},
             ),
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),

@@ -10,6 +10,7 @@ from audit.cost.prices import MODEL_NAME
 from audit.detectors.thresholds import Detectors
 from audit.patterns import MAX_PATTERN_LENGTH
 from audit.policy.model import PolicyModel
+from schemas.bounds.limits import LABEL_NAME, MAX_LABELS
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 
@@ -46,6 +47,27 @@ class Anchors(PolicyModel):
     """The number that is chosen by default."""
     interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
     """Hours from one round to the next."""
+
+
+LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
+AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Traces(PolicyModel):
+    """How the traces of OpenTelemetry become exchanges and events."""
+
+    settle_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = 10
+    """A trace is complete when its root is there and nothing more came for so long."""
+    idle_seconds: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 180
+    """A trace whose root has not come is complete when nothing more came for so long."""
+    labels: Annotated[dict[LabelName, tuple[AttributeName, ...]], Field(max_length=MAX_LABELS)] = Field(
+        default_factory=lambda: {
+            "agent_version": ("gen_ai.agent.version", "langfuse.version", "service.version"),
+            "prompt_version": ("langfuse.observation.prompt.version", "gen_ai.prompt.version"),
+            "deployment": ("deployment.environment.name", "deployment.environment", "langfuse.environment"),
+        }
+    )
+    """The attributes that tell each label, of the span or of its resource; the first that is there counts."""
 
 
 class ProjectSettings(PolicyModel):
@@ -86,6 +108,8 @@ class ProjectSettings(PolicyModel):
     """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
     """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
+    traces: Traces = Traces()
+    """How traces of OpenTelemetry become exchanges and events."""
     detectors: Detectors = Detectors()
     """From which values on the failure detectors fire."""
     methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"

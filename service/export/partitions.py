@@ -35,6 +35,8 @@ EVENT_TIMES = {
     "reviews": "occurred_at",
     "scores": "exchange_at",
     "session_closings": "closed_at",
+    "spans": "started_at",
+    "trace_assemblies": "started_at",
 }
 """The event time of each table's records. Other tables have no project, or hold work in progress."""
 KEYS = ("project", "day")

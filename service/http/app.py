@@ -38,7 +38,7 @@ RETRY_AFTER = "2"
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took no records."""
 _PLACES = {
-    "http.routes": "ingest ingest_batch events events_bulk sessions telemetry alerts projects scores exchanges trends baselines "
+    "http.routes": "ingest ingest_batch events events_bulk traces sessions telemetry alerts projects scores exchanges trends baselines "
     "incidents costs runs people anchors deployments rejudging retention query evaluations operations",
     "http.auth": "tokens audit_log sign_in",
     "http.documents": "docs",

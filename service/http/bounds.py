@@ -9,21 +9,33 @@ from service.queries.query_protocol import QueryLimits
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 API = "/api/audit"
 """The beginning of every call's path."""
+CALLS = ("/api/", "/v1/")
+"""The beginnings of the paths that only somebody with a token may call: our API and OpenTelemetry's protocol."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
 EVENTS_BULK = f"{EVENTS}/bulk"
 EXCHANGES = f"{API}/exchanges"
 EVALUATIONS = f"{API}/evaluations"
+TRACES, LOGS = "/v1/traces", "/v1/logs"
+"""Paths of OpenTelemetry's protocol: exporters add them to an address by themselves."""
 BODY_LIMITS = {
     INGEST: 512 * 1024,
     EXCHANGES: 16 * 1024 * 1024,
     EVENTS: 4 * 1024 * 1024,
     EVENTS_BULK: 16 * 1024 * 1024,
     EVALUATIONS: 4 * 1024 * 1024,
+    TRACES: 16 * 1024 * 1024,
+    LOGS: 16 * 1024 * 1024,
 }
 """Bytes of the largest body, by path."""
 LINES = frozenset({EXCHANGES, EVENTS_BULK})
 """Paths whose bodies may also be lines, each a JSON value."""
+OTLP = frozenset({TRACES, LOGS})
+"""Paths whose bodies may also be protobuf, and compressed."""
+MAX_UNPACKED = 64 * 1024 * 1024
+"""Bytes that a compressed body may unpack to."""
+MAX_SPANS = 10_000
+"""Spans, or records of a log, in one call."""
 DEFAULT_BODY_LIMIT = 64 * 1024
 MAX_BULK = 1_000
 """Exchanges or events of any sessions in one call."""

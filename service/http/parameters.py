@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from service.http.bounds import API
+from service.http.bounds import CALLS
 from service.http.errors import ApiError
 
 
@@ -23,7 +23,7 @@ async def refuse_unknown(request: Request) -> None:
     Pages take whatever stands in their address: people share links, and chats add parameters to them.
     """
     route = request.scope["route"]
-    if not isinstance(route, APIRoute) or not route.path.startswith(API):
+    if not isinstance(route, APIRoute) or not route.path.startswith(CALLS):
         return
     _refuse_other_bytes(request)
     if not request.query_params:

@@ -13,13 +13,14 @@ from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, LINES, ApiSettings
+from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, LINES, OTLP, ApiSettings
 from service.http.errors import ApiError, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that only report the server's health: probes call by address, and need an answer under load."""
 NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
-JSON, NDJSON = b"application/json", b"application/x-ndjson"
+JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
+GZIP = b"gzip"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -158,8 +159,9 @@ def host_name(value: bytes) -> str:
 def _check_head(scope: Scope, limit: int) -> None:
     """ApiError for a body that is not plain JSON or says that it is too large."""
     for value in header_values(scope, b"content-encoding"):
-        if value.strip().lower() not in (b"", b"identity"):
-            raise ApiError(415, "content_encoding", "Content-Encoding: only identity is accepted; send the body uncompressed")
+        if value.strip().lower() not in (b"", b"identity", *((GZIP,) if scope["path"] in OTLP else ())):
+            more = "identity and gzip are" if scope["path"] in OTLP else "identity is"
+            raise ApiError(415, "content_encoding", f"Content-Encoding: only {more} accepted; send the body uncompressed")
     if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
         words = " or ".join(kind.decode() for kind in _taken(scope))
         raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
@@ -182,6 +184,9 @@ def body_kind(scope: Scope) -> bytes | None:
 
 
 def _taken(scope: Scope) -> tuple[bytes, ...]:
+    """Return the media types that a path takes."""
+    if scope["path"] in OTLP:
+        return PROTOBUF, JSON
     return (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
 
 

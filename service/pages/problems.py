@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from service.http.bounds import CALLS
 from service.pages.rendering import page
 
 _TITLES = {403: "Not for this token", 404: "This page does not exist", 503: "The server is busy"}
@@ -38,4 +39,4 @@ def _as_page(otherwise: Any) -> Answers:
 
 
 def _wants_page(request: Request) -> bool:
-    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+    return not request.url.path.startswith(CALLS) and "text/html" in request.headers.get("accept", "")

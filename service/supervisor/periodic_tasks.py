@@ -11,6 +11,7 @@ from service.settings import Settings
 from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.record_intake import RecordIntake
 from streams.upkeep.anchor_rounds import AnchorRounds
+from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.upkeep.retention import RetentionTask
@@ -28,6 +29,7 @@ def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) ->
         SilenceWatchdog(engine, alerts),
         ErasureTask(engine),
         RetentionTask(engine),
+        TraceAssembler(engine),
         *_score_events(engine, settings),
     ]
 

@@ -36,8 +36,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
 _FOR_EVER = -1
-_KEPT = {"heartbeats": 7 * _DAY}
-"""Retention by topic, in milliseconds, if it is not for ever: an old sign of life says nothing and leads to nothing."""
+_KEPT = {"heartbeats": 7 * _DAY, "spans": 7 * _DAY}
+"""Retention by topic, in milliseconds, if it is not for ever: an old sign of life says nothing, and a span is in its trace's exchanges."""
 
 Role = Literal["session", "few", "state"]
 

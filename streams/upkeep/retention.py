@@ -30,6 +30,8 @@ from streams.topology import stage_named
 from streams.watch.rules.drift_rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
+KEPT_SPANS = timedelta(days=1)
+"""How long spans are kept for others of their trace that come late."""
 CHECK_SECONDS = 60.0
 """The interval at which the periodic task looks whether another day has begun."""
 _AT_ONCE = 1_000
@@ -62,7 +64,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         # What the scores of a day add up to stays, so that has to be all of them.
         refresh_daily(store)
         unread = None if is_fed_by_kafka(store) else _unread(store)
-        purged = Retention(store, Cutoffs(kept_from, kept_from("")), unread).run()
+        purged = Retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread).run()
         if unread is not None:
             _unpark(store, kept_from)
         Outbox(store).forget(kept_from(""))

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schemas.bounds.limits import NAME
 from service.access.access import AccessStore, Holder, prefix_of
 from service.access.sign_ins import is_mark
-from service.http.bounds import ApiSettings
+from service.http.bounds import CALLS, ApiSettings
 from service.http.context import Services
 from service.http.errors import ApiError, refuse
 from service.http.request_limits import header_values, is_same_origin
@@ -129,7 +129,7 @@ def bearer_token(values: list[bytes]) -> bytes:
 
 
 def _is_api(scope: Scope) -> bool:
-    return bool(scope["path"].startswith("/api/"))
+    return bool(scope["path"].startswith(CALLS))
 
 
 def _is_from_page(scope: Scope, cookie: bytes) -> bool:

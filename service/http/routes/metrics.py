@@ -44,6 +44,13 @@ class Metrics:
             "driftline_ingested_events", "Events: accepted, known, refused.", ["outcome"], registry=self._registry
         )
 
+        self._spans = Counter(
+            "driftline_ingested_spans",
+            "Spans and log records of OpenTelemetry: accepted, known, refused.",
+            ["outcome"],
+            registry=self._registry,
+        )
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
         self._requests.labels(method, route, str(status)).inc()
@@ -58,6 +65,11 @@ class Metrics:
         """Count the events of a batch by outcome."""
         for outcome, count in counts.items():
             self._events.labels(outcome).inc(count)
+
+    def spans(self, counts: Mapping[str, int]) -> None:
+        """Count the spans of a request by outcome."""
+        for outcome, count in counts.items():
+            self._spans.labels(outcome).inc(count)
 
     def text(self, state: EngineState) -> bytes:
         """Return all figures, with the state of the engine."""

@@ -1,0 +1,16 @@
+-- purpose: what some traces were assembled into before
+-- grain: one row per trace that was assembled
+-- parameters: $connections, $trace_ids (the traces that are asked for, each with its connection)
+WITH asked AS (
+    SELECT unnest($connections::varchar []) AS connection, unnest($trace_ids::varchar []) AS trace_id
+)
+
+SELECT
+    a.connection,
+    a.trace_id,
+    max(a.revision) AS revision,
+    max(a.spans) AS spans
+FROM log.trace_assemblies AS a
+SEMI JOIN asked ON a.connection = asked.connection AND a.trace_id = asked.trace_id
+GROUP BY a.connection, a.trace_id
+ORDER BY a.connection, a.trace_id

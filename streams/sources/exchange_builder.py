@@ -1,0 +1,121 @@
+"""The builder of exchanges: unwraps, tags, takes secrets out, bounds and identifies what any source tells of an exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.errors import BoundsError
+from schemas.records import Exchange, Label, Redaction
+from streams.sources.openclaw.text import Unwrapped, answer_tags, cut_bytes, question_tags, unwrap
+
+MAX_TEXT = 200_000
+"""Bytes of a text of an exchange that are kept where long texts are cut: an exchange has four, and has to fit into a message."""
+Redact = Callable[[str], tuple[str, Counter[str]]]
+
+
+class ToldExchange(msgspec.Struct, frozen=True):
+    """An exchange as its source tells it, secrets and wrapping included. `tags` are what the source knows beside the texts."""
+
+    exchange_id: str
+    session_id: str
+    at: datetime
+    question: str
+    answer: str
+    outcome: str
+    thinking: str | None = None
+    agent: str | None = None
+    turn_number: int | None = None
+    model: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    stop_reason: str | None = None
+    multi_user: bool = False
+    tags: frozenset[str] = frozenset()
+    labels: tuple[Label, ...] = ()
+
+
+class Clean(NamedTuple):
+    """The texts and names of an exchange without secrets: what its digest is made of."""
+
+    question: str
+    answer: str
+    thinking: str | None
+    agent: str | None
+    model: str | None
+    multi_user: bool
+
+
+def text_tags(question: str, answer: str) -> set[str]:
+    """The tags that the texts of an exchange give."""
+    return question_tags(question) | answer_tags(answer)
+
+
+class Filing(NamedTuple):
+    """How a source's exchanges are filed: whose they are, and by which rules texts are unwrapped, tagged, redacted and bounded.
+
+    `agent` overrides the one that the source tells. Texts are cut at `longest` bytes each, or refused where all together have more than
+    `most`.
+    """
+
+    connection: str
+    project: str
+    ingested_at: datetime
+    redact: Redact
+    agent: str | None = None
+    unwrap: Callable[[str], Unwrapped] = unwrap
+    tags: Callable[[str, str], set[str]] = text_tags
+    longest: int | None = MAX_TEXT
+    most: int | None = None
+
+
+def build_exchange(told: ToldExchange, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
+    """The record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
+    counts: Counter[str] = Counter()
+
+    def clean(text: str) -> str:
+        redacted, found = filing.redact(text)
+        counts.update(found)
+        return redacted if filing.longest is None else cut_bytes(redacted, filing.longest)
+
+    def name(text: str | None) -> str | None:
+        return None if text is None else filing.redact(text)[0]
+
+    text, is_group = filing.unwrap(told.question)
+    question, answer, thinking = clean(text), clean(told.answer), clean(told.thinking or "") or None
+    # The raw text holds the message again: its secrets are not counted twice.
+    raw = cut_bytes(filing.redact(told.question)[0], MAX_TEXT) if text != told.question else None
+    if (
+        filing.most is not None
+        and sum(len(kept.encode()) for kept in (question, answer, thinking or "", raw or "")) > filing.most
+    ):
+        raise BoundsError(f"its texts have more than {filing.most} bytes after redaction")
+    agent, model, multi_user = name(told.agent), name(told.model), told.multi_user or is_group
+    return Exchange(
+        exchange_id=told.exchange_id,
+        connection=filing.connection,
+        project=filing.project,
+        agent=filing.agent or agent,
+        session_id=told.session_id,
+        turn_number=told.turn_number,
+        occurred_at=told.at,
+        ingested_at=filing.ingested_at,
+        user_message=question,
+        agent_response=answer,
+        agent_thinking=thinking,
+        raw_user_message=raw,
+        agent_model=model,
+        input_tokens=told.input_tokens,
+        output_tokens=told.output_tokens,
+        stop_reason=name(told.stop_reason),
+        outcome=told.outcome,
+        multi_user=multi_user,
+        tags=tuple(sorted(told.tags | filing.tags(text, told.answer))),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(counts.items())),
+        content_digest=digest(Clean(question, answer, thinking, agent, model, multi_user)),
+        labels=told.labels,
+    )

@@ -1,0 +1,75 @@
+"""Attributes of OTLP as Python values, and texts of JSON within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pydantic_core
+
+from schemas.bounds.limits import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+Attributes = Mapping[str, Any]
+MAX_ATTRIBUTES = 4_096
+"""Attributes of one span, resource or event that are looked at: the SDKs' own limit is 128, flattened messages have more."""
+MAX_PARSED = 4 * 1024 * 1024
+"""Characters of the longest text that is read as JSON."""
+
+
+def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
+    """The attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
+    found: dict[str, Any] = {}
+    for count, attribute in enumerate(given):
+        if count == MAX_ATTRIBUTES:
+            break
+        value = attribute.value
+        kind = value.WhichOneof("value")
+        found[attribute.key] = value.string_value if kind == "string_value" else _plain(value, kind, MAX_DEPTH)
+    return found
+
+
+def plain(value: AnyValue) -> Any:
+    """A value as Python has it; bytes as hexadecimal digits."""
+    return _plain(value, value.WhichOneof("value"), MAX_DEPTH)
+
+
+def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
+    if kind is None or not depth:
+        return None
+    if kind == "array_value":
+        return [_plain(one, one.WhichOneof("value"), depth - 1) for one in value.array_value.values]
+    if kind == "kvlist_value":
+        return {one.key: _plain(one.value, one.value.WhichOneof("value"), depth - 1) for one in value.kvlist_value.values}
+    found = getattr(value, kind)
+    return found.hex() if kind == "bytes_value" else found
+
+
+class Parsed(msgspec.Struct, frozen=True):
+    """A value that may have been a text of JSON. `is_cut`: the text broke off, and `value` is the part before that."""
+
+    value: Any
+    is_cut: bool = False
+
+
+def parsed(value: Any) -> Parsed:
+    """Read a text of JSON, whole or broken off in the middle; anything else, and any other text, stays as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "[") or len(value) > MAX_PARSED:
+        return Parsed(value)
+    try:
+        return Parsed(msgspec.json.decode(value))
+    except RecursionError:
+        return Parsed(value)
+    except (msgspec.DecodeError, UnicodeError):
+        return _beginning(value)
+
+
+def _beginning(text: str) -> Parsed:
+    """Read what is whole of a text of JSON that was cut; the text itself where it is no JSON."""
+    try:
+        return Parsed(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
+    except ValueError:
+        return Parsed(text)

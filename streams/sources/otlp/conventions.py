@@ -1,0 +1,192 @@
+"""Conventions: the names under which instrumentors put what Driftline reads, as tables. First names win.
+
+Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page, OpenInference's
+`semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's instrumentation, and the
+telemetry of Vercel's AI SDK; `tests/otlp/captures` has what each of them really sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from streams.sources.otlp.span_facts import Kind
+
+Shape = Literal["json", "flat", "text"]
+
+
+class Place(NamedTuple):
+    """An attribute that holds messages: as JSON, flat over many attributes that begin with the name, or as one text."""
+
+    name: str
+    shape: Shape
+
+
+_OTEL: dict[str, Kind] = {
+    **dict.fromkeys(("chat", "generate_content", "text_completion"), "inference"),
+    **dict.fromkeys(("invoke_agent", "invoke_workflow"), "agent"),
+    "execute_tool": "tool",
+    "retrieval": "retrieval",
+    **dict.fromkeys(
+        ("search_memory", "update_memory", "create_memory", "delete_memory", "upsert_memory", "create_memory_store"), "memory"
+    ),
+}
+_OPENINFERENCE: dict[str, Kind] = {
+    "LLM": "inference",
+    "AGENT": "agent",
+    "TOOL": "tool",
+    "CHAIN": "chain",
+    "RETRIEVER": "retrieval",
+    "RERANKER": "retrieval",
+}
+_OPENLLMETRY: dict[str, Kind] = {"workflow": "chain", "task": "chain", "agent": "agent", "tool": "tool"}
+_LANGFUSE: dict[str, Kind] = {
+    "generation": "inference",
+    "agent": "agent",
+    "tool": "tool",
+    "chain": "chain",
+    "span": "chain",
+    "retriever": "retrieval",
+}
+_VERCEL: dict[str, Kind] = {
+    **dict.fromkeys(("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"), "agent"),
+    **dict.fromkeys(
+        (
+            "ai.generateText.doGenerate",
+            "ai.streamText.doStream",
+            "ai.generateObject.doGenerate",
+            "ai.streamObject.doStream",
+        ),
+        "inference",
+    ),
+    "ai.toolCall": "tool",
+}
+KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
+    ("vercel", "ai.operationId", _VERCEL),
+    ("langfuse", "langfuse.observation.type", _LANGFUSE),
+    ("openinference", "openinference.span.kind", _OPENINFERENCE),
+    ("openllmetry", "traceloop.span.kind", _OPENLLMETRY),
+    ("otel", "gen_ai.operation.name", _OTEL),
+)
+"""Dialect, the attribute that says what a span is, and what its values mean."""
+SIGNS: tuple[tuple[str, str, Kind], ...] = (
+    ("openllmetry", "llm.request.type", "inference"),
+    ("otel", "gen_ai.tool.name", "tool"),
+    ("otel", "gen_ai.request.model", "inference"),
+)
+"""Dialect and attribute of a span that no attribute of KINDS tells of, and what it is then."""
+SENT = (
+    Place("gen_ai.input.messages", "json"),
+    Place("llm.input_messages", "flat"),
+    Place("gen_ai.prompt", "flat"),
+    Place("ai.prompt.messages", "json"),
+    Place("ai.prompt", "json"),
+    Place("langfuse.observation.input", "json"),
+    Place("langfuse.trace.input", "json"),
+    Place("traceloop.entity.input", "json"),
+    Place("prompt", "text"),
+    Place("input.value", "json"),
+)
+"""Places of the messages that were sent."""
+CAME = (
+    Place("gen_ai.output.messages", "json"),
+    Place("llm.output_messages", "flat"),
+    Place("gen_ai.completion", "flat"),
+    Place("ai.response.text", "text"),
+    Place("langfuse.observation.output", "json"),
+    Place("langfuse.trace.output", "json"),
+    Place("final_result", "json"),
+    Place("traceloop.entity.output", "json"),
+    Place("output.value", "json"),
+)
+"""Places of what came back."""
+WHOLE = ("pydantic_ai.all_messages", "all_messages_events", "events")
+"""Places of a conversation with both: messages of the model among and after those of the user."""
+CALLED = ("ai.response.toolCalls",)
+"""Places of a list of tool calls that stands beside the message."""
+THOUGHT = ("ai.response.reasoning",)
+"""Places of a text of reasoning that stands beside the message."""
+SESSION = (
+    "langfuse.session.id",
+    "session.id",
+    "gen_ai.conversation.id",
+    "ai.telemetry.metadata.sessionId",
+    "traceloop.association.properties.session_id",
+)
+AGENT = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId")
+AGENT_OF_ENTITY = "traceloop.entity.name"
+"""Names the agent where the span is one."""
+MODEL = (
+    "gen_ai.response.model",
+    "ai.response.model",
+    "gen_ai.request.model",
+    "llm.model_name",
+    "langfuse.observation.model.name",
+    "ai.model.id",
+)
+RESPONSE_ID = ("gen_ai.response.id", "ai.response.id")
+READ = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+    "llm.token_count.prompt",
+    "ai.usage.promptTokens",
+    "ai.usage.inputTokens",
+)
+WRITTEN = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "llm.token_count.completion",
+    "ai.usage.completionTokens",
+    "ai.usage.outputTokens",
+)
+CACHE_READ = (
+    "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_read_input_tokens",
+    "gen_ai.usage.details.cache_read_tokens",
+    "llm.token_count.prompt_details.cache_read",
+    "ai.usage.cachedInputTokens",
+)
+CACHE_WRITTEN = (
+    "gen_ai.usage.cache_write.input_tokens",
+    "gen_ai.usage.cache_creation.input_tokens",
+    "gen_ai.usage.cache_creation_input_tokens",
+    "gen_ai.usage.details.cache_write_tokens",
+    "llm.token_count.prompt_details.cache_write",
+)
+USAGE_DETAILS = "langfuse.observation.usage_details"
+STOP = ("gen_ai.response.finish_reasons", "llm.finish_reason", "ai.response.finishReason", "gen_ai.completion.0.finish_reason")
+TOOL = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
+TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
+ARGUMENTS = (
+    "gen_ai.tool.call.arguments",
+    "tool_arguments",
+    "ai.toolCall.args",
+    "ai.toolCall.input",
+    "tool_call.function.arguments",
+    "traceloop.entity.input",
+    "langfuse.observation.input",
+    "input.value",
+)
+RESULT = (
+    "gen_ai.tool.call.result",
+    "tool_response",
+    "ai.toolCall.result",
+    "ai.toolCall.output",
+    "traceloop.entity.output",
+    "langfuse.observation.output",
+    "output.value",
+)
+COMPACTED = "gen_ai.conversation.compacted"
+SERVICE = "service.name"
+ERROR = ("error.type", "exception.type")
+DETAILS_EVENT = "gen_ai.client.inference.operation.details"
+"""An event whose attributes are those of its span."""
+MESSAGE_EVENTS = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+    "gen_ai.choice": "choice",
+}
+"""Events that are one message each."""
+EVALUATION_EVENT = "gen_ai.evaluation.result"

@@ -1,0 +1,139 @@
+"""Kept spans: a span of a request as the record that is stored, without secrets and within bounds; and the record as a span again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from audit.fingerprints import digest
+from audit.redaction.redactor import Redactor
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.records import Span
+from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
+from streams.sources.openclaw.reader import MAX_TEXT
+from streams.sources.openclaw.text import cut, cut_bytes
+from streams.sources.otlp.reading import TRUNCATED, facts_of
+from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult
+from streams.sources.otlp.trace import KeptSpan
+
+if TYPE_CHECKING:
+    from streams.sources.otlp.request import Observed
+
+MAX_CALLS = 256
+"""Calls or outputs of one message that are kept."""
+MAX_CONTENT = 900_000
+"""Bytes of a record's content; the rest of a message is for ids and names."""
+_TEXTS = ("question", "answer", "thinking")
+_LIMITS = (1, 8, 64, 512)
+"""By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
+_decoder = msgspec.json.Decoder(SpanFacts)
+
+
+class SpanOwner(NamedTuple):
+    """Whose spans they are: the connection, its project, and the agent that its token names."""
+
+    connection: str
+    project: str
+    agent: str | None = None
+
+
+def span_record(
+    observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
+) -> Span:
+    """The record of a span; `labels` are the attributes that tell each label."""
+    facts = facts_of(observed, labels)
+    if owner.agent is not None:
+        facts = msgspec.structs.replace(facts, agent=owner.agent)
+    content = _encoded(_redacted(facts, redactor))
+    content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
+    return Span(
+        connection=owner.connection,
+        project=owner.project,
+        session_id=redactor.redact(facts.session_id)[0] if facts.session_id else observed.trace_id,
+        trace_id=observed.trace_id,
+        span_id=f"{observed.span_id}:{_short(content_digest)}" if observed.is_log else observed.span_id,
+        parent_span_id=observed.parent_id,
+        started_at=observed.started_at,
+        ended_at=observed.ended_at,
+        ingested_at=now,
+        content=content,
+        content_digest=content_digest,
+    )
+
+
+def kept_span(record: Span) -> KeptSpan:
+    """The span of a record."""
+    return KeptSpan(record.span_id, record.parent_span_id, record.started_at, record.ended_at, _decoder.decode(record.content))
+
+
+def _redacted(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
+    shallow = msgspec.structs.replace(
+        facts,
+        calls=tuple(map(_shallow, facts.calls[:MAX_CALLS])),
+        results=facts.results[:MAX_CALLS],
+        called=None if facts.called is None else _shallow(facts.called),
+        tags=_tags(facts, is_cut=max(len(facts.calls), len(facts.results)) > MAX_CALLS),
+    )
+    clean, _ = redactor.redact_json(msgspec.to_builtins(shallow))
+    return msgspec.convert(clean, SpanFacts)
+
+
+def _shallow(call: ToolCall) -> ToolCall:
+    """The call; arguments that nest too deep become a text."""
+    if not is_too_deep(call.arguments, MAX_DEPTH - 8):
+        return call
+    return msgspec.structs.replace(call, arguments=msgspec.json.encode(call.arguments).decode())
+
+
+def _encoded(facts: SpanFacts) -> str:
+    """The facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
+    content = b""
+    for share in _LIMITS:
+        content = msgspec.json.encode(_cut(facts, share), order="sorted")
+        if len(content) <= MAX_CONTENT:
+            break
+    return content.decode()
+
+
+def _cut(facts: SpanFacts, share: int) -> SpanFacts:
+    texts = {name: cut_bytes(text, MAX_TEXT // share) for name in _TEXTS if (text := getattr(facts, name)) is not None}
+    short = msgspec.structs.replace(
+        facts,
+        **texts,
+        calls=tuple(_cut_call(call, share) for call in facts.calls),
+        results=tuple(_cut_result(result, share) for result in facts.results),
+        called=None if facts.called is None else _cut_call(facts.called, share),
+        returned=None if facts.returned is None else _cut_result(facts.returned, share),
+        error=None if facts.error is None else cut(facts.error, MAX_RESULT // share),
+    )
+    return short if short == facts else msgspec.structs.replace(short, tags=_tags(facts, is_cut=any(_cut_texts(short, facts))))
+
+
+def _cut_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
+    """Which of the exchange's texts were cut: those of tools are cut everywhere, and that says nothing of the exchange."""
+    return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
+
+
+def _cut_call(call: ToolCall, share: int) -> ToolCall:
+    if (
+        call.arguments is None
+        or len(text := msgspec.json.encode(call.arguments, order="sorted").decode()) <= MAX_ARGUMENTS // share
+    ):
+        return call
+    return msgspec.structs.replace(call, arguments=cut(text, MAX_ARGUMENTS // share))
+
+
+def _cut_result(result: ToolResult, share: int) -> ToolResult:
+    return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT // share))
+
+
+def _tags(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:
+    return tuple(sorted({*facts.tags, TRUNCATED})) if is_cut else facts.tags
+
+
+def _short(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

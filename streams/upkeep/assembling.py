@@ -1,0 +1,219 @@
+"""Assembling: traces whose spans are all there become exchanges and events, which are taken in as if they had been sent.
+
+1. When a trace is complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
+2. Exchanges and events are taken in before that record. A kill between them makes a trace be assembled once more, into the same ids.
+3. An exchange that was made stays as it is: late spans add events, and what they would have changed is counted in the next revision.
+4. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import duckdb
+import msgspec
+
+from analytics.queries import query_records, query_rows
+from audit.surrogates import json_bytes
+from schemas.codec.single_object import decode
+from schemas.errors import RecordError
+from schemas.records import AgentEvent, Record, Span
+from streams.engine.record_intake import RecordIntake
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+
+INTERVAL = 1.0
+"""Seconds from one look to the next."""
+AT_ONCE = 500
+"""Traces that are assembled together."""
+MAX_SPANS = 20_000
+"""Spans of one trace that are assembled; one with more is set aside."""
+SETTLED, IDLE = "settled", "idle"
+TOO_MANY = "too_many_spans"
+Key = tuple[str, str]
+"""Connection and trace."""
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class OpenTrace:
+    """A trace that has spans which are not assembled yet."""
+
+    project: str
+    last_at: datetime
+    has_root: bool = False
+    spans: int = 0
+    first_offset: int = 0
+
+
+class Due(NamedTuple):
+    """A trace that is complete, and why."""
+
+    key: Key
+    reason: str
+
+
+@dataclass
+class Made:
+    """What some traces were made into."""
+
+    assemblies: list[Assembly] = field(default_factory=list)
+    letters: Accepted = field(default_factory=Accepted)
+
+
+class TraceAssembler:
+    """Assembles traces as they become complete; see the module. A periodic task."""
+
+    name = "traces"
+    interval = INTERVAL
+
+    def __init__(self, engine: RecordIntake) -> None:
+        self._engine = engine
+        self._positions: dict[int, int] = {}
+        """Where the next look at each partition begins."""
+        self._open: dict[Key, OpenTrace] = {}
+
+    async def run(self) -> None:
+        """Look for spans that have come, and assemble the traces that are complete."""
+        if not self._engine.state().ready:
+            return
+        await self._engine.land_taken()
+        await asyncio.to_thread(self._look)
+        due = list(self._due(self._engine.now()))
+        for start in range(0, len(due), AT_ONCE):
+            some = due[start : start + AT_ONCE]
+            await self._assemble(some)
+            for one in some:
+                del self._open[one.key]
+
+    def _look(self) -> None:
+        """Note the traces of which spans have come."""
+        with contextlib.closing(self._engine.store.cursor()) as cursor:
+            ends = {row["part"]: row["next_position"] for row in query_rows(cursor, "span_positions")}
+            if ends == self._positions:
+                return
+            known = set(ends) <= set(self._positions)
+            values = {
+                "partitions": list(self._positions),
+                "starts": list(self._positions.values()),
+                "least": min(self._positions.values()) if known and self._positions else 0,
+            }
+            for row in query_rows(cursor, "touched_traces", values):
+                self._note(row)
+            self._positions = ends
+
+    def _note(self, row: dict[str, Any]) -> None:
+        key = row["connection"], row["trace_id"]
+        trace = self._open.setdefault(key, OpenTrace(row["project"], row["last_at"], first_offset=row["first_offset"]))
+        trace.last_at = max(trace.last_at, row["last_at"])
+        trace.has_root = trace.has_root or row["has_root"]
+        trace.spans += row["spans"]
+
+    def _due(self, now: datetime) -> Iterable[Due]:
+        """The traces that are complete by now, those that waited longest first."""
+        for key, trace in sorted(self._open.items(), key=lambda one: one[1].last_at):
+            rules = self._engine.policy.for_project(trace.project).settings.traces
+            silent = (now - trace.last_at) / timedelta(seconds=1)
+            if trace.has_root and silent >= rules.settle_seconds:
+                yield Due(key, SETTLED)
+            elif silent >= rules.idle_seconds:
+                yield Due(key, IDLE)
+
+    async def _assemble(self, due: Sequence[Due]) -> None:
+        engine = self._engine
+        made = await asyncio.to_thread(self._made, due)
+        exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
+        for outcome, exchange in zip(await engine.take_exchanges(exchanges), exchanges, strict=True):
+            if isinstance(outcome, RecordError):
+                self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
+        await engine.landed("agent-events")
+        events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
+        await engine.publish("agent-events", events)
+        await engine.publish(DEAD_LETTERS, [decode(one) for one in made.letters.messages.get(DEAD_LETTERS, [])])
+        await engine.publish("trace-assemblies", [one.decision for one in made.assemblies])
+
+    def _made(self, due: Sequence[Due]) -> Made:
+        made = Made()
+        names = {"connections": [one.key[0] for one in due], "trace_ids": [one.key[1] for one in due]}
+        with contextlib.closing(self._engine.store.cursor()) as cursor:
+            before = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
+            spans = _spans(cursor, names, min(self._open[one.key].first_offset for one in due) if not before else 0)
+            kept = _kept(cursor, names) if before else {}
+        for one in due:
+            earlier, records = before.get(one.key), spans.get(one.key, [])
+            if not records or (earlier is not None and earlier["spans"] >= len(records)):
+                continue  # erased meanwhile, or read again after a start
+            revision = 0 if earlier is None else earlier["revision"] + 1
+            decision = Decision(one.reason, self._engine.now(), revision, kept.get(one.key, {}))
+            self._make(made, records, decision)
+        return made
+
+    def _make(self, made: Made, records: Sequence[Span], decision: Decision) -> None:
+        if len(records) > MAX_SPANS:
+            words = (
+                f"trace {records[0].trace_id} has {len(records)} spans; {MAX_SPANS} are assembled at most: end its root earlier"
+            )
+            self._set_aside(made.letters, records[0], Refusal(self.name, TOO_MANY, words))
+            return
+        try:
+            made.assemblies.append(assemble(records, decision))
+        except (RecordError, msgspec.ValidationError) as error:
+            log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
+            self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
+
+    def _set_aside(self, letters: Accepted, record: Record, refusal: Refusal) -> None:
+        admission = Admission(self._engine.redactor, self._engine.now())
+        admission.set_aside(letters, Place("traces", 0), refusal, json_bytes(record))
+
+    def _continued(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
+        """The events that the log does not have, each session's behind those that it has."""
+        found: list[AgentEvent] = []
+        by_connection: dict[str, list[AgentEvent]] = {}
+        for event in events:
+            by_connection.setdefault(event.connection, []).append(event)
+        with contextlib.closing(self._engine.store.cursor()) as cursor:
+            for connection, own in by_connection.items():
+                values = {
+                    "connection": connection,
+                    "sessions": [event.session_id for event in own],
+                    "event_ids": [event.event_id for event in own],
+                }
+                rows = {row["session_id"]: row for row in query_rows(cursor, "session_positions", values)}
+                found += _placed(own, rows)
+        return found
+
+
+def _placed(events: Sequence[AgentEvent], rows: dict[str, dict[str, Any]]) -> list[AgentEvent]:
+    following = {session: row["next_seq"] for session, row in rows.items()}
+    known = {session: frozenset(row["known"]) for session, row in rows.items()}
+    placed = []
+    for event in events:
+        if event.event_id not in known.get(event.session_id, ()):
+            seq = following.get(event.session_id, 0)
+            following[event.session_id] = seq + 1
+            placed.append(msgspec.structs.replace(event, seq=seq))
+    return placed
+
+
+def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
+    found: dict[Key, list[Span]] = {}
+    for record in query_records(cursor, "trace_spans", Span, {**names, "least": least}):
+        found.setdefault((record.connection, record.trace_id), []).append(record)
+    return found
+
+
+def _kept(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]]) -> dict[Key, dict[str, str]]:
+    found: dict[Key, dict[str, str]] = {}
+    for row in query_rows(cursor, "trace_exchanges", names):
+        found.setdefault(_key(row), {})[row["exchange_id"]] = row["content_digest"]
+    return found
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["connection"], row["trace_id"]
