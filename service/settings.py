@@ -67,6 +67,13 @@ class Settings(BaseSettings):
     judge_deadline: float = Field(120.0, gt=0, le=3600, description="Seconds one question may take, retries included.")
     host: str = Field("127.0.0.1", description="Address the server listens on.")
     port: int = Field(8377, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
+    otlp_grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port on which the server takes OpenTelemetry's protocol over gRPC, by custom 4317; 0 takes a free one, and "
+        "without it there is none.",
+    )
     stop_grace: float | None = Field(
         None,
         ge=0,

@@ -25,6 +25,8 @@ from service.http.bounds import LOOPBACK_NAMES, ApiSettings
 from service.http.http_server import run, server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.kafka import connection_of, framing_of
+from service.otlp.grpc_listener import Listener
+from service.otlp.grpc_listener import listen as otlp_listener
 from service.remote.command_server import taking_commands
 from service.settings import Settings
 from service.supervisor.periodic_tasks import periodic_tasks_of
@@ -65,13 +67,14 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
+        spans = otlp_listener(settings, app.state.context)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         config = server_of(app, host, port).config
         config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
-        server = _Server(
-            config, partial(announce, f"http://{shown}:{port}", opened.name, _notes(opened, workspace.policy, access))
-        )
+        notes = _notes(opened, workspace.policy, access)
+        notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
+        server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, notes))
         with handled_in_loop(server.asked_to_stop):
             # Settings that are wrong are said before anything has begun.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
@@ -81,7 +84,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
-                async with taking_commands(settings.database, engine, app.state.context.watch):
+                async with taking_commands(settings.database, engine, app.state.context.watch), _taking(spans):
                     await server.serve(sockets=[listener])
                 if engine.broken.is_set():
                     raise engine.failure()
@@ -89,6 +92,10 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
                 watch.cancel()
                 await periodic_tasks.stop()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
+
+
+def _taking(spans: Listener | None) -> contextlib.AbstractAsyncContextManager[None]:
+    return contextlib.nullcontext() if spans is None else spans.taking()
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:

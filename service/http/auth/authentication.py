@@ -109,12 +109,16 @@ class Authentication:
         wait = self._failures.count(client_address(scope))
         if wait:
             return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
-        return ApiError(401, "unauthorized", _why(given), CHALLENGE)
+        return ApiError(401, "unauthorized", why_refused(given), CHALLENGE)
 
 
 def client_address(scope: Scope) -> str:
     """Return the address of a client; of IPv6, the network of one client (64 bits)."""
-    host = scope["client"][0] if scope.get("client") else ""
+    return counted_address(scope["client"][0] if scope.get("client") else "")
+
+
+def counted_address(host: str) -> str:
+    """Return the address that failures of a host are counted under."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -138,7 +142,7 @@ def _is_from_page(scope: Scope, cookie: bytes) -> bool:
     return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
 
 
-def _why(values: list[bytes]) -> str:
+def why_refused(values: list[bytes]) -> str:
     """Explain why these Authorization headers are refused."""
     if not values:
         return NEEDED
