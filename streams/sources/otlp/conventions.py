@@ -48,6 +48,7 @@ _LANGFUSE: dict[str, Kind] = {
     "span": "chain",
     "retriever": "retrieval",
 }
+_LANGSMITH: dict[str, Kind] = {"llm": "inference", "chain": "chain", "tool": "tool", "retriever": "retrieval"}
 _VERCEL: dict[str, Kind] = {
     **dict.fromkeys(("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"), "agent"),
     **dict.fromkeys(
@@ -64,6 +65,7 @@ _VERCEL: dict[str, Kind] = {
 KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     ("vercel", "ai.operationId", _VERCEL),
     ("langfuse", "langfuse.observation.type", _LANGFUSE),
+    ("langsmith", "langsmith.span.kind", _LANGSMITH),
     ("openinference", "openinference.span.kind", _OPENINFERENCE),
     ("openllmetry", "traceloop.span.kind", _OPENLLMETRY),
     ("otel", "gen_ai.operation.name", _OTEL),
@@ -76,9 +78,10 @@ SIGNS: tuple[tuple[str, str, Kind], ...] = (
 )
 """Dialect and attribute of a span that no attribute of KINDS tells of, and what it is then."""
 SENT = (
-    Place("gen_ai.input.messages", "json"),
     Place("llm.input_messages", "flat"),
+    Place("gen_ai.input.messages", "json"),
     Place("gen_ai.prompt", "flat"),
+    Place("gen_ai.prompt", "json"),
     Place("ai.prompt.messages", "json"),
     Place("ai.prompt", "json"),
     Place("langfuse.observation.input", "json"),
@@ -87,11 +90,12 @@ SENT = (
     Place("prompt", "text"),
     Place("input.value", "json"),
 )
-"""Places of the messages that were sent."""
+"""Places of the messages that were sent. OpenInference's have more than those of OpenTelemetry that it writes beside them."""
 CAME = (
-    Place("gen_ai.output.messages", "json"),
     Place("llm.output_messages", "flat"),
+    Place("gen_ai.output.messages", "json"),
     Place("gen_ai.completion", "flat"),
+    Place("gen_ai.completion", "json"),
     Place("ai.response.text", "text"),
     Place("langfuse.observation.output", "json"),
     Place("langfuse.trace.output", "json"),
@@ -112,8 +116,12 @@ SESSION = (
     "gen_ai.conversation.id",
     "ai.telemetry.metadata.sessionId",
     "traceloop.association.properties.session_id",
+    "ai.settings.context.sessionId",
+    "langsmith.metadata.thread_id",
+    "langsmith.metadata.session_id",
+    "langsmith.metadata.conversation_id",
 )
-AGENT = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId")
+AGENT = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId", "langsmith.metadata.lc_agent_name")
 AGENT_OF_ENTITY = "traceloop.entity.name"
 """Names the agent where the span is one."""
 MODEL = (
@@ -121,6 +129,7 @@ MODEL = (
     "ai.response.model",
     "gen_ai.request.model",
     "llm.model_name",
+    "llm.request.model_name",
     "langfuse.observation.model.name",
     "ai.model.id",
 )
@@ -154,10 +163,23 @@ CACHE_WRITTEN = (
     "llm.token_count.prompt_details.cache_write",
 )
 USAGE_DETAILS = "langfuse.observation.usage_details"
-STOP = ("gen_ai.response.finish_reasons", "llm.finish_reason", "ai.response.finishReason", "gen_ai.completion.0.finish_reason")
+DETAILS_READ = ("input", "prompt_tokens", "input_tokens")
+DETAILS_WRITTEN = ("output", "completion_tokens", "output_tokens")
+DETAILS_CACHE_READ = ("cache_read_input_tokens", "input_cached_tokens", "prompt_tokens_details.cached_tokens")
+DETAILS_CACHE_WRITTEN = ("cache_creation_input_tokens",)
+"""Names within USAGE_DETAILS, which are those of the providers; a point leads into an object."""
+STOP = (
+    "gen_ai.response.finish_reasons",
+    "llm.finish_reason",
+    "ai.response.finishReason",
+    "gen_ai.completion.0.finish_reason",
+    "langfuse.observation.metadata.finish_reason",
+    "anthropic.message.stop_reason",
+)
 TOOL = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
 TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
 ARGUMENTS = (
+    "input.value",
     "gen_ai.tool.call.arguments",
     "tool_arguments",
     "ai.toolCall.args",
@@ -165,8 +187,9 @@ ARGUMENTS = (
     "tool_call.function.arguments",
     "traceloop.entity.input",
     "langfuse.observation.input",
-    "input.value",
+    "gen_ai.prompt",
 )
+"""OpenInference's name comes first: beside it, OpenTelemetry's may hold the schema of the arguments."""
 RESULT = (
     "gen_ai.tool.call.result",
     "tool_response",
@@ -175,7 +198,18 @@ RESULT = (
     "traceloop.entity.output",
     "langfuse.observation.output",
     "output.value",
+    "gen_ai.completion",
 )
+QUOTED = ("traceloop.entity.output", "langfuse.observation.metadata.finish_reason")
+"""Texts that are written as JSON, quotes and escapes included."""
+SCRUBBED = "[Scrubbed due to "
+"""The beginning of what Logfire puts in the place of a value that it takes for a secret: it may be a session's id."""
+NAMELESS = frozenset(
+    {"LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"}
+)
+"""Names of an agent's span that are a framework's, and so no agent's."""
+NAMING = frozenset({"openinference", "langfuse"})
+"""Dialects in which an agent's span has the agent's name, and often no attribute has."""
 COMPACTED = "gen_ai.conversation.compacted"
 SERVICE = "service.name"
 ERROR = ("error.type", "exception.type")

@@ -45,6 +45,8 @@ def messages_of(value: Any, role: str = "user") -> list[Message]:
     if isinstance(value, str):
         return [Message(role, texts=[value])] if value else []
     if isinstance(value, Mapping):
+        if isinstance(value.get("output"), Mapping):
+            return messages_of(value["output"], role)
         inner = next((value[name] for name in _HOLDERS if isinstance(value.get(name), list)), None)
         return messages_of(inner, role) if inner is not None else [message_of(value, role)] if _is_message(value) else []
     return _listed(value, role) if isinstance(value, list) else []
@@ -67,7 +69,7 @@ def message_of(given: Json, role: str = "user") -> Message:
     inner = _wrapped(given)
     if inner is not None:
         named = given["id"][-1] if isinstance(given.get("id"), list) and given["id"] else given.get("type", role)
-        return message_of({"finish_reason": given.get("finish_reason"), **inner, "type": str(named)}, role)
+        return message_of({"finish_reason": _finish(given), **inner, "type": str(named)}, role)
     message = Message(_role(given, role))
     for name in _PARTS:
         _add_content(message, given.get(name))
@@ -75,19 +77,30 @@ def message_of(given: Json, role: str = "user") -> Message:
         _add_content(message, _content(given.get("content")))
     for name in _THOUGHTS:
         _add_text(message.thoughts, given.get(name))
-    for call in given.get("tool_calls") or given.get("toolCalls") or ():
-        if isinstance(call, Mapping):
-            message.calls.append(_call(call))
+    _add_calls(message, given.get("tool_calls") or given.get("toolCalls"))
     if message.role == "tool" and not message.results:
         message.results.append(_result(given, message.text))
         message.texts = []
-    message.finish = _named(given, "finish_reason", "stop_reason", "finishReason")
+    message.finish = _finish(given)
     return message
+
+
+def _finish(given: Json) -> str | None:
+    about = given.get("generation_info")
+    beside = _named(about, "finish_reason") if isinstance(about, Mapping) else None
+    return _named(given, "finish_reason", "stop_reason", "finishReason") or beside
 
 
 def _wrapped(given: Json) -> Json | None:
     """The message inside a choice of a chat completion, or inside what LangChain makes of one."""
     return next((given[name] for name in _WRAPPERS if isinstance(given.get(name), Mapping)), None)
+
+
+def _add_calls(message: Message, calls: Any) -> None:
+    """Add the calls that stand beside the content and are not among its blocks."""
+    known = {call.call_id for call in message.calls} - {None}
+    told = [_call(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    message.calls += [call for call in told if call.call_id not in known]
 
 
 def _content(value: Any) -> Any:
@@ -179,11 +192,20 @@ def text_of(value: Any) -> str:
         return value
     if value is None:
         return ""
-    if isinstance(value, list) and all(isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in value):
+    if is_text(value):
         return "\n".join(one["text"] for one in value)
     if isinstance(value, Mapping) and set(value) == {"type", "value"}:
         return text_of(value["value"])
     return canonical_json(value)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a list of blocks of text."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in value)
+    )
 
 
 def _add_text(texts: list[str], value: Any) -> None:

@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from schemas.bounds.limits import MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS
 from streams.sources.openclaw.text import cut
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.messages import Message, message_of, messages_of, text_of
+from streams.sources.otlp.flattened import unflattened
+from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
 
 if TYPE_CHECKING:
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
 
 TRUNCATED = "truncated"
 """Tag of a span, and of what is made of it, of which a part was cut off before it came."""
-_UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
-"""Steps of OpenInference's flat names that only say what follows."""
 Values = Mapping[str, Any]
 
 
@@ -37,7 +38,7 @@ def facts_of(observed: Observed, labels: Mapping[str, Sequence[str]]) -> SpanFac
     values = _with_details(observed)
     kind, dialect = _kind(observed, values)
     talk = _conversation(values, observed.events, kind)
-    answer = _answer(talk.came, kind)
+    answer = _answer(talk.came, kind) or (Message("assistant") if any(name in values for name in _BESIDE) else None)
     question = next((message.text for message in reversed(talk.sent) if message.role == "user" and message.texts), None)
     is_tool = kind == "tool"
     returned = _returned(values, observed) if is_tool else None
@@ -51,14 +52,14 @@ def facts_of(observed: Observed, labels: Mapping[str, Sequence[str]]) -> SpanFac
         service=_identifier(_told((named.SERVICE,), observed.resource)),
         question=None if is_tool else question,
         answer=None if is_tool or answer is None else answer.text or None,
-        thinking=None if answer is None else "\n\n".join([*answer.thoughts, *_texts(named.THOUGHT, values)]) or None,
+        thinking="\n\n".join(_thoughts(values, talk, answer)) or None,
         choices=len(talk.came) if kind == "inference" else 0,
         calls=() if is_tool or answer is None else (*answer.calls, *_calls_beside(values, answer)),
         results=() if is_tool else _trailing_results(talk.sent),
         called=_called(values, observed.name, returned) if is_tool else None,
         returned=returned,
         model=_identifier(_told(named.MODEL, values)),
-        response_id=_identifier(_told(named.RESPONSE_ID, values)),
+        response_id=_identifier(_told(named.RESPONSE_ID, values) or (_id_within(values) if kind == "inference" else None)),
         usage=_usage(values) if kind == "inference" else None,
         stop_reason=_stop_reason(values, answer),
         error=_error(observed, values),
@@ -72,13 +73,22 @@ def facts_of(observed: Observed, labels: Mapping[str, Sequence[str]]) -> SpanFac
 
 
 def _with_details(observed: Observed) -> Values:
-    """The attributes of a span, with those of an event that has its details."""
+    """The attributes of a span, with those of an event that has its details; texts of JSON without their quotes."""
     details = [event.attributes for event in observed.events if event.name == named.DETAILS_EVENT]
-    return (
-        {name: value for one in (*details, observed.attributes) for name, value in one.items()}
-        if details
-        else observed.attributes
-    )
+    quoted = {name: _unquoted(observed.attributes[name]) for name in named.QUOTED if name in observed.attributes}
+    if not details and not quoted:
+        return observed.attributes
+    return {name: value for one in (*details, observed.attributes, quoted) for name, value in one.items()}
+
+
+def _unquoted(value: Any) -> Any:
+    """The text in a text of JSON, such as `"stop"` with its quotes; any other value as it is."""
+    if not isinstance(value, str) or not value.startswith('"'):
+        return value
+    try:
+        return msgspec.json.decode(value, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return value
 
 
 def _kind(observed: Observed, values: Values) -> tuple[Kind, str]:
@@ -106,9 +116,17 @@ def _conversation(values: Values, events: Iterable[Event], kind: Kind) -> _Conve
         asked, answered = _told_by_events(events)
         sent, came = sent or asked, came or answered
     if kind not in ("inference", "log"):
-        # The state of an agent or chain has the history, too: only what its model said last came back.
-        came = [message for message in came if message.role == "assistant"][-1:]
+        came = _last_turn(came)
     return _Conversation(sent, came, sent_cut or came_cut or whole_cut)
+
+
+def _last_turn(came: Sequence[Message]) -> list[Message]:
+    """The answer that ends what an agent or chain gives back, with the thoughts that led to it: its state may have the whole history."""
+    asked = max((place for place, message in enumerate(came) if message.role == "user" and not message.results), default=-1)
+    turn = [message for message in came[asked + 1 :] if message.role == "assistant"]
+    if not turn:
+        return []
+    return [msgspec.structs.replace(turn[-1], thoughts=[thought for message in turn for thought in message.thoughts])]
 
 
 def _messages(places: Iterable[named.Place], values: Values, role: str) -> tuple[list[Message], bool]:
@@ -118,40 +136,12 @@ def _messages(places: Iterable[named.Place], values: Values, role: str) -> tuple
             flat = unflattened(values, place.name)
             if flat:
                 return [message_of(one, role) for one in flat], False
+            continue
         if (value := values.get(place.name)) is not None:
             read = parsed(value if place.shape == "json" else [{"role": role, "content": value}])
             if found := messages_of(read.value, role):
                 return found, read.is_cut
     return [], False
-
-
-def unflattened(values: Values, prefix: str) -> list[dict[str, Any]]:
-    """The objects of a list that was written flat: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on, in order."""
-    tree: dict[str, Any] = {}
-    start = len(prefix) + 1
-    for name, value in values.items():
-        if not name.startswith(prefix) or name[start - 1 : start] != ".":
-            continue
-        node, steps = tree, [step for step in name[start:].split(".") if step not in _UNWRAPPED]
-        for step in steps[:-1]:
-            inner = node.setdefault(step, {})
-            if not isinstance(inner, dict):
-                break
-            node = inner
-        else:
-            if steps:
-                node[steps[-1]] = value
-    found = _lists(tree)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _lists(node: Any) -> Any:
-    """The tree with a list for each node whose names are numbers."""
-    if not isinstance(node, dict):
-        return node
-    if node and all(name.isdecimal() and len(name) <= _DIGITS for name in node):
-        return [_lists(node[name]) for name in sorted(node, key=int)]
-    return {name: _lists(value) for name, value in node.items()}
 
 
 def _parted(whole: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
@@ -188,6 +178,24 @@ def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
     return came[0]
 
 
+def _thoughts(values: Values, talk: _Conversation, answer: Message | None) -> Sequence[str]:
+    """The thoughts of an answer; else those of the answer before, which some send back with the outputs of tools and tell nowhere else."""
+    told = [*(() if answer is None else answer.thoughts), *_texts(named.THOUGHT, values)]
+    last = max((place for place, message in enumerate(talk.sent) if message.role == "assistant"), default=-1)
+    if told or last < 0 or not all(message.results for message in talk.sent[last + 1 :]):
+        return told
+    first = last
+    while first and talk.sent[first - 1].role == "assistant":
+        first -= 1
+    return [thought for message in talk.sent[first : last + 1] for thought in message.thoughts]
+
+
+def _id_within(values: Values) -> str | None:
+    """The id of the provider's answer, where the whole of that was kept."""
+    answer = parsed(values.get("output.value")).value
+    return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
+
+
 def _calls_beside(values: Values, answer: Message) -> Iterator[ToolCall]:
     if answer.calls:
         return
@@ -207,7 +215,14 @@ def _trailing_results(sent: Sequence[Message]) -> tuple[ToolResult, ...]:
 def _called(values: Values, span_name: str, returned: ToolResult | None) -> ToolCall:
     name = _told(named.TOOL, values) or span_name.removeprefix("execute_tool ").removesuffix(".tool")
     call_id = _identifier(_told(named.TOOL_CALL_ID, values)) or (None if returned is None else returned.call_id)
-    return ToolCall(_identifier(name), call_id, parsed(_first(named.ARGUMENTS, values)).value)
+    return ToolCall(_identifier(name), call_id, _arguments(parsed(_first(named.ARGUMENTS, values)).value))
+
+
+def _arguments(value: Any) -> Any:
+    """The arguments of a call; of a decorated Python function, which is called with names alone, those."""
+    if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and not value["args"]:
+        return value["kwargs"]
+    return value
 
 
 def _returned(values: Values, observed: Observed) -> ToolResult | None:
@@ -215,23 +230,31 @@ def _returned(values: Values, observed: Observed) -> ToolResult | None:
     output = _first(named.RESULT, values)
     if output is None and not observed.failed:
         return None
-    message = next((one for one in messages_of(parsed(output).value) if one.results), None)
-    words = text_of(output) if output is not None else _error(observed, values) or ""
+    read = parsed(output).value
+    message = next((one for one in messages_of(read) if one.results), None)
+    words = text_of(read if is_text(read) else output) if output is not None else _error(observed, values) or ""
     told = ToolResult(words) if message is None else message.results[0]
     call_id = _identifier(_told(named.TOOL_CALL_ID, values) or told.call_id)
-    return ToolResult(told.output, _identifier(_told(named.TOOL, values)), call_id, observed.failed)
+    return ToolResult(told.output, _identifier(_told(named.TOOL, values)), call_id, observed.failed or told.is_error is True)
 
 
 def _usage(values: Values) -> Usage | None:
     details = parsed(values.get(named.USAGE_DETAILS)).value
     details = details if isinstance(details, dict) else {}
     usage = Usage(
-        _count(_first(named.READ, values), details.get("input")),
-        _count(_first(named.WRITTEN, values), details.get("output")),
-        _count(_first(named.CACHE_READ, values), details.get("cache_read_input_tokens")),
-        _count(_first(named.CACHE_WRITTEN, values), details.get("cache_creation_input_tokens")),
+        _count(_first(named.READ, values), *_within(details, named.DETAILS_READ)),
+        _count(_first(named.WRITTEN, values), *_within(details, named.DETAILS_WRITTEN)),
+        _count(_first(named.CACHE_READ, values), *_within(details, named.DETAILS_CACHE_READ)),
+        _count(_first(named.CACHE_WRITTEN, values), *_within(details, named.DETAILS_CACHE_WRITTEN)),
     )
     return usage if usage != Usage() else None
+
+
+def _within(details: Values, names: Iterable[str]) -> Iterator[Any]:
+    for name in names:
+        outer, _, inner = name.partition(".")
+        value = details.get(outer)
+        yield value.get(inner) if inner and isinstance(value, dict) else value
 
 
 def _count(*given: Any) -> int | None:
@@ -246,14 +269,15 @@ def _stop_reason(values: Values, answer: Message | None) -> str | None:
 
 
 def _error(observed: Observed, values: Values) -> str | None:
-    """Why a span failed, in the words of its status, else of an exception, else of the type of the error."""
+    """Why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
     level = values.get("langfuse.observation.level") == "ERROR"
     kind = _told(named.ERROR, values)
     if not observed.failed and not level and kind is None:
         return None
     thrown = (event.attributes.get("exception.message") for event in observed.events if event.name == "exception")
-    words = [observed.message, *thrown, values.get("langfuse.observation.status_message"), kind]
-    return next((word for word in words if isinstance(word, str) and word), "error")
+    words = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
+    told = next((word for word in words if isinstance(word, str) and word), "error")
+    return told.partition(_STACK)[0].strip() or told
 
 
 def _agent(values: Values, kind: Kind) -> str | None:
@@ -296,7 +320,7 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
     for source in sources:
         for name in names:
             value = source.get(name)
-            if isinstance(value, str) and value.strip():
+            if isinstance(value, str) and value.strip() and not value.startswith(named.SCRUBBED):
                 return value
             if type(value) in (int, float):
                 return str(value)
@@ -324,5 +348,7 @@ def _clean(value: str, limit: int) -> str:
     )
 
 
-_DIGITS = 6
+_STACK = "Traceback (most recent call last)"
+"""What begins the stack of a Python program, which some append to the words of an error."""
+_BESIDE = frozenset({*named.CALLED, *named.THOUGHT})
 _THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from streams.sources.otlp.conventions import NAMELESS, NAMING
+from streams.sources.otlp.repeated_requests import told_once
 from streams.sources.otlp.span_facts import SpanFacts
 
 SESSION_FROM_TRACE = "session_from_trace"
@@ -37,7 +39,7 @@ class Trace:
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
         self.trace_id = trace_id
-        self.spans = _with_records(sorted(spans, key=lambda span: span.place))
+        self.spans = told_once(_with_records(sorted(spans, key=lambda span: span.place)))
         self._by_id = {span.span_id: span for span in self.spans}
         self._children: dict[str, list[KeptSpan]] = {}
         for span in self.spans:
@@ -87,9 +89,10 @@ class Trace:
         return next((one.facts.session_id for one in self._nearest(span) if one.facts.session_id), self.trace_id)
 
     def agent_of(self, span: KeptSpan) -> str | None:
-        """The agent of a span, found alike; else the name of its service."""
+        """The agent of a span, found alike; else by the name of an agent's span around it, else the name of its service."""
         named = (one.facts.agent for one in self._nearest(span) if one.facts.agent)
-        return next(named, None) or span.facts.service or self._service
+        around = (one.facts.name for one in (span, *self.ancestors(span), *self.outermost) if _names_its_agent(one.facts))
+        return next(named, None) or next(around, None) or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
@@ -112,6 +115,10 @@ class Trace:
         yield from self.ancestors(span)
         yield from self.within(span)
         yield from self.spans
+
+
+def _names_its_agent(facts: SpanFacts) -> bool:
+    return facts.kind == "agent" and facts.dialect in NAMING and bool(facts.name) and facts.name not in NAMELESS
 
 
 def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:

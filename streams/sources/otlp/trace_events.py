@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -79,7 +79,8 @@ def _usage(usage: Usage) -> Json:
 
 
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
-    tools = [span for span in trace.spans if span.facts.kind == "tool" and not _repeats_inner(trace, span)]
+    every = [span for span in trace.spans if span.facts.kind == "tool"]
+    tools = [span for span in every if not _repeats_inner(trace, span) and not _is_told_better(span, every)]
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
     returned = _returned(trace)
     joined = _joined(tools, told)
@@ -95,6 +96,18 @@ def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
     """Whether a tool's span only wraps another of the same tool, which another instrumentor made."""
     return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
+
+
+def _is_told_better(span: KeptSpan, tools: Iterable[KeptSpan]) -> bool:
+    """Whether a span without id and arguments is the transport, such as MCP's, of a call that a span of that time tells of."""
+    own = span.facts.called
+    if own is None or own.name is None or own.call_id is not None or own.arguments is not None:
+        return False
+    return any(
+        (other.facts.called.name or "").endswith(own.name) and other.started_at <= span.started_at <= other.ended_at
+        for other in tools
+        if other.facts.called is not None and other.facts.called.arguments is not None
+    )
 
 
 def _name(facts: SpanFacts) -> str | None:

@@ -98,7 +98,7 @@ def _exchange(trace: Trace, span: KeptSpan, inside: Sequence[KeptSpan]) -> Trace
         input_tokens=_total([one.facts.usage for one in requests], "input"),
         output_tokens=_total([one.facts.usage for one in requests], "output"),
         stop_reason=last.stop_reason,
-        outcome=outcome_of(answer, "error" if failed else last.stop_reason),
+        outcome="error" if own.error is not None else outcome_of(answer, "error" if failed else last.stop_reason),
         labels=trace.labels_of(span),
         tags=tuple(sorted(tags | ({SESSION_FROM_TRACE} if session == trace.trace_id else set()))),
         within=frozenset(one.span_id for one in inside),
@@ -124,7 +124,7 @@ def _answered(span: KeptSpan, requests: Sequence[KeptSpan], *, failed: bool) -> 
 
 def _thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
     """What was thought, in order: in the requests, else as the span tells it."""
-    told = [one.facts.thinking for one in requests if one.facts.thinking]
+    told = list(dict.fromkeys(one.facts.thinking for one in requests if one.facts.thinking))
     return told or ([own.thinking] if own.thinking else [])
 
 

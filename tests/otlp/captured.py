@@ -1,0 +1,67 @@
+"""Captures of real instrumentors as requests, as spans, and as the exchanges and events that come out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit.policy.policy_fields import RedactionSettings
+from audit.redaction.redactor import Redactor
+from schemas.records import Span
+from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+
+CAPTURES = Path(__file__).parent / "captures"
+NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+OWNER = SpanOwner("north", "ops")
+REDACTOR = Redactor(RedactionSettings())
+LABELS = {"agent_version": ("gen_ai.agent.version", "service.version")}
+Json = dict[str, Any]
+
+
+class Captured(NamedTuple):
+    """A request of a capture: its signal, and its body in OTLP's JSON."""
+
+    signal: str
+    request: Json
+
+    @property
+    def body(self) -> bytes:
+        """The request as bytes."""
+        return json.dumps(self.request).encode()
+
+
+def dialects() -> list[str]:
+    """The names of the captures."""
+    return sorted(file.stem for file in CAPTURES.glob("*.jsonl") if file.stat().st_size)
+
+
+def requests_of(dialect: str) -> list[Captured]:
+    """The requests of a capture, in the order in which they came."""
+    lines = (CAPTURES / f"{dialect}.jsonl").read_bytes().splitlines()
+    return [Captured(line["signal"], line["request"]) for line in map(json.loads, lines)]
+
+
+def records_of(requests: Iterable[Captured]) -> list[Span]:
+    """The records of the spans of some requests; none may be refused."""
+    found = []
+    for captured in requests:
+        for observed in SIGNALS[captured.signal].read(captured.body, NOW, is_json=True):
+            assert not isinstance(observed, Refused), observed
+            found.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
+    return found
+
+
+def assembled(records: Iterable[Span]) -> list[Assembly]:
+    """The traces of some spans, in the order of their first spans; a span that came twice is there once."""
+    once = {(record.trace_id, record.span_id): record for record in records}
+    traces: dict[str, list[Span]] = {}
+    for record in once.values():
+        traces.setdefault(record.trace_id, []).append(record)
+    made = [assemble(spans, Decision("settled", NOW)) for spans in traces.values()]
+    return sorted(made, key=lambda one: (one.decision.started_at, one.decision.trace_id))

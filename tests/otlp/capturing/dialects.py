@@ -1,0 +1,80 @@
+"""The dialects: what each program is run with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from agents import chat_completions, responses
+from openclaw import provider
+from openclaw.provider import Play, Provider
+
+StandIn = Callable[[Mapping[str, Play]], AbstractContextManager[Provider]]
+GENAI_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Switches content on in OpenTelemetry's own instrumentations; older versions know `true`, newer ones where it goes."""
+LATEST = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", GENAI_CONTENT: "SPAN_AND_EVENT"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A way in which an SDK tells of a conversation.
+
+    Its program is that of `programs`, its environment that of `requirements`, both under the dialect's name unless named here.
+    """
+
+    name: str
+    stand_in: StandIn
+    program: str = ""
+    requirements: str = ""
+    tool_prefix: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _table(*dialects: Dialect) -> Mapping[str, Dialect]:
+    return {dialect.name: dialect for dialect in dialects}
+
+
+DIALECTS = _table(
+    Dialect("openai_v2", chat_completions.stand_in, settings={GENAI_CONTENT: "true"}),
+    Dialect("openai_v2_latest", chat_completions.stand_in, program="openai_v2", requirements="openai_v2", settings=LATEST),
+    Dialect("genai_openai", responses.stand_in, settings=LATEST),
+    Dialect("genai_openai_agents", responses.stand_in, settings=LATEST),
+    Dialect("openinference_openai", chat_completions.stand_in),
+    Dialect(
+        "openinference_openai_limited",
+        chat_completions.stand_in,
+        program="openinference_openai",
+        requirements="openinference_openai",
+        settings={"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "32", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "100"},
+    ),
+    Dialect("openinference_langchain", chat_completions.stand_in),
+    Dialect(
+        "langsmith",
+        chat_completions.stand_in,
+        requirements="openinference_langchain",
+        settings={
+            "LANGSMITH_TRACING": "true",
+            "LANGSMITH_TRACING_MODE": "otel",
+            "LANGSMITH_API_KEY": "not-a-key",
+            "LANGCHAIN_REVISION_ID": "1.4.0",
+        },
+    ),
+    Dialect("openinference_openai_agents", responses.stand_in),
+    Dialect("openinference_anthropic", provider.stand_in),
+    Dialect(
+        "openinference_anthropic_genai",
+        provider.stand_in,
+        program="openinference_anthropic",
+        requirements="openinference_anthropic",
+        settings={"OPENINFERENCE_ENABLE_GENAI_SEMCONV": "true"},
+    ),
+    Dialect("openinference_claude_agent_sdk", provider.stand_in, tool_prefix="mcp__weather__"),
+    Dialect("pydantic_ai", chat_completions.stand_in),
+    Dialect("openllmetry", chat_completions.stand_in),
+    Dialect("openllmetry_legacy", chat_completions.stand_in, program="openllmetry"),
+    Dialect("langfuse", chat_completions.stand_in),
+    Dialect("logfire", chat_completions.stand_in),
+    Dialect("vercel_ai", responses.stand_in),
+    Dialect("vercel_ai_6", responses.stand_in, program="vercel_ai"),
+)
