@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from audit.fingerprints import digest
 from audit.redaction.redactor import Redactor
-from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
 from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, facts_of
-from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult
+from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.trace import KeptSpan
 
 if TYPE_CHECKING:
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 256
 """Calls or outputs of one message that are kept."""
+MAX_RATINGS = 64
+"""Verdicts of others that are kept."""
 MAX_CONTENT = 900_000
 """Bytes of a record's content; the rest of a message is for ids and names."""
+_NAMES = ("session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
 _TEXTS = ("question", "answer", "thinking")
 _LIMITS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
+Told = TypeVar("Told", ToolCall, ToolResult)
 _decoder = msgspec.json.Decoder(SpanFacts)
 
 
@@ -48,12 +52,13 @@ def span_record(
     facts = facts_of(observed, labels)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
-    content = _encoded(_redacted(facts, redactor))
+    facts = _named(_redacted(facts, redactor))
+    content = _encoded(facts)
     content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
     return Span(
         connection=owner.connection,
         project=owner.project,
-        session_id=redactor.redact(facts.session_id)[0] if facts.session_id else observed.trace_id,
+        session_id=facts.session_id or observed.trace_id,
         trace_id=observed.trace_id,
         span_id=f"{observed.span_id}:{_short(content_digest)}" if observed.is_log else observed.span_id,
         parent_span_id=observed.parent_id,
@@ -80,6 +85,28 @@ def _redacted(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
     )
     clean, _ = redactor.redact_json(msgspec.to_builtins(shallow))
     return msgspec.convert(clean, SpanFacts)
+
+
+def _named(facts: SpanFacts) -> SpanFacts:
+    """The facts with names and ids as long as a record takes. Secrets are out already: a cut could halve one."""
+    return msgspec.structs.replace(
+        facts,
+        **{name: _short_name(getattr(facts, name)) for name in _NAMES},
+        name=_short_name(facts.name) or "",
+        calls=tuple(map(_named_call, facts.calls)),
+        results=tuple(map(_named_call, facts.results)),
+        called=None if facts.called is None else _named_call(facts.called),
+        returned=None if facts.returned is None else _named_call(facts.returned),
+        labels={name: text[:MAX_LABEL].strip() for name, text in facts.labels.items()},
+    )
+
+
+def _named_call(call: Told) -> Told:
+    return msgspec.structs.replace(call, name=_short_name(call.name), call_id=_short_name(call.call_id))
+
+
+def _short_name(name: str | None) -> str | None:
+    return (name and name[:MAX_ID].strip()) or None
 
 
 def _shallow(call: ToolCall) -> ToolCall:
@@ -109,6 +136,7 @@ def _cut(facts: SpanFacts, share: int) -> SpanFacts:
         called=None if facts.called is None else _cut_call(facts.called, share),
         returned=None if facts.returned is None else _cut_result(facts.returned, share),
         error=None if facts.error is None else cut(facts.error, MAX_RESULT // share),
+        ratings=tuple(_cut_rating(rating, share) for rating in facts.ratings[:MAX_RATINGS]),
     )
     return short if short == facts else msgspec.structs.replace(short, tags=_tags(facts, is_cut=any(_cut_texts(short, facts))))
 
@@ -129,6 +157,12 @@ def _cut_call(call: ToolCall, share: int) -> ToolCall:
 
 def _cut_result(result: ToolResult, share: int) -> ToolResult:
     return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT // share))
+
+
+def _cut_rating(rating: Rating, share: int) -> Rating:
+    names = {name: _short_name(getattr(rating, name)) for name in ("label", "response_id")}
+    why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS // share)
+    return msgspec.structs.replace(rating, name=rating.name[:MAX_ID], explanation=why, **names)
 
 
 def _tags(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:

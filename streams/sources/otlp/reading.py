@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from schemas.bounds.limits import MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS
-from streams.sources.openclaw.text import cut
+from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.flattened import unflattened
@@ -45,7 +44,7 @@ def facts_of(observed: Observed, labels: Mapping[str, Sequence[str]]) -> SpanFac
     tags = (TRUNCATED,) if observed.lost or talk.is_cut else ()
     return SpanFacts(
         kind=kind,
-        name=cut(observed.name, MAX_ID),
+        name=_clean(observed.name),
         dialect=dialect,
         session_id=_identifier(_told(named.SESSION, values, observed.resource)),
         agent=_identifier(_agent(values, kind)),
@@ -286,7 +285,7 @@ def _agent(values: Values, kind: Kind) -> str | None:
 
 def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
     found = {label: _told(names, values, resource) for label, names in wanted.items()}
-    given = [(label, text) for label, value in found.items() if value is not None and (text := _clean(value, MAX_LABEL))]
+    given = [(label, text) for label, value in found.items() if value is not None and (text := _clean(value))]
     return dict(sorted(given)[:MAX_LABELS])
 
 
@@ -336,16 +335,12 @@ def _texts(names: Iterable[str], values: Values) -> list[str]:
 
 
 def _identifier(value: Any) -> str | None:
-    """A text as an id or name: without control characters, cut at the longest that a record takes; None where nothing is left."""
-    return _clean(value, MAX_ID) or None if isinstance(value, str) else None
+    """A text as an id or name: without control characters; None where nothing is left. It is cut after its secrets are taken out."""
+    return _clean(value) or None if isinstance(value, str) else None
 
 
-def _clean(value: str, limit: int) -> str:
-    return (
-        "".join(character for character in value if character.isprintable()).strip()[:limit]
-        if not value.isprintable()
-        else value.strip()[:limit]
-    )
+def _clean(value: str) -> str:
+    return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
 
 
 _STACK = "Traceback (most recent call last)"

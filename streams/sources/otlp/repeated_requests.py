@@ -37,18 +37,20 @@ def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _around(spans: Sequence[KeptSpan]) -> dict[str, str]:
-    """The nearest request around each request. A circle of parents is walked once."""
+    """The nearest request around each request. What is found for a span is kept for those beside it."""
     by_id = {span.span_id: span for span in spans}
-    found = {}
+    found: dict[str, str | None] = {}
     for span in spans:
-        met, parent = {span.span_id}, by_id.get(span.parent_id or "")
-        while span.facts.kind == "inference" and parent is not None and parent.span_id not in met:
-            if parent.facts.kind == "inference":
-                found[span.span_id] = parent.span_id
-                break
-            met.add(parent.span_id)
-            parent = by_id.get(parent.parent_id or "")
-    return found
+        path = []
+        one: KeptSpan | None = span
+        while one is not None and one.span_id not in found:
+            path.append(one)
+            one = by_id.get(one.parent_id or "")
+        nearest = None if one is None else one.span_id if one.facts.kind == "inference" else found[one.span_id]
+        for one in reversed(path):
+            found[one.span_id] = nearest
+            nearest = one.span_id if one.facts.kind == "inference" else nearest
+    return {span.span_id: outer for span in spans if span.facts.kind == "inference" and (outer := found[span.span_id])}
 
 
 def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:

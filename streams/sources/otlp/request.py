@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
-from streams.sources.otlp.attributes import attributes_of, plain
+from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRACE_ID, SPAN_ID = 16, 8
@@ -215,7 +215,9 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         events=tuple(Event(event.name, attributes_of(event.attributes)) for event in span.events[:_MAX_EVENTS]),
         failed=span.status.code == Status.STATUS_CODE_ERROR,
         message=span.status.message,
-        lost=bool(span.dropped_attributes_count or span.dropped_events_count or len(span.events) > _MAX_EVENTS),
+        lost=bool(span.dropped_attributes_count or span.dropped_events_count)
+        or len(span.events) > _MAX_EVENTS
+        or len(span.attributes) > MAX_ATTRIBUTES,
         trace_state=span.trace_state,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
@@ -35,35 +35,30 @@ class KeptSpan(NamedTuple):
 
 
 class Trace:
-    """The spans of one trace, those that are the records of a log taken into the spans they belong to."""
+    """The spans of one trace, those that are the records of a log taken into the spans they belong to.
+
+    What is asked of every span is found for all of them at once, from the root down or from the leaves up: a trace may have thousands,
+    each within the one before.
+    """
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
         self.trace_id = trace_id
-        self.spans = told_once(_with_records(sorted(spans, key=lambda span: span.place)))
-        self._by_id = {span.span_id: span for span in self.spans}
-        self._children: dict[str, list[KeptSpan]] = {}
+        self.spans = told_once(without_circles(_with_records(sorted(spans, key=lambda span: span.place))))
+        self._children: dict[str | None, list[KeptSpan]] = {}
+        by_id = {span.span_id: span for span in self.spans}
+        self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
         for span in self.spans:
-            if span.parent_id is not None:
-                self._children.setdefault(span.parent_id, []).append(span)
-
-    def ancestors(self, span: KeptSpan) -> Iterator[KeptSpan]:
-        """The spans around a span, from the inside. A circle of parents, which no SDK makes, is walked once."""
-        met = {span.span_id}
-        parent = self._by_id.get(span.parent_id or "")
-        while parent is not None and parent.span_id not in met:
-            met.add(parent.span_id)
-            yield parent
-            parent = self._by_id.get(parent.parent_id or "")
+            self._children.setdefault(span.parent_id if span.parent_id in by_id else None, []).append(span)
+        self._downwards: list[KeptSpan] = list(self._children.get(None, ()))
+        for span in self._downwards:
+            self._downwards += self._children.get(span.span_id, ())
 
     def within(self, span: KeptSpan) -> list[KeptSpan]:
         """The span and all that stand within it, in order of time."""
-        found, waiting = dict[str, KeptSpan](), [span]
-        while waiting:
-            one = waiting.pop()
-            if one.span_id not in found:
-                found[one.span_id] = one
-                waiting += self._children.get(one.span_id, [])
-        return sorted(found.values(), key=lambda one: one.place)
+        found = [span]
+        for one in found:
+            found += self._children.get(one.span_id, ())
+        return sorted(found, key=lambda one: one.place)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
@@ -71,54 +66,113 @@ class Trace:
 
     @cached_property
     def requests(self) -> list[KeptSpan]:
-        """The requests to models that enclose no other: two instrumentors may each tell of one, the outer in the words of a framework."""
-        inner = {around.span_id for span in self.spans if span.facts.kind == "inference" for around in self.ancestors(span)}
-        return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in inner]
+        """The requests to models that enclose no other: an agent's framework may tell of several in one span."""
+        around = self._with_inner(lambda facts: facts.kind == "inference")
+        return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
+
+    @cached_property
+    def request_ids(self) -> frozenset[str]:
+        """The ids of those requests."""
+        return frozenset(span.span_id for span in self.requests)
+
+    @cached_property
+    def failed_within(self) -> frozenset[str]:
+        """The ids of the spans within which another failed."""
+        return self._with_inner(lambda facts: facts.error is not None)
 
     @cached_property
     def outermost(self) -> list[KeptSpan]:
         """The agents and chains that stand within no other."""
-        return [
-            span
-            for span in self.spans
-            if span.facts.kind in ENCLOSING and not any(around.facts.kind in ENCLOSING for around in self.ancestors(span))
-        ]
+        covered: set[str] = set()
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if parent is not None and (parent.facts.kind in ENCLOSING or parent.span_id in covered):
+                covered.add(span.span_id)
+        return [span for span in self.spans if span.facts.kind in ENCLOSING and span.span_id not in covered]
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
-        return next((one.facts.session_id for one in self._nearest(span) if one.facts.session_id), self.trace_id)
+        return self._sessions.get(span.span_id) or self._any(lambda facts: facts.session_id) or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
-        """The agent of a span, found alike; else by the name of an agent's span around it, else the name of its service."""
-        named = (one.facts.agent for one in self._nearest(span) if one.facts.agent)
-        around = (one.facts.name for one in (span, *self.ancestors(span), *self.outermost) if _names_its_agent(one.facts))
-        return next(named, None) or next(around, None) or span.facts.service or self._service
+        """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""
+        return self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
-        found: dict[str, str] = {}
-        for one in (span, *self.ancestors(span), *self.within(span)):
-            found = {**one.facts.labels, **found}
-        return dict(sorted(found.items()))
+        told = {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+        return dict(sorted(told.items()))
 
-    @property
-    def has_root(self) -> bool:
-        """Whether the span that all others stand within has come."""
-        return any(span.parent_id is None for span in self.spans)
+    @cached_property
+    def _sessions(self) -> Mapping[str, str]:
+        return self._nearest(lambda facts: facts.session_id)
+
+    @cached_property
+    def _agents(self) -> Mapping[str, str]:
+        return self._nearest(lambda facts: facts.agent)
+
+    @cached_property
+    def _any_agent(self) -> str | None:
+        return self._any(lambda facts: facts.agent) or self._any(_named_by_span)
+
+    @cached_property
+    def _labels(self) -> Mapping[str, Mapping[str, str]]:
+        names = {name for span in self.spans for name in span.facts.labels}
+        return {name: self._nearest(lambda facts, name=name: facts.labels.get(name)) for name in names}  # type: ignore[misc]
 
     @cached_property
     def _service(self) -> str | None:
-        return next((span.facts.service for span in self.spans if span.facts.service), None)
+        return self._any(lambda facts: facts.service)
 
-    def _nearest(self, span: KeptSpan) -> Iterator[KeptSpan]:
-        yield span
-        yield from self.ancestors(span)
-        yield from self.within(span)
-        yield from self.spans
+    def _any(self, read: Callable[[SpanFacts], str | None]) -> str | None:
+        return next((value for span in self.spans if (value := read(span.facts))), None)
+
+    def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
+        """What is told of each span: by itself, else by the nearest around it, else by the first within it."""
+        own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        found = dict(own)
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if span.span_id not in own and parent is not None and parent.span_id in found:
+                found[span.span_id] = found[parent.span_id]
+        first = {span.span_id: (span.place, own[span.span_id]) for span in self.spans if span.span_id in own}
+        for span in reversed(self._downwards):
+            parent = self._parents[span.span_id]
+            if parent is not None and span.span_id in first:
+                first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
+        return {**{span_id: value for span_id, (_, value) in first.items()}, **found}
+
+    def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
+        """The ids of the spans that enclose such a one."""
+        found: set[str] = set()
+        for span in reversed(self._downwards):
+            parent = self._parents[span.span_id]
+            if parent is not None and (span.span_id in found or is_one(span.facts)):
+                found.add(parent.span_id)
+        return frozenset(found)
 
 
-def _names_its_agent(facts: SpanFacts) -> bool:
-    return facts.kind == "agent" and facts.dialect in NAMING and bool(facts.name) and facts.name not in NAMELESS
+def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    by_id = {span.span_id: span for span in spans}
+    met: set[str] = set()
+    roots: set[str] = set()
+    for span in spans:
+        path: dict[str, KeptSpan] = {}
+        one: KeptSpan | None = span
+        while one is not None and one.span_id not in met and one.span_id not in path:
+            path[one.span_id] = one
+            one = by_id.get(one.parent_id or "")
+        if one is not None and one.span_id in path:
+            circle = list(path.values())[list(path).index(one.span_id) :]
+            roots.add(min(circle, key=lambda one: one.place).span_id)
+        met |= path.keys()
+    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
+
+
+def _named_by_span(facts: SpanFacts) -> str | None:
+    names_it = facts.kind == "agent" and facts.dialect in NAMING and facts.name not in NAMELESS
+    return facts.name if names_it else None
 
 
 def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:

@@ -49,7 +49,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 
 def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     facts = span.facts
-    if facts.kind == "inference" and facts.usage is not None and span in trace.requests:
+    if facts.kind == "inference" and facts.usage is not None and span.span_id in trace.request_ids:
         said = {"event": "token_usage", "usage": _usage(facts.usage), **_present(model=facts.model)}
         yield _event(span.ended_at, 3, span, "usage", said)
     if facts.compacted and facts.kind == "inference":
@@ -57,13 +57,9 @@ def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     if facts.kind == "memory":
         said = {"event": "memory_event", **_present(action=facts.memory, error=facts.error)}
         yield _event(span.started_at, 0, span, "memory", said)
-    if facts.error is not None and facts.kind != "tool" and not _is_passed_on(trace, span):
+    # An error that came from within is told again by each span around it.
+    if facts.error is not None and facts.kind != "tool" and span.span_id not in trace.failed_within:
         yield _event(span.ended_at, 4, span, "err", {"event": "error_event", "action": "error", "message": facts.error})
-
-
-def _is_passed_on(trace: Trace, span: KeptSpan) -> bool:
-    """Whether an error came from within: each span around it tells of it again."""
-    return any(one.facts.error is not None for one in trace.within(span) if one.span_id != span.span_id)
 
 
 def _usage(usage: Usage) -> Json:

@@ -66,17 +66,15 @@ def _enclosed(trace: Trace) -> Iterator[tuple[KeptSpan, Sequence[KeptSpan]]]:
     for span in trace.spans:
         if span.span_id not in covered:
             by_session.setdefault(trace.session_of(span), []).append(span)
-    requests = {span.span_id for span in trace.requests}
     for spans in by_session.values():
-        alone = [span for span in spans if span.span_id in requests]
+        alone = [span for span in spans if span.span_id in trace.request_ids]
         ended = [span for span in alone if not span.facts.calls]
         if not trace.outermost and alone:
             yield (ended or alone)[-1], spans
 
 
 def _exchange(trace: Trace, span: KeptSpan, inside: Sequence[KeptSpan]) -> TracedExchange | None:
-    leaves = {request.span_id for request in trace.requests}
-    requests = [one for one in inside if one.span_id in leaves]
+    requests = [one for one in inside if one.span_id in trace.request_ids]
     own = span.facts
     asked = _asked(span, inside, requests)
     failed = own.error is not None or (bool(requests) and requests[-1].facts.error is not None)

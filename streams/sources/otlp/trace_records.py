@@ -120,11 +120,12 @@ def _event_records(
     trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
 ) -> list[AgentEvent]:
     counts: Counter[str] = Counter()
+    within = {span_id: exchange.exchange_id(trace.trace_id) for exchange in exchanges for span_id in exchange.within}
     made = []
     for event in events:
         session = trace.session_of(event.span)
-        exchange = next((one for one in exchanges if event.span.span_id in one.within), None)
-        linked = {} if exchange is None else {"exchange_id": exchange.exchange_id(trace.trace_id)}
+        exchange_id = within.get(event.span.span_id)
+        linked = {} if exchange_id is None else {"exchange_id": exchange_id}
         normalised = normalise_event({**event.said, **linked}, counts[session])
         made.append(
             to_record(

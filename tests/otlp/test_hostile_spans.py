@@ -1,0 +1,226 @@
+"""Whatever a span holds, its record is admissible, without secrets, and made in bounded time; a bad span costs itself alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue as Attribute
+
+from otlp.captured import LABELS, NOW, OWNER, REDACTOR, Captured, assembled, records_of
+from otlp.capturing.readable import message
+from otlp.spans import agent, body, messages, request, span, tool
+from schemas.bounds.limits import MAX_ID
+from schemas.records import Span
+from streams.log.admission import admissible
+from streams.sources.otlp import conventions
+from streams.sources.otlp.kept_spans import kept_span, span_record
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS
+
+SECRET = "ghp_" + "aB3" * 12
+NAMES = sorted(
+    {
+        *(place.name for place in (*conventions.SENT, *conventions.CAME)),
+        *conventions.WHOLE, *conventions.CALLED, *conventions.THOUGHT, *conventions.SESSION, *conventions.AGENT, *conventions.MODEL,
+        *conventions.RESPONSE_ID, *conventions.STOP, *conventions.TOOL, *conventions.TOOL_CALL_ID, *conventions.ARGUMENTS,
+        *conventions.RESULT, *conventions.ERROR, conventions.SERVICE, conventions.AGENT_OF_ENTITY, conventions.USAGE_DETAILS,
+        "gen_ai.agent.version", "langfuse.observation.status_message",
+    }
+)  # fmt: skip
+"""Every attribute of which anything is kept."""
+KINDS = ({"gen_ai.operation.name": name} for name in ("chat", "invoke_agent", "execute_tool", "search_memory"))
+SPAN_KINDS = [
+    *KINDS,
+    {"openinference.span.kind": "LLM"},
+    {"langfuse.observation.type": "tool"},
+    {"traceloop.span.kind": "agent"},
+]
+
+
+def record_of(sent: Captured) -> Span:
+    """The record of the one span of a request, which is admissible and can be read again."""
+    [record] = records_of([sent])
+    admissible(record)
+    kept_span(record)
+    return record
+
+
+def shapes(text: str) -> list[Any]:
+    """A text in every shape in which an attribute may hold one."""
+    call = {"id": text, "name": text, "arguments": {text: text}}
+    parts = [{"type": "text", "content": text}, {"type": "tool_call", **call}, {"type": "reasoning", "content": text}]
+    said = [{"role": role, "parts": parts} for role in ("user", "assistant", "tool")]
+    cut = json.dumps(said)[: -len(text) // 2]
+    return [text, f"a {text} b", [text], {"a": text}, json.dumps(said), said, json.dumps({text: text}), cut, json.dumps(text)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_secret_gets_into_a_record(name: str) -> None:
+    """Spans are stored for a day, and whoever may query reads them."""
+    for kind in SPAN_KINDS:
+        for value in shapes(SECRET):
+            record = record_of(request(span(0, attributes={**kind, name: value}), resource={name: value}))
+            assert SECRET.encode() not in admissible(record), (kind, value)
+
+
+def test_no_secret_gets_into_a_record_beside_the_attributes() -> None:
+    """Name, status, events, scope and trace state have texts, too."""
+    event = {"name": "exception", "attributes": body([span(0, attributes={"exception.message": SECRET})])["resourceSpans"]}
+    said = {"name": "gen_ai.choice", "attributes": [{"key": "message", "value": {"stringValue": SECRET}}]}
+    told = agent(
+        name=SECRET,
+        traceState=f"ot={SECRET}",
+        status={"code": 2, "message": SECRET},
+        events=[said, {**event, "attributes": []}],
+    )
+    assert SECRET.encode() not in admissible(record_of(request(told, scope=SECRET)))
+
+
+@pytest.mark.parametrize("place", range(MAX_ID - len(SECRET), MAX_ID + 1, 3))
+@pytest.mark.parametrize(
+    "name", ["gen_ai.agent.name", "gen_ai.tool.name", "session.id", "gen_ai.response.model", "gen_ai.response.id"]
+)
+def test_a_cut_lays_no_half_of_a_secret_bare(name: str, place: int) -> None:
+    """A name that is cut before its secret is taken out would keep the part that no pattern knows any more."""
+    text = "x" * (place - 1) + " " + SECRET
+    for kind in SPAN_KINDS:
+        record = record_of(request(span(0, name=text, attributes={**kind, name: text}), resource={"service.name": text}))
+        assert SECRET[:12].encode() not in admissible(record)
+
+
+LONG = 10_000_000
+"""Bytes of the longest values. Several of them are no request: bodies have at most 16 MB."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gen_ai.input.messages", "chat"), ("gen_ai.output.messages", "chat"), ("gen_ai.tool.call.arguments", "execute_tool")],
+)
+@pytest.mark.parametrize("shape", ["text", "json", "cut", "nested", "wide"])
+def test_a_record_is_admissible_whatever_the_size(name: str, kind: str, shape: str) -> None:
+    """10 MB in one value, as text, as JSON, cut in the middle, deep and wide."""
+    text = "x" * LONG
+    values = {
+        "text": lambda: text,
+        "json": lambda: messages("user", text),
+        "cut": lambda: messages("user", text)[:-200],
+        "nested": lambda: "[" * 1_000 + "]" * 1_000,
+        "wide": lambda: json.dumps([{"role": "assistant", "tool_calls": [{"name": "x", "arguments": {}}] * 50_000}]),
+    }
+    packed = Attribute(key=name, value={"string_value": values[shape]()})
+    record_of_bytes([Attribute(key="gen_ai.operation.name", value={"string_value": kind}), packed])
+
+
+def test_a_million_attributes_are_looked_at_in_part() -> None:
+    """The first thousands are, and the span says that it lost some: an SDK's own limit is 128."""
+    some = [
+        Attribute(key=f"llm.input_messages.{number}.message.content", value={"string_value": "x"}) for number in range(10_000)
+    ]
+    assert ("truncated",) == kept_span(record_of_bytes(some * 100)).facts.tags
+
+
+def record_of_bytes(given: list[Attribute]) -> Span:
+    """The record of a span with these attributes, which came as protobuf; it is admissible."""
+    sent = message("traces", body([span(0)]))
+    sent.resource_spans[0].scope_spans[0].spans[0].attributes.extend(given)  # type: ignore[attr-defined]
+    [observed] = SIGNALS["traces"].read(sent.SerializeToString(), NOW, is_json=False)
+    assert not isinstance(observed, Refused)
+    record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
+    admissible(record)
+    return record
+
+
+def test_values_a_thousand_levels_deep_cost_no_stack() -> None:
+    """As attributes and as arguments."""
+    deep: Any = "x"
+    for _ in range(12):
+        deep = {"a": [deep]}
+    record_of(request(tool(0, None, attributes={"gen_ai.tool.call.arguments": deep})))
+    record_of(request(tool(0, None, attributes={"gen_ai.tool.call.arguments": '{"a":' * 1_000 + "1" + "}" * 1_000})))
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.floats()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(NAMES), kind=st.sampled_from(SPAN_KINDS), value=texts | numbers | st.lists(texts | numbers, max_size=3)
+)
+def test_a_record_is_admissible_whatever_the_value(name: str, kind: dict[str, str], value: Any) -> None:
+    """Control characters, NUL, NaN, integers beyond 2^53, and a value of another type than the conventions say."""
+    packed = message("traces", body([span(0, attributes={**kind, name: value})])).SerializeToString()
+    [observed] = SIGNALS["traces"].read(packed, NOW, is_json=False)
+    assert not isinstance(observed, Refused)
+    record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
+    admissible(record)
+    for assembly in assembled([record]):
+        for made in (*assembly.exchanges, *assembly.events, assembly.decision):
+            admissible(made)
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\u202e", "\ufffe", "\x7f", "\n"])
+def test_what_is_made_of_odd_names_is_admissible(character: str) -> None:
+    """A session or an agent may be called anything."""
+    odd = f"a{character}b"
+    call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": odd, "name": odd, "arguments": odd}]}])
+    told = agent(0, question=odd, answer=odd, name=odd, attributes={"gen_ai.conversation.id": odd, "gen_ai.agent.name": odd})
+    chat = span(
+        1, 0, attributes={"gen_ai.operation.name": "chat", "gen_ai.output.messages": call, "gen_ai.response.model": odd}
+    )
+    for assembly in assembled(records_of([request(told, chat, resource={"service.name": odd})])):
+        assert assembly.exchanges
+        assert assembly.events
+        for made in (*assembly.exchanges, *assembly.events, assembly.decision):
+            admissible(made)
+
+
+def test_long_names_in_messages_are_cut() -> None:
+    """The name and id of a call come from a model."""
+    long = "x" * 5_000
+    call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": long, "name": long, "arguments": {}}]}])
+    told = span(0, attributes={"gen_ai.operation.name": "chat", "gen_ai.output.messages": call})
+    [assembly] = assembled(records_of([request(told)]))
+    assert assembly.events
+    for made in (*assembly.exchanges, *assembly.events, assembly.decision):
+        admissible(made)
+
+
+def test_a_surrogate_in_json_costs_its_span() -> None:
+    """Half a character is no text; the other spans of the request are taken."""
+    sent = json.dumps(body([span(0, attributes={"a": "?"}), span(1)])).replace('"?"', r'"\ud800"').encode()
+    found = list(SIGNALS["traces"].read(sent, NOW, is_json=True))
+    assert [True, False] == [isinstance(one, Refused) for one in found]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"traceId": ""}, {"traceId": "0" * 32}, {"traceId": "xyz"}, {"spanId": "00"}, {"spanId": None}, {"spanId": 4},
+        {"startTimeUnixNano": "0"}, {"startTimeUnixNano": "x"}, {"startTimeUnixNano": "7258118400000000000"}, {"startTimeUnixNano": "1"},
+        {"startTimeUnixNano": "99999999999999999999"}, {"attributes": 4}, {"attributes": [4]}, {"events": "x"}, {"status": 4}, {"name": 4},
+        {"parentSpanId": "zz"}, {"attributes": [{"key": "a", "value": {"intValue": "x"}}]},
+    ],
+)  # fmt: skip
+def test_a_bad_span_costs_itself_alone(fault: dict[str, Any]) -> None:
+    """Its neighbours come, and the reason names what is wrong with it."""
+    found = list(SIGNALS["traces"].read(json.dumps(body([span(0), {**span(1), **fault}, span(2)])).encode(), NOW, is_json=True))
+    assert [False, True, False] == [isinstance(one, Refused) for one in found]
+    assert all(one.reason for one in found if isinstance(one, Refused))
+
+
+@pytest.mark.parametrize("item", [None, 4, "x", [], [[]]])
+def test_what_is_no_span_is_refused(item: Any) -> None:
+    """JSON of another shape in the place of a span."""
+    found = list(SIGNALS["traces"].read(json.dumps(body([item, span(0)])).encode(), NOW, is_json=True))
+    assert [True, False] == [isinstance(one, Refused) for one in found]
+
+
+def test_an_end_in_the_year_2200_is_no_end() -> None:
+    """It would be the time of an event."""
+    [record] = records_of([request(span(0, endTimeUnixNano="7258118400000000000"))])
+    assert record.started_at == record.ended_at
