@@ -58,6 +58,12 @@ _COPIES = {
 _OF_ANCHORS = "list_contains($ids, split_part({}, '@', 1))"
 _LAST = ("Reservation", "Judgement", "Score", "Exchange")
 """The records of a session that are deleted after all others, in this order."""
+_SPANS = (
+    f"SELECT {_P} FROM log.spans WHERE {_THEIRS} OR (session_id = trace_id AND (connection, trace_id) IN ("
+    f"SELECT (connection, trace_id) FROM log.spans WHERE {_THEIRS} "
+    f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_THEIRS}))"
+)
+"""Their spans, and those of their traces that name no session: each of these has the trace's id for one."""
 _STATES = (
     "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
     "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
@@ -91,6 +97,7 @@ class Erasing:
             self._remove_anchors(cursor)
             self._remove_letters(cursor)
             self._remove("Review", fetch(cursor, _REVIEWS))
+            self._remove("Span", fetch(cursor, _SPANS))
             names = [schema.name for schema in schemas_of_sessions()]
             for name in [*(name for name in names if name not in _LAST), *_LAST]:
                 days = ", project, exchange_at" if name == "Score" else ""

@@ -163,7 +163,7 @@ class TraceAssembler:
             return
         try:
             made.assemblies.append(assemble(records, decision))
-        except (RecordError, msgspec.ValidationError) as error:
+        except Exception as error:
             log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
             self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
 

@@ -1,0 +1,248 @@
+"""OTLP over HTTP: durable when it is answered, each span by itself, whatever an exporter or an attacker sends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from api_server import Call, Tokens
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from otlp.captured import Captured, Json
+from otlp.capturing.readable import message
+from otlp.spans import agent, body, chat, span, tool
+
+from analytics.store.store import Store
+from schemas.errors import BrokerError, BusyError
+from service.http.bounds import BODY_LIMITS, MAX_SPANS, MAX_UNPACKED
+from streams.engine.engine import Engine
+
+TRACES, LOGS = "/v1/traces", "/v1/logs"
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+Send = Callable[..., Any]
+
+
+@pytest.fixture
+def send(call: Call, tokens: Tokens) -> Send:
+    """Sends the body of a request: as it is, or a JSON object as JSON; answers the response."""
+
+    def sent(content: bytes | Json, token: str | None = None, kind: str = JSON, path: str = TRACES, **headers: str) -> Any:
+        packed = content if isinstance(content, bytes) else json.dumps(content).encode()
+        given = {"content-type": kind} | {name.replace("_", "-"): value for name, value in headers.items()}
+        return call("POST", path, tokens.ops if token is None else token, content=packed, headers=given)
+
+    return sent
+
+
+def stored(store: Store) -> list[tuple[str, str, str]]:
+    """The spans that the log holds, by connection, session and id."""
+    return store.cursor().execute("SELECT connection, session_id, span_id FROM log.spans ORDER BY ALL").fetchall()
+
+
+def ids(*spans: Json) -> list[str]:
+    """The ids of spans."""
+    return [one["spanId"] for one in spans]
+
+
+def protobuf(sent: Json) -> bytes:
+    """A body as protobuf."""
+    packed: Message = message("traces", sent)
+    return packed.SerializeToString()
+
+
+def test_both_content_types_are_taken_and_answered_in_kind(send: Send, store: Store) -> None:
+    """An exporter reads only what it writes."""
+    first, second = agent(0), tool(1)
+    plain = send(body([first]))
+    assert (200, JSON, {}) == (plain.status_code, plain.headers["content-type"], plain.json())
+    packed = send(protobuf(body([second])), kind=PROTOBUF)
+    assert (200, PROTOBUF) == (packed.status_code, packed.headers["content-type"])
+    assert not ExportTraceServiceResponse.FromString(packed.content).HasField("partial_success")
+    assert ids(first, second) == sorted(row[2] for row in stored(store))
+
+
+def test_spans_are_filed_as_the_token_says(send: Send, tokens: Tokens, store: Store) -> None:
+    """Whatever they say themselves."""
+    send(body([agent(0)]), tokens.web)
+    [(content, project)] = store.cursor().execute("SELECT content, project FROM log.spans").fetchall()
+    assert ("south-agent", "web") == (json.loads(content)["agent"], project)
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+def test_gzip_is_unpacked(send: Send, store: Store, kind: str) -> None:
+    """The default of a Collector."""
+    sent = body([agent(0)])
+    content = protobuf(sent) if kind == PROTOBUF else Captured("traces", sent).body
+    assert 200 == send(gzip.compress(content), kind=kind, content_encoding="gzip").status_code
+    assert 1 == len(stored(store))
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (gzip.compress(bytes(MAX_UNPACKED + 1)), 413, "too_large"),
+        (b"not gzip at all", 400, "not_gzip"),
+        (gzip.compress(b'{"resourceSpans": []}')[:-9], 400, "not_gzip"),
+        (gzip.compress(b"{}") + b"more", 400, "not_gzip"),
+        (gzip.compress(b"{}") * 2, 400, "not_gzip"),
+        (gzip.compress(gzip.compress(b"{}")), 400, "invalid"),
+        (b"", 400, "not_gzip"),
+    ],
+    ids=["bomb", "none", "cut", "trailing", "two", "twice", "empty"],
+)
+def test_what_does_not_unpack_is_refused(send: Send, store: Store, content: bytes, status: int, code: str) -> None:
+    """A bomb of 64 kB unpacks to 64 MB and one byte: it is stopped there."""
+    response = send(content, content_encoding="gzip")
+    assert (status, code) == (response.status_code, response.json()["code"])
+    assert [] == stored(store)
+
+
+@pytest.mark.parametrize("path", [TRACES, LOGS])
+def test_a_token_of_a_connection_is_needed(send: Send, tokens: Tokens, store: Store, path: str) -> None:
+    """As for an ingest."""
+    assert 401 == send(body([agent(0)]), "dl_wrong", path=path).status_code
+    assert 403 == send(body([agent(0)]), tokens.root, path=path).status_code
+    assert (403, "audit_disabled") == (
+        (refused := send(body([agent(0)]), tokens.dark, path=path)).status_code,
+        refused.json()["code"],
+    )
+    assert [] == stored(store)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-ndjson", "application/xml", "application/grpc"])
+def test_other_content_types_are_refused(send: Send, kind: str) -> None:
+    """With those that are taken."""
+    response = send(b"x", kind=kind)
+    assert (415, "not_json") == (response.status_code, response.json()["code"])
+    assert PROTOBUF in response.json()["error"]
+
+
+def test_other_encodings_are_refused(send: Send) -> None:
+    """Only gzip is unpacked."""
+    response = send(b"x", content_encoding="br")
+    assert (415, "content_encoding") == (response.status_code, response.json()["code"])
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b"{}", JSON), (b'{"resourceSpans": []}', JSON), (b"", PROTOBUF), (b'{"later": [1]}', JSON)]
+)
+def test_a_request_without_spans_is_taken(send: Send, content: bytes, kind: str) -> None:
+    """The protocol says so, and that fields to come are passed over."""
+    assert 200 == send(content, kind=kind).status_code
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"{", JSON), (b"[]", JSON), (b"4", JSON), (b"", JSON), (b"\xff\xff", PROTOBUF), (b"\xff", JSON), (b"{}", PROTOBUF)],
+)
+def test_what_is_no_request_is_refused_as_a_whole(send: Send, store: Store, content: bytes, kind: str) -> None:
+    """400, which no exporter sends again."""
+    response = send(content, kind=kind)
+    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert [] == stored(store)
+
+
+def test_a_bad_span_costs_itself_alone(send: Send, store: Store) -> None:
+    """It is counted and named; the others are durable."""
+    good, bad, late = agent(0), {**tool(1), "traceId": "00"}, {**tool(2), "startTimeUnixNano": "7258118400000000000"}
+    answer = send(body([good, bad, late, *[{**bad}] * 5])).json()["partialSuccess"]
+    assert "7" == answer["rejectedSpans"]
+    assert "trace_id" in answer["errorMessage"]
+    assert "in the future" in answer["errorMessage"]
+    assert "and 4 more" in answer["errorMessage"]
+    assert ids(good) == [row[2] for row in stored(store)]
+
+
+def test_the_same_request_twice_doubles_nothing(send: Send, store: Store) -> None:
+    """An exporter that saw no answer sends again, perhaps in the other content type."""
+    sent = body([agent(0), tool(1), chat(2)])
+    for _ in range(2):
+        assert {} == send(sent).json()
+    assert b"" == send(protobuf(sent), kind=PROTOBUF).content
+    assert 3 == len(stored(store))
+
+
+def test_a_span_twice_in_a_request_is_one(send: Send, store: Store) -> None:
+    """A Collector may batch a retry with the first try."""
+    assert {} == send(body([agent(0), agent(0)])).json()
+    assert 1 == len(stored(store))
+
+
+def test_a_known_id_with_other_content_is_a_conflict(send: Send, store: Store) -> None:
+    """What came first stays; the answer says which span it is."""
+    send(body([agent(0)]))
+    answer = send(body([agent(0, answer="Another."), tool(1)])).json()["partialSuccess"]
+    assert "1" == answer["rejectedSpans"]
+    assert ids(agent(0))[0] in answer["errorMessage"]
+    assert 2 == len(stored(store))
+
+
+@pytest.mark.parametrize(("error", "status"), [(BusyError("the log is full"), 503), (BrokerError("gone"), 503)])
+def test_a_log_that_takes_nothing_says_when_to_try_again(
+    send: Send, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    """An exporter keeps the spans and sends them again."""
+
+    async def publish(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(engine, "publish", publish)
+    response = send(body([agent(0)]))
+    assert status == response.status_code
+    assert 0 < int(response.headers["retry-after"])
+    assert "gone" not in response.text
+
+
+def test_more_spans_than_a_request_may_have_are_refused(send: Send, store: Store) -> None:
+    """Empty spans are two bytes each: a body of 16 MB has millions."""
+    response = send(body([{}] * (MAX_SPANS + 1)))
+    assert (413, "too_large") == (response.status_code, response.json()["code"])
+    assert [] == stored(store)
+
+
+def test_a_body_over_the_limit_is_refused(send: Send) -> None:
+    """Before it is read."""
+    assert 413 == send(bytes(BODY_LIMITS[TRACES] + 1), kind=PROTOBUF).status_code
+
+
+def test_a_query_is_refused(call: Call, tokens: Tokens) -> None:
+    """As at every other call: a parameter that nobody knows is a mistake."""
+    response = call("POST", f"{TRACES}?a=b", tokens.ops, content=b"{}", headers={"content-type": JSON})
+    assert 400 == response.status_code
+
+
+def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, store: Store) -> None:
+    """An application's whole log may come along; it is none of ours."""
+    about = {"traceId": agent(0)["traceId"], "spanId": agent(0)["spanId"], "timeUnixNano": agent(0)["startTimeUnixNano"]}
+    said = {
+        **about,
+        "eventName": "gen_ai.user.message",
+        "body": {"kvlistValue": {"values": [{"key": "content", "value": {"stringValue": "Hi"}}]}},
+    }
+    records = [said, {**about, "body": {"stringValue": "started"}}, {**said, "spanId": ""}]
+    answer = send({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}, path=LOGS)
+    assert "1" == answer.json()["partialSuccess"]["rejectedLogRecords"]
+    [(_, _, span_id)] = stored(store)
+    assert span_id.startswith(agent(0)["spanId"] + ":")
+
+
+def test_hostile_text_is_stored_as_text(send: Send, store: Store) -> None:
+    """Names and contents come from whoever holds a token, and stand in answers and partial successes as text."""
+    hostile = "<script>alert(1)</script>\u202e'; DROP TABLE log.spans; --"
+    told = agent(0, question=hostile, answer=hostile, name=hostile, attributes={"gen_ai.conversation.id": hostile})
+    answer = send(body([told, {**span(1), "traceId": hostile}], resource={"service.name": hostile}))
+    assert JSON == answer.headers["content-type"]
+    assert "1" == answer.json()["partialSuccess"]["rejectedSpans"]
+    assert 1 == len(stored(store))
+
+
+def test_the_outcomes_are_counted(send: Send, call: Call, tokens: Tokens) -> None:
+    """An operator sees in the metrics what a fleet sends."""
+    send(body([agent(0), {**tool(1), "traceId": ""}]))
+    send(body([agent(0)]))
+    text = call("GET", "/metrics", tokens.root).text
+    for outcome in ("accepted", "known", "refused"):
+        assert f'driftline_ingested_spans_total{{outcome="{outcome}"}} 1.0' in text

@@ -1,0 +1,255 @@
+"""Traces become exchanges and events over a real engine: once, when they are complete, whatever comes late or dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from builders import event
+from engines import NOW, engine_over, rows
+from otlp.captured import LABELS, OWNER, REDACTOR, Json
+from otlp.spans import agent, chat, request, span, tool
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from schemas.records import Record, Span
+from streams.engine.engine import Engine
+from streams.sources.otlp.kept_spans import span_record
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS
+from streams.upkeep import assembling
+from streams.upkeep.assembling import TOO_MANY, TraceAssembler
+from streams.upkeep.erasing import erase, erasure, request_erasure
+from streams.upkeep.retention import KEPT_SPANS, purge
+
+T = TypeVar("T")
+RULES = Policy().defaults.traces
+SETTLE, IDLE = timedelta(seconds=RULES.settle_seconds), timedelta(seconds=RULES.idle_seconds)
+
+
+class Fleet:
+    """An engine, its assembler and a clock that moves when told."""
+
+    def __init__(self, store: Store, runner: asyncio.Runner, stack: contextlib.AsyncExitStack) -> None:
+        self.store = store
+        self.now = NOW
+        self._runner = runner
+        self.engine: Engine = self.run(stack.enter_async_context(engine_over(store, now=lambda: self.now)))
+        self.assembler = TraceAssembler(self.engine)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine."""
+        return self._runner.run(work)
+
+    def send(self, *spans: Json) -> None:
+        """Take spans."""
+        self.run(self.engine.publish("spans", self.records(*spans)))
+
+    def records(self, *spans: Json) -> list[Span]:
+        """The records of spans that come now."""
+        found = SIGNALS["traces"].read(request(*spans).body, self.now, is_json=True)
+        return [span_record(one, OWNER, REDACTOR, self.now, LABELS) for one in found if not isinstance(one, Refused)]
+
+    def pass_by(self, time: timedelta) -> None:
+        """Let time pass, and the assembler look twice."""
+        self.look()
+        self.now += time
+        self.look()
+
+    def look(self) -> None:
+        """Let the assembler look."""
+        self.run(self.assembler.run())
+        self.run(self.engine.land_taken())
+
+    def rows(self, table: str, columns: str) -> list[tuple[object, ...]]:
+        """Rows of a table."""
+        return rows(self.store, table, columns)
+
+
+@pytest.fixture
+def fleet(store: Store) -> Iterator[Fleet]:
+    """A fleet that sends traces."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        yield Fleet(store, runner, stack)
+        runner.run(stack.aclose())
+
+
+def decisions(fleet: Fleet) -> list[tuple[object, ...]]:
+    """What was decided of traces."""
+    return fleet.rows("trace_assemblies", "revision, reason, spans, exchanges, kept_exchanges, state")
+
+
+def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
+    """Spans of one trace come in several requests, the root last; a moment later it is complete."""
+    fleet.send(tool(1), chat(2))
+    fleet.send(agent(0))
+    fleet.pass_by(SETTLE - timedelta(seconds=1))
+    assert [] == decisions(fleet)
+    fleet.pass_by(timedelta(seconds=1))
+    assert [(0, "settled", 3, 1, 0, "complete")] == decisions(fleet)
+    assert [("Is it well?", "It is.", "scout", "s1")] == fleet.rows(
+        "exchanges", "user_message, agent_response, agent, session_id"
+    )
+    assert [("tool_call", 0), ("tool_output", 1), ("token_usage", 2)] == sorted(
+        fleet.rows("agent_events", "event, seq"), key=lambda row: row[1]
+    )  # type: ignore[arg-type, return-value]
+
+
+def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
+    """What comes in time belongs to the first revision."""
+    fleet.send(agent(0))
+    fleet.pass_by(SETTLE - timedelta(seconds=1))
+    fleet.send(tool(1))
+    fleet.pass_by(SETTLE - timedelta(seconds=1))
+    assert [] == decisions(fleet)
+    fleet.pass_by(timedelta(seconds=1))
+    assert [(0, "settled", 2, 1, 0, "complete")] == decisions(fleet)
+
+
+def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> None:
+    """A process that was killed sends no root."""
+    fleet.send(chat(1, 0), tool(2, 0))
+    fleet.pass_by(IDLE - timedelta(seconds=1))
+    assert [] == decisions(fleet)
+    fleet.pass_by(timedelta(seconds=1))
+    assert [(0, "idle", 2, 1, 0, "complete")] == decisions(fleet)
+
+
+def test_a_late_span_makes_a_revision_and_keeps_the_exchange(fleet: Fleet) -> None:
+    """It adds its events behind the others; what it would have changed of the exchange is counted."""
+    fleet.send(agent(0), tool(1))
+    fleet.pass_by(SETTLE)
+    fleet.send(chat(2), tool(3))
+    fleet.pass_by(SETTLE)
+    fleet.pass_by(IDLE)
+    assert [(0, "settled", 2, 1, 0, "complete"), (1, "idle", 4, 0, 1, "complete")] == decisions(fleet)
+    assert [(None,)] == fleet.rows("exchanges", "input_tokens")
+    positions = fleet.rows("agent_events", "seq")
+    assert [(number,) for number in range(5)] == positions
+
+
+def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
+    """The assembler looks every second."""
+    fleet.send(agent(0), tool(1))
+    for _ in range(5):
+        fleet.pass_by(SETTLE)
+    fleet.send(agent(0), tool(1))
+    fleet.pass_by(IDLE)
+    assert 1 == len(decisions(fleet))
+    assert 2 == len(fleet.rows("agent_events", "seq"))
+
+
+def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanges and events are there and the decision is not: the next process makes the same again."""
+    fleet.send(agent(0), tool(1), chat(2))
+    publish = fleet.engine.publish
+
+    async def killed(topic: str, records: list[Record]) -> object:
+        if topic == "trace-assemblies":
+            raise SystemExit
+        return await publish(topic, records)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fleet.engine, "publish", killed)
+        with pytest.raises(SystemExit):
+            fleet.pass_by(SETTLE)
+    fleet.run(fleet.engine.land_taken())
+    before = fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*")
+    assert all(before)
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.pass_by(SETTLE)
+    assert before == (fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*"))
+    assert [(0, "settled", 3, 0, 0, "complete")] == [(*row[:3], 0, *row[4:]) for row in decisions(fleet)]
+
+
+def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
+    """And makes no second revision of those that were done."""
+    fleet.send(agent(0), tool(1))
+    fleet.pass_by(SETTLE)
+    fleet.send(agent(0, trace="1" * 32))
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.pass_by(SETTLE)
+    assert 2 == len(decisions(fleet))
+    assert {0} == {row[0] for row in decisions(fleet)}
+
+
+def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs itself: the other trace of the round is assembled, and it is not set aside again and again."""
+    monkeypatch.setattr(assembling, "MAX_SPANS", 3)
+    fleet.send(agent(0), tool(1), tool(2), tool(3), agent(0, trace="1" * 32))
+    for _ in range(3):
+        fleet.pass_by(SETTLE)
+    assert [(0, "settled", 1, 1, 0, "complete")] == decisions(fleet)
+    assert [(TOO_MANY,)] == fleet.rows("dead_letters", "reason")
+
+
+def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours in one trace stops no other."""
+    whole = assembling.assemble
+
+    def faulty(records: list[Span], decision: Any) -> Any:
+        if records[0].trace_id == "1" * 32:
+            raise RuntimeError("a fault")
+        return whole(records, decision)
+
+    monkeypatch.setattr(assembling, "assemble", faulty)
+    fleet.send(agent(0), agent(0, trace="1" * 32))
+    fleet.pass_by(SETTLE)
+    assert 1 == len(decisions(fleet))
+    assert 1 == len(fleet.rows("dead_letters", "reason"))
+
+
+def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
+    """A plugin sends events of the session while its traces come."""
+    own = [msgspec.structs.replace(event("s1", number, event_id=f"own-{number}"), connection="north") for number in range(3)]
+    fleet.run(fleet.engine.publish("agent-events", own))
+    fleet.send(agent(0), tool(1), tool(2))
+    fleet.pass_by(SETTLE)
+    positions = fleet.rows("agent_events", "seq")
+    assert [(number,) for number in range(7)] == positions
+
+
+def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
+    """Spans that name no session belong to that of their trace; those of another session and trace stay."""
+    fleet.send(agent(0), tool(1), span(2, 0), agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"}))
+    fleet.pass_by(SETTLE)
+    fleet.run(request_erasure(fleet.engine, erasure("north", "s1", "root", None, fleet.now)))
+    fleet.run(fleet.engine.land_taken())
+    erase(fleet.store, fleet.now)
+    assert [("other",)] == fleet.rows("spans", "session_id")
+    assert [("other",)] == fleet.rows("trace_assemblies", "session_id")
+    assert [("other",)] == fleet.rows("exchanges", "session_id")
+
+
+def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
+    """What was made of them stays; so do spans that came since, of however old traces."""
+    fleet.send(agent(0), tool(1))
+    fleet.pass_by(SETTLE)
+    fleet.now += KEPT_SPANS
+    fleet.send(agent(0, trace="1" * 32))
+    fleet.run(fleet.engine.land_taken())
+    purge(fleet.store, fleet.engine.policy, fleet.now)
+    assert [("1" * 32,)] == fleet.rows("spans", "trace_id")
+    assert [1, 2] == [len(fleet.rows(table, "*")) for table in ("exchanges", "agent_events")]
+    fleet.pass_by(SETTLE)
+    assert [0, 0] == [row[0] for row in decisions(fleet)]
+
+
+def test_ten_thousand_traces_at_once_take_bounded_memory(fleet: Fleet) -> None:
+    """A Collector that was cut off sends what it kept: traces are assembled some hundred at a time."""
+    count = 10_000
+    for start in range(0, count, 1_000):
+        fleet.send(*(agent(0, trace=f"{number + 1:032x}") for number in range(start, start + 1_000)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    fleet.pass_by(SETTLE)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert count == len(decisions(fleet))
+    assert count == len(fleet.rows("exchanges", "exchange_id"))
+    assert grown < 400_000, "kilobytes"
