@@ -54,7 +54,7 @@ AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Traces(PolicyModel):
-    """How the traces of OpenTelemetry become exchanges and events."""
+    """Rules by which the traces of OpenTelemetry become exchanges and events."""
 
     settle_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = 10
     """A trace is complete when its root is there and nothing more came for so long."""

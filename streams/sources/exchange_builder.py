@@ -56,7 +56,7 @@ def text_tags(question: str, answer: str) -> set[str]:
 
 
 class Filing(NamedTuple):
-    """How a source's exchanges are filed: whose they are, and by which rules texts are unwrapped, tagged, redacted and bounded.
+    """The filing of a source's exchanges: whose they are, and by which rules texts are unwrapped, tagged, redacted and bounded.
 
     `agent` overrides the one that the source tells. Texts are cut at `longest` bytes each, or refused where all together have more than
     `most`.

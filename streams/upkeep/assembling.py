@@ -61,7 +61,7 @@ class Due(NamedTuple):
 
 @dataclass
 class Made:
-    """What some traces were made into."""
+    """The records that some traces were made into."""
 
     assemblies: list[Assembly] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)

@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder(SpanFacts)
 
 
 class SpanOwner(NamedTuple):
-    """Whose spans they are: the connection, its project, and the agent that its token names."""
+    """The owner of spans: the connection, its project, and the agent that its token names."""
 
     connection: str
     project: str
@@ -142,7 +142,7 @@ def _cut(facts: SpanFacts, share: int) -> SpanFacts:
 
 
 def _cut_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
-    """Which of the exchange's texts were cut: those of tools are cut everywhere, and that says nothing of the exchange."""
+    """Tell of each text of the exchange whether it was cut: those of tools are cut everywhere, and that says nothing of the exchange."""
     return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
 
 

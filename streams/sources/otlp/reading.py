@@ -12,8 +12,7 @@ import msgspec
 from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.flattened import unflattened
-from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
+from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of, unflattened
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ Values = Mapping[str, Any]
 
 
 class _Conversation(NamedTuple):
-    """What was sent, what came back, and whether a part of it was cut off."""
+    """The messages that were sent, those that came back, and whether a part of it was cut off."""
 
     sent: Sequence[Message]
     came: Sequence[Message]
@@ -91,7 +90,7 @@ def _unquoted(value: Any) -> Any:
 
 
 def _kind(observed: Observed, values: Values) -> tuple[Kind, str]:
-    """What a span is, and the dialect that says so."""
+    """The kind of a span, and the dialect that says so."""
     if observed.is_log:
         return "log", "otel"
     for dialect, name, kinds in named.KINDS:
@@ -268,7 +267,7 @@ def _stop_reason(values: Values, answer: Message | None) -> str | None:
 
 
 def _error(observed: Observed, values: Values) -> str | None:
-    """Why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
+    """The reason why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
     level = values.get("langfuse.observation.level") == "ERROR"
     kind = _told(named.ERROR, values)
     if not observed.failed and not level and kind is None:

@@ -23,7 +23,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a tool answered. `is_error` is null where nobody says."""
+    """The answer of a tool. `is_error` is null where no span or message says."""
 
     output: str
     name: str | None = None
@@ -41,7 +41,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rating(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A verdict of somebody else's evaluation."""
+    """A verdict of an evaluation by others."""
 
     name: str
     score: float | None = None

@@ -128,7 +128,7 @@ class Trace:
         return next((value for span in self.spans if (value := read(span.facts))), None)
 
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
-        """What is told of each span: by itself, else by the nearest around it, else by the first within it."""
+        """The value of each span: told by itself, else by the nearest around it, else by the first within it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         found = dict(own)
         for span in self._downwards:

@@ -3,7 +3,7 @@
 1. A call that a message and a span tell of is one: joined by the id of the call, else by name and arguments, else by name in order. The
    span wins, and takes from the message what it lacks.
 2. Tokens are those of the innermost requests: an agent repeats their sum.
-3. Nobody tells whether an output was used, so no event says so.
+3. No convention tells whether an output was used, so no event says so.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
 
 
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
-    """Whether a tool's span only wraps another of the same tool, which another instrumentor made."""
+    """Tell whether a tool's span only wraps another of the same tool, which another instrumentor made."""
     return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
 
 
 def _is_told_better(span: KeptSpan, tools: Iterable[KeptSpan]) -> bool:
-    """Whether a span without id and arguments is the transport, such as MCP's, of a call that a span of that time tells of."""
+    """Tell whether a span without id and arguments is the transport, such as MCP's, of a call that a span of that time tells of."""
     own = span.facts.called
     if own is None or own.name is None or own.call_id is not None or own.arguments is not None:
         return False

@@ -41,7 +41,7 @@ class TracedExchange(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> datetime:
-        """When it began."""
+        """The time at which it began."""
         return self.span.started_at
 
 
@@ -121,7 +121,7 @@ def _answered(span: KeptSpan, requests: Sequence[KeptSpan], *, failed: bool) -> 
 
 
 def _thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
-    """What was thought, in order: in the requests, else as the span tells it."""
+    """The thoughts, in order: in the requests, else as the span tells it."""
     told = list(dict.fromkeys(one.facts.thinking for one in requests if one.facts.thinking))
     return told or ([own.thinking] if own.thinking else [])
 

@@ -24,7 +24,7 @@ _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 
 
 class Assembly(NamedTuple):
-    """What a trace was made into. The positions of the events count from 0 in each session."""
+    """The records that a trace was made into. The positions of the events count from 0 in each session."""
 
     exchanges: list[Exchange]
     events: list[AgentEvent]
