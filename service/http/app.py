@@ -42,7 +42,7 @@ _PLACES = {
     "incidents costs runs people anchors deployments rejudging retention query evaluations operations",
     "http.auth": "tokens audit_log sign_in",
     "http.documents": "docs",
-    "pages": "sign_in_page help_page sql",
+    "pages": "sign_in_page help_page connect sql",
     "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
     "pages.exchanges": "exchange review",
     "pages.incidents": "incidents",

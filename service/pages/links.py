@@ -27,6 +27,10 @@ class Links:
         """The glossary: all of it, or one term by its key such as tier2."""
         return f"/help#{quote(word)}" if word else "/help"
 
+    def connect(self, stack: str | None = None, connection: str | None = None) -> str:
+        """How to connect an agent of a stack, and what has come from a connection."""
+        return _asked("/connect", {"stack": stack, "connection": connection})
+
     def static(self, name: str) -> str:
         """A file that pages load."""
         return f"/static/{name}"
