@@ -20,6 +20,8 @@ from service.pages.rendering import page
 from service.pages.viewing import Viewer
 
 router = APIRouter(include_in_schema=False)
+SHOWN = 24
+"""Connections to choose from; a fleet may have thousands."""
 UNKNOWN = "dl_…"
 """Shown in place of a token that is not known here: it is shown once, where it is made."""
 ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
@@ -67,6 +69,7 @@ async def connect(
     chosen = next((one for one in known.stacks if one.key == stack), known.stacks[0])
     filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}
     shown = None if connection is None else _named(services, viewer, connection)
+    connections = [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)]
     values = {
         "stacks": known.stacks,
         "chosen": chosen,
@@ -74,7 +77,8 @@ async def connect(
         "lines": known.lines(chosen, filled),
         "may_add": viewer.project is None and "admin" in viewer.scopes,
         "connection": shown,
-        "connections": [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)],
+        "connections": connections[:SHOWN],
+        "more": max(0, len(connections) - SHOWN),
         "came": []
         if shown is None
         else await services.ask(lambda cursor: query_rows(cursor, "arrivals", {"connection": shown.name})),
