@@ -23,11 +23,13 @@ from analytics.queries import query_records, query_rows
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.records import AgentEvent, Record, Review, Span
+from schemas.records import AgentEvent, Deployment, Exchange, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
 from streams.upkeep.reviewing import REVIEWS, evaluator_score
+from streams.upkeep.seen_versions import SeenVersions
 
 INTERVAL = 1.0
 """Seconds from one look to the next."""
@@ -79,6 +81,7 @@ class TraceAssembler:
         self._positions: dict[int, int] = {}
         """Where the next look at each partition begins."""
         self._open: dict[Key, OpenTrace] = {}
+        self._versions = SeenVersions(engine.store, engine.redactor)
 
     async def run(self) -> None:
         """Look for spans that have come, and assemble the traces that are complete."""
@@ -130,6 +133,8 @@ class TraceAssembler:
         engine = self._engine
         made = await asyncio.to_thread(self._made, due)
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
+        # Before the exchanges: after a kill, their versions would be known already.
+        await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, exchanges))
         for outcome, exchange in zip(await engine.take_exchanges(exchanges), exchanges, strict=True):
             if isinstance(outcome, RecordError):
                 self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
@@ -155,6 +160,9 @@ class TraceAssembler:
             decision = Decision(one.reason, self._engine.now(), revision, kept.get(one.key, {}))
             self._make(made, records, decision)
         return made
+
+    def _deployed(self, exchanges: Sequence[Exchange]) -> list[Deployment]:
+        return list(self._versions.deployments(exchanges, self._engine.now()))
 
     def _reviews(self, made: Made) -> Iterator[Review]:
         """The ratings of the traces, as far as they are numbers on their project's scale."""
