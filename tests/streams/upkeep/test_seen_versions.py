@@ -19,8 +19,8 @@ from streams.upkeep.seen_versions import SeenVersions
 
 def of_version(number: int, version: str, agent: str = "cleo", label: str = "agent_version") -> Exchange:
     """An exchange of an agent in a version, later the higher its number."""
-    at = NOW + timedelta(minutes=number)
-    return exchange("s", number, agent=agent, labels=(Label(name=label, value=version),), occurred_at=at)
+    at = NOW - timedelta(hours=1) + timedelta(minutes=number)
+    return exchange("s", number, agent=agent, labels=(Label(name=label, value=version),), occurred_at=at, ingested_at=NOW)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVe
     told = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
     later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
 
-    assert [("2", NOW + timedelta(minutes=3))] == [(one.version, one.occurred_at) for one in told]
+    assert [("2", NOW - timedelta(minutes=57))] == [(one.version, one.occurred_at) for one in told]
     assert ["3"] == [one.version for one in later]
     assert {("cleo", "agent_version", "traces")} == {(one.agent, one.label, one.deployed_by) for one in (*told, *later)}
 
