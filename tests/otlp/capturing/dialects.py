@@ -1,0 +1,43 @@
+"""The dialects: what each program is run with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from agents import chat_completions, responses
+from openclaw.provider import Play, Provider
+
+StandIn = Callable[[Mapping[str, Play]], AbstractContextManager[Provider]]
+GENAI_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Switches content on in OpenTelemetry's own instrumentations; older versions know `true`, newer ones where it goes."""
+LATEST = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", GENAI_CONTENT: "SPAN_AND_EVENT"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A way in which an SDK tells of a conversation.
+
+    Its program is `programs/{program}.py`, its environment that of `requirements/{requirements}.txt`.
+    """
+
+    name: str
+    stand_in: StandIn
+    program: str = ""
+    requirements: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _table(*dialects: Dialect) -> Mapping[str, Dialect]:
+    return {dialect.name: dialect for dialect in dialects}
+
+
+DIALECTS = _table(
+    Dialect("openai_v2", chat_completions.stand_in, settings={GENAI_CONTENT: "true"}),
+    Dialect("openai_v2_latest", chat_completions.stand_in, program="openai_v2", requirements="openai_v2", settings=LATEST),
+    Dialect("genai_openai", responses.stand_in, settings=LATEST),
+    Dialect("openinference_openai", chat_completions.stand_in),
+    Dialect("openinference_langchain", chat_completions.stand_in),
+    Dialect("openinference_openai_agents", responses.stand_in),
+)
