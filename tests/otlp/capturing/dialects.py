@@ -40,4 +40,5 @@ DIALECTS = _table(
     Dialect("openinference_openai", chat_completions.stand_in),
     Dialect("openinference_langchain", chat_completions.stand_in),
     Dialect("openinference_openai_agents", responses.stand_in),
+    Dialect("pydantic_ai", chat_completions.stand_in),
 )
