@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from agents import chat_completions, responses
+from openclaw import provider
 from openclaw.provider import Play, Provider
 
 StandIn = Callable[[Mapping[str, Play]], AbstractContextManager[Provider]]
@@ -40,5 +41,15 @@ DIALECTS = _table(
     Dialect("openinference_openai", chat_completions.stand_in),
     Dialect("openinference_langchain", chat_completions.stand_in),
     Dialect("openinference_openai_agents", responses.stand_in),
+    Dialect("openinference_anthropic", provider.stand_in),
+    Dialect(
+        "openinference_anthropic_genai",
+        provider.stand_in,
+        program="openinference_anthropic",
+        requirements="openinference_anthropic",
+        settings={"OPENINFERENCE_ENABLE_GENAI_SEMCONV": "true"},
+    ),
     Dialect("pydantic_ai", chat_completions.stand_in),
+    Dialect("langfuse", chat_completions.stand_in),
+    Dialect("logfire", chat_completions.stand_in),
 )

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from openai import OpenAI
 from programs import scenario
-
-CallTool = Callable[[str, str, dict[str, Any]], str]
-"""Calls a tool by the call's id, the tool's name and the arguments; an error is what the tool raises."""
-
-
-def plain_call(_call_id: str, name: str, arguments: dict[str, Any]) -> str:
-    """Call a tool without telling anybody."""
-    return scenario.TOOLS[name](**arguments)
-
-
-def output_of(call_tool: CallTool, call_id: str, name: str, arguments: dict[str, Any]) -> str:
-    """What the model is sent of a call: a tool that fails says so in words."""
-    try:
-        return call_tool(call_id, name, arguments)
-    except ValueError as error:
-        return f"Error: {error}"
+from programs.loop_tools import CallTool, output_of, plain_call
 
 
 class Conversation:
     """The messages of one session, which are sent again with every question."""
 
-    def __init__(self, call_tool: CallTool = plain_call) -> None:
+    def __init__(self, call_tool: CallTool = plain_call, client: OpenAI | None = None) -> None:
         # Not tried again: a refused question is asked once.
-        self._client = OpenAI(max_retries=0)
+        self._client = client or OpenAI(max_retries=0)
         self._call_tool = call_tool
         self._tools = [{"type": "function", "function": schema} for schema in scenario.function_schemas()]
         self.messages: list[Any] = [{"role": "system", "content": scenario.SYSTEM}]
