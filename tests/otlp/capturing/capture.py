@@ -7,13 +7,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from openclaw.provider import Provider
 from receivers import receiving
 
 from otlp.capturing.dialects import Dialect
 from otlp.capturing.environments import python_with
-from otlp.capturing.plays import PLAYS
+from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario
 from otlp.capturing.readable import Json, readable
 
@@ -28,12 +29,12 @@ SPANS_A_REQUEST = 6
 def captured(dialect: Dialect, environments: Path) -> list[Json]:
     """The lines of a capture, in the order in which the exporter sent them."""
     python = python_with(dialect.requirements or dialect.name, environments)
-    with dialect.stand_in(PLAYS) as provider, receiving() as receiver:
+    with dialect.stand_in(plays(dialect.tool_prefix)) as provider, receiving() as receiver, TemporaryDirectory() as home:
         command = [str(python), "-m", f"programs.{dialect.program or dialect.name}"]
         done = subprocess.run(
             command,
             cwd=HERE,
-            env=_environment(provider, receiver.url) | dialect.settings,
+            env=_environment(provider, receiver.url, home) | dialect.settings,
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -41,23 +42,26 @@ def captured(dialect: Dialect, environments: Path) -> list[Json]:
         )
         assert not done.returncode, done.stderr[-4000:]
         assert not provider.unknown, provider.unknown
-        replaced = {str(python.parents[1]): "/venv", str(HERE): "/app", os.uname().nodename: "host.example"}
+        replaced = {str(python.parents[1]): "/venv", str(HERE): "/app", home: "/home/agent", os.uname().nodename: "host.example"}
         lines = (readable(post, replaced) for post in receiver.posts)
         return [line for line in lines if line is not None]
 
 
-def _environment(provider: Provider, receiver: str) -> dict[str, str]:
+def _environment(provider: Provider, receiver: str, home: str) -> dict[str, str]:
     """What every program is run with: addresses, and the resource that an operator names."""
     return {
         "PATH": os.environ["PATH"],
-        "HOME": "/nonexistent",
+        "HOME": home,
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENAI_BASE_URL": provider.url,
         "OPENAI_API_KEY": "not-a-key",
         "ANTHROPIC_BASE_URL": provider.url,
         "ANTHROPIC_API_KEY": "not-a-key",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver,
+        "TRACELOOP_BASE_URL": receiver,
+        "TRACELOOP_TELEMETRY": "false",
         "LANGFUSE_BASE_URL": receiver,
         "LANGFUSE_PUBLIC_KEY": "pk-lf-not-a-key",
         "LANGFUSE_SECRET_KEY": "sk-lf-not-a-key",

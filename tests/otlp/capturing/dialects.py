@@ -27,6 +27,7 @@ class Dialect:
     stand_in: StandIn
     program: str = ""
     requirements: str = ""
+    tool_prefix: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +50,10 @@ DIALECTS = _table(
         requirements="openinference_anthropic",
         settings={"OPENINFERENCE_ENABLE_GENAI_SEMCONV": "true"},
     ),
+    Dialect("openinference_claude_agent_sdk", provider.stand_in, tool_prefix="mcp__weather__"),
     Dialect("pydantic_ai", chat_completions.stand_in),
+    Dialect("openllmetry", chat_completions.stand_in),
+    Dialect("openllmetry_legacy", chat_completions.stand_in, program="openllmetry"),
     Dialect("langfuse", chat_completions.stand_in),
     Dialect("logfire", chat_completions.stand_in),
 )

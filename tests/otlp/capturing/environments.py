@@ -14,7 +14,10 @@ REQUIREMENTS = Path(__file__).with_name("requirements")
 
 
 def python_with(dialect: str, folder: Path) -> Path:
-    """The interpreter of a dialect's environment, made in `folder` unless it is there; UnavailableError when it cannot be."""
+    """The interpreter of a dialect's environment, made in `folder` unless it is there; UnavailableError when it cannot be.
+
+    The requirements are whole, and taken as they are: what some packages say they need cannot be had together.
+    """
     requirements = REQUIREMENTS / f"{dialect}.txt"
     environment = folder / dialect
     python = environment / "bin" / "python"
@@ -22,7 +25,8 @@ def python_with(dialect: str, folder: Path) -> Path:
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not made_of.exists() or made_of.read_text("utf-8") != digest:
         _run(sys.executable, "-m", "venv", "--clear", str(environment))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(requirements))
+        quietly = ("--quiet", "--disable-pip-version-check", "--no-deps")
+        _run(str(python), "-m", "pip", "install", *quietly, "--requirement", str(requirements))
         made_of.write_text(digest, "utf-8")
     return python
 
