@@ -13,13 +13,12 @@ from openclaw.provider import Provider
 from receivers import receiving
 
 from otlp.capturing.dialects import Dialect
-from otlp.capturing.environments import python_with
+from otlp.capturing.environments import installed
 from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario
 from otlp.capturing.readable import Json, readable
 
-HERE = Path(__file__).parent
-CAPTURES = HERE.parent / "captures"
+CAPTURES = Path(__file__).parents[1] / "captures"
 PATIENCE = 120.0
 """Seconds after which a program is given up."""
 SPANS_A_REQUEST = 6
@@ -28,12 +27,15 @@ SPANS_A_REQUEST = 6
 
 def captured(dialect: Dialect, environments: Path) -> list[Json]:
     """The lines of a capture, in the order in which the exporter sent them."""
-    python = python_with(dialect.requirements or dialect.name, environments)
-    with dialect.stand_in(plays(dialect.tool_prefix)) as provider, receiving() as receiver, TemporaryDirectory() as home:
-        command = [str(python), "-m", f"programs.{dialect.program or dialect.name}"]
+    with (
+        installed(dialect.program or dialect.name, dialect.requirements or dialect.name, environments) as program,
+        dialect.stand_in(plays(dialect.tool_prefix)) as provider,
+        receiving() as receiver,
+        TemporaryDirectory() as home,
+    ):
         done = subprocess.run(
-            command,
-            cwd=HERE,
+            program.command,
+            cwd=program.folder,
             env=_environment(provider, receiver.url, home) | dialect.settings,
             capture_output=True,
             text=True,
@@ -42,7 +44,12 @@ def captured(dialect: Dialect, environments: Path) -> list[Json]:
         )
         assert not done.returncode, done.stderr[-4000:]
         assert not provider.unknown, provider.unknown
-        replaced = {str(python.parents[1]): "/venv", str(HERE): "/app", home: "/home/agent", os.uname().nodename: "host.example"}
+        replaced = {
+            str(program.folder): "/app",
+            str(program.environment): "/environment",
+            home: "/home/agent",
+            os.uname().nodename: "host.example",
+        }
         lines = (readable(post, replaced) for post in receiver.posts)
         return [line for line in lines if line is not None]
 
@@ -66,6 +73,9 @@ def _environment(provider: Provider, receiver: str, home: str) -> dict[str, str]
         "LANGFUSE_PUBLIC_KEY": "pk-lf-not-a-key",
         "LANGFUSE_SECRET_KEY": "sk-lf-not-a-key",
         "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(SPANS_A_REQUEST),
+        "SCENARIO": json.dumps(
+            {name: value for name, value in vars(scenario).items() if name.isupper() and isinstance(value, str)}
+        ),
         "OTEL_SERVICE_NAME": "weather-service",
         "OTEL_RESOURCE_ATTRIBUTES": f"service.version={scenario.VERSION},deployment.environment.name=staging",
     }

@@ -20,7 +20,7 @@ LATEST = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", GENAI_C
 class Dialect:
     """A way in which an SDK tells of a conversation.
 
-    Its program is `programs/{program}.py`, its environment that of `requirements/{requirements}.txt`.
+    Its program is that of `programs`, its environment that of `requirements`, both under the dialect's name unless named here.
     """
 
     name: str
@@ -56,4 +56,6 @@ DIALECTS = _table(
     Dialect("openllmetry_legacy", chat_completions.stand_in, program="openllmetry"),
     Dialect("langfuse", chat_completions.stand_in),
     Dialect("logfire", chat_completions.stand_in),
+    Dialect("vercel_ai", responses.stand_in),
+    Dialect("vercel_ai_6", responses.stand_in, program="vercel_ai"),
 )

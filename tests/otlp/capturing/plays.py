@@ -8,7 +8,6 @@ from openclaw.provider import Call, Play, Step
 from otlp.capturing.programs import scenario
 
 
-
 def plays(prefix: str = "") -> dict[str, Play]:
     """What the model says to each question; `prefix` is what an SDK puts before the names of its tools."""
     towns = [Call(f"{prefix}get_weather", {"town": town}) for town in ("Bergen", "Lisbon")]
@@ -17,8 +16,6 @@ def plays(prefix: str = "") -> dict[str, Play]:
         scenario.WEATHER: Play(
             [Step(thinking=scenario.THOUGHT, calls=towns, output_tokens=61), Step(scenario.WEATHER_ANSWER, output_tokens=17)]
         ),
-        scenario.BOAT: Play(
-            [Step("Let me see.", calls=[boat], output_tokens=24), Step(scenario.BOAT_ANSWER, output_tokens=8)]
-        ),
+        scenario.BOAT: Play([Step("Let me see.", calls=[boat], output_tokens=24), Step(scenario.BOAT_ANSWER, output_tokens=8)]),
         scenario.REFUSED: Play([Step("never", failures=NEVER, status=400)]),
     }

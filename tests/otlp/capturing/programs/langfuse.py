@@ -8,7 +8,6 @@ from typing import Any
 from langfuse import get_client, observe, propagate_attributes
 from langfuse.openai import OpenAI
 from openai import BadRequestError
-
 from programs import scenario
 from programs.loop import Conversation
 

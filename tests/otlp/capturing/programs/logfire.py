@@ -7,7 +7,6 @@ from typing import Any
 
 import logfire
 from openai import BadRequestError
-
 from programs import scenario
 from programs.loop import Conversation
 

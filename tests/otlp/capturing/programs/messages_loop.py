@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from anthropic import Anthropic
-
 from programs import scenario
 from programs.loop_tools import CallTool, output_of, plain_call
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from openinference.instrumentation import TracerProvider, using_attributes
-
 from programs import scenario
 from programs.loop_tools import CallTool
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from anthropic import BadRequestError
 from openinference.instrumentation import TracerProvider
 from openinference.instrumentation.anthropic import AnthropicInstrumentor
-
 from programs.exporting import export_spans
 from programs.messages_loop import Conversation
 from programs.openinference_agent import talk

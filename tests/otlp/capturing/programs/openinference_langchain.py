@@ -11,7 +11,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from openai import BadRequestError
 from openinference.instrumentation import using_session
 from openinference.instrumentation.langchain import LangChainInstrumentor
-
 from programs import scenario
 from programs.exporting import export_spans
 

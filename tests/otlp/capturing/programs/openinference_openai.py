@@ -5,7 +5,6 @@ from __future__ import annotations
 from openai import BadRequestError
 from openinference.instrumentation import TracerProvider
 from openinference.instrumentation.openai import OpenAIInstrumentor
-
 from programs.exporting import export_spans
 from programs.loop import Conversation
 from programs.openinference_agent import talk

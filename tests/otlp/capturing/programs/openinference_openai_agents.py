@@ -10,7 +10,6 @@ from openai import AsyncOpenAI, BadRequestError
 from openai.types.shared import Reasoning
 from openinference.instrumentation import using_session
 from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
-
 from programs import scenario
 from programs.exporting import export_spans
 

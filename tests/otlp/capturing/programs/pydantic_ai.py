@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from openai import AsyncOpenAI
+from programs import scenario
+from programs.exporting import export_spans
 from pydantic_ai import Agent, ModelHTTPError, ModelRetry
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-from programs import scenario
-from programs.exporting import export_spans
 
 
 def book_boat(destination: str) -> str:
