@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,6 +49,7 @@ def captured(dialect: Dialect, environments: Path) -> list[Json]:
             str(program.folder): "/app",
             str(program.environment): "/environment",
             home: "/home/agent",
+            sys.base_prefix: "/python",
             os.uname().nodename: "host.example",
         }
         lines = (readable(post, replaced) for post in receiver.posts)

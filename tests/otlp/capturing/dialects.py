@@ -39,8 +39,22 @@ DIALECTS = _table(
     Dialect("openai_v2", chat_completions.stand_in, settings={GENAI_CONTENT: "true"}),
     Dialect("openai_v2_latest", chat_completions.stand_in, program="openai_v2", requirements="openai_v2", settings=LATEST),
     Dialect("genai_openai", responses.stand_in, settings=LATEST),
+    Dialect("genai_openai_agents", responses.stand_in, settings=LATEST),
     Dialect("openinference_openai", chat_completions.stand_in),
+    Dialect(
+        "openinference_openai_limited",
+        chat_completions.stand_in,
+        program="openinference_openai",
+        requirements="openinference_openai",
+        settings={"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "32", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "100"},
+    ),
     Dialect("openinference_langchain", chat_completions.stand_in),
+    Dialect(
+        "langsmith",
+        chat_completions.stand_in,
+        requirements="openinference_langchain",
+        settings={"LANGSMITH_TRACING": "true", "LANGSMITH_TRACING_MODE": "otel", "LANGSMITH_API_KEY": "not-a-key"},
+    ),
     Dialect("openinference_openai_agents", responses.stand_in),
     Dialect("openinference_anthropic", provider.stand_in),
     Dialect(
