@@ -53,7 +53,12 @@ DIALECTS = _table(
         "langsmith",
         chat_completions.stand_in,
         requirements="openinference_langchain",
-        settings={"LANGSMITH_TRACING": "true", "LANGSMITH_TRACING_MODE": "otel", "LANGSMITH_API_KEY": "not-a-key"},
+        settings={
+            "LANGSMITH_TRACING": "true",
+            "LANGSMITH_TRACING_MODE": "otel",
+            "LANGSMITH_API_KEY": "not-a-key",
+            "LANGCHAIN_REVISION_ID": "1.4.0",
+        },
     ),
     Dialect("openinference_openai_agents", responses.stand_in),
     Dialect("openinference_anthropic", provider.stand_in),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, suppress
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from langchain.agents import create_agent
 from langchain_core.tools import ToolException, tool

@@ -1,13 +1,13 @@
-"""The agent of `langchain_agent`, told of by LangSmith's client, which exports to OpenTelemetry."""
+"""The agent of `langchain_agent`, told of by LangSmith's client, which exports to OpenTelemetry; the session as its documents say."""
 
 from __future__ import annotations
 
-from langsmith import Client
+from langchain_core.tracers.langchain import wait_for_all_tracers
 from programs.exporting import export_spans
 from programs.langchain_agent import talk
 
 if __name__ == "__main__":
     provider = export_spans()
     talk()
-    Client().flush()
+    wait_for_all_tracers()
     provider.shutdown()
