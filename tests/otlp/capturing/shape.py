@@ -26,8 +26,9 @@ def shape(lines: Iterable[Json]) -> Counter[Shape]:
             scope.get("name", ""),
             record.get("name") or record.get("eventName", ""),
             names(record),
-            tuple(event["name"] for event in record.get("events", ())),
-            record.get("status", {}).get("code") == 2,
+            events := tuple(event["name"] for event in record.get("events", ())),
+            # LangSmith's status depends on how its runs were cut into batches; the event does not.
+            record.get("status", {}).get("code") == 2 or "exception" in events,
         )
         for scope, record in records(lines)
     )

@@ -1,11 +1,10 @@
-"""The same instrumentation under its present name, over the Responses API.
+"""OpenTelemetry's instrumentation of the OpenAI client under its present name, over the Responses API.
 
 The agent tells of itself and of its tools by OpenTelemetry's own library for that, and so has a session by the conventions.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from openai import BadRequestError
@@ -13,6 +12,7 @@ from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
 from opentelemetry.util.genai.handler import get_telemetry_handler
 from opentelemetry.util.genai.types import InputMessage, OutputMessage, Text
 from programs import scenario
+from programs.by_hand import talk
 from programs.exporting import export_logs, export_spans
 from programs.responses_loop import Conversation
 
@@ -39,8 +39,4 @@ if __name__ == "__main__":
     export_spans()
     export_logs()
     OpenAIInstrumentor().instrument()
-    conversation = Conversation(traced_call)
-    turn(conversation, scenario.SESSION, scenario.WEATHER)
-    turn(conversation, scenario.SESSION, scenario.BOAT, stream=True)
-    with suppress(BadRequestError):
-        turn(Conversation(traced_call), scenario.REFUSED_SESSION, scenario.REFUSED)
+    talk(lambda: Conversation(traced_call), turn, BadRequestError)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from langfuse import get_client, observe, propagate_attributes
 from langfuse.openai import OpenAI
 from openai import BadRequestError
 from programs import scenario
+from programs.by_hand import talk
 from programs.loop import Conversation
 
 TOOLS = {name: observe(name=name, as_type="tool")(tool) for name, tool in scenario.TOOLS.items()}
@@ -31,9 +31,5 @@ def turn(conversation: Conversation, session: str, question: str, *, stream: boo
 
 
 if __name__ == "__main__":
-    conversation = Conversation(traced_call, OpenAI(max_retries=0))
-    turn(conversation, scenario.SESSION, scenario.WEATHER)
-    turn(conversation, scenario.SESSION, scenario.BOAT, stream=True)
-    with suppress(BadRequestError):
-        turn(Conversation(traced_call, OpenAI(max_retries=0)), scenario.REFUSED_SESSION, scenario.REFUSED)
+    talk(lambda: Conversation(traced_call, OpenAI(max_retries=0)), turn, BadRequestError)
     get_client().flush()

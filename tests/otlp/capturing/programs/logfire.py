@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import logfire
 from openai import BadRequestError
 from programs import scenario
+from programs.by_hand import talk
 from programs.loop import Conversation
 
 
@@ -31,9 +31,5 @@ def turn(conversation: Conversation, session: str, question: str, *, stream: boo
 if __name__ == "__main__":
     logfire.configure(send_to_logfire=False, console=False, add_baggage_to_attributes=True)
     logfire.instrument_openai()
-    conversation = Conversation(traced_call)
-    turn(conversation, scenario.SESSION, scenario.WEATHER)
-    turn(conversation, scenario.SESSION, scenario.BOAT, stream=True)
-    with suppress(BadRequestError):
-        turn(Conversation(traced_call), scenario.REFUSED_SESSION, scenario.REFUSED)
+    talk(lambda: Conversation(traced_call), turn, BadRequestError)
     logfire.force_flush()

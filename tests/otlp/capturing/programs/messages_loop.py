@@ -6,7 +6,7 @@ from typing import Any
 
 from anthropic import Anthropic
 from programs import scenario
-from programs.loop_tools import CallTool, output_of, plain_call
+from programs.by_hand import CallTool, output_of, plain_call
 
 
 class Conversation:

@@ -16,7 +16,7 @@ from programs.exporting import export_logs, export_spans
 from programs.loop import Conversation
 
 if __name__ == "__main__":
-    spans = export_spans()
+    export_spans()
     export_logs()
     OpenAIInstrumentor().instrument()
     tracer = trace.get_tracer("weather")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from openinference.instrumentation import TracerProvider, using_attributes
-from programs import scenario
-from programs.loop_tools import CallTool
+from programs import by_hand, scenario
+from programs.by_hand import CallTool
 
 
 def talk(provider: TracerProvider, begin: Callable[[CallTool], Any], refusal: type[Exception]) -> None:
@@ -19,12 +18,9 @@ def talk(provider: TracerProvider, begin: Callable[[CallTool], Any], refusal: ty
     def traced_call(_call_id: str, name: str, arguments: dict[str, Any]) -> str:
         return str(tools[name](**arguments))
 
-    def agent() -> Callable[..., str]:
-        return tracer.agent(name=scenario.AGENT)(begin(traced_call).turn)
+    def turn(conversation: Any, session: str, question: str, **options: bool) -> None:
+        told = {"user_id": scenario.USER, "metadata": {"agent_version": scenario.VERSION}}
+        with using_attributes(session_id=session, **told):
+            tracer.agent(name=scenario.AGENT)(conversation.turn)(question, **options)
 
-    answer = agent()
-    with using_attributes(session_id=scenario.SESSION, user_id=scenario.USER, metadata={"agent_version": scenario.VERSION}):
-        answer(scenario.WEATHER)
-        answer(scenario.BOAT, stream=True)
-    with using_attributes(session_id=scenario.REFUSED_SESSION), suppress(refusal):
-        agent()(scenario.REFUSED)
+    by_hand.talk(lambda: begin(traced_call), turn, refusal)

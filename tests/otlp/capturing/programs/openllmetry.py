@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from openai import BadRequestError
 from programs import scenario
+from programs.by_hand import talk
 from programs.loop import Conversation
 from traceloop.sdk import Traceloop
 from traceloop.sdk.decorators import agent, tool, workflow
@@ -36,8 +36,4 @@ def turn(conversation: Conversation, session: str, question: str, *, stream: boo
 
 if __name__ == "__main__":
     Traceloop.init(app_name="weather-service")
-    conversation = Conversation(traced_call)
-    turn(conversation, scenario.SESSION, scenario.WEATHER)
-    turn(conversation, scenario.SESSION, scenario.BOAT, stream=True)
-    with suppress(BadRequestError):
-        turn(Conversation(traced_call), scenario.REFUSED_SESSION, scenario.REFUSED)
+    talk(lambda: Conversation(traced_call), turn, BadRequestError)
