@@ -1,4 +1,4 @@
-"""The captures of real instrumentors: whole, of nobody's machine, described as they are, and made again the same."""
+"""The captures of real instrumentors: complete, free of the machine they were made on, described as they are, and reproducible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pinned(dialect: str) -> str:
 
 
 def test_each_dialect_has_a_capture_of_bounded_size() -> None:
-    """A capture whose program is gone cannot be made again, and large ones would be read by nobody."""
+    """A capture without its program cannot be made again, and a large one cannot be reviewed."""
     sizes = {path.stem: path.stat().st_size for path in CAPTURES.glob("*.jsonl")}
     assert set(DIALECTS) == set(sizes)
     assert {} == {name: size for name, size in sizes.items() if not 0 < size < BOUND}
@@ -77,6 +77,6 @@ def test_the_table_names_the_versions_that_are_installed(dialect: str) -> None:
 
 
 def test_an_instrumentor_sends_again_what_was_captured(tmp_path: Path) -> None:
-    """The captures are what these versions send, and no file that somebody has touched up since."""
+    """The captures are what these versions send, and were not edited since."""
     dialect = DIALECTS["openai_v2"]
     assert shape(kept(dialect.name)) == shape(or_skip(lambda: captured(dialect, tmp_path)))

@@ -20,7 +20,7 @@ LATEST = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", GENAI_C
 
 @dataclass(frozen=True)
 class Dialect:
-    """A way in which an SDK tells of a conversation.
+    """A way in which an SDK reports a conversation.
 
     Its program is that of `programs`, its environment that of `requirements`, both under the dialect's name unless named here.
     """

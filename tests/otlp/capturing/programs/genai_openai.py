@@ -1,6 +1,6 @@
 """OpenTelemetry's instrumentation of the OpenAI client under its present name, over the Responses API.
 
-The agent tells of itself and of its tools by OpenTelemetry's own library for that, and so has a session by the conventions.
+The agent traces itself and its tools with OpenTelemetry's own library, and so has a session by the conventions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK, told of by OpenTelemetry's own instrumentations: one of the agents, one of the client below them."""
+"""The OpenAI Agents SDK, under OpenTelemetry's own instrumentations: one of the agents, one of the client below them."""
 
 from __future__ import annotations
 

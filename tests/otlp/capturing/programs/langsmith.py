@@ -1,4 +1,4 @@
-"""The agent of `langchain_agent`, told of by LangSmith's client, which exports to OpenTelemetry; the session as its documents say."""
+"""The agent of `langchain_agent`, traced by LangSmith's client, which exports to OpenTelemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent and its tools told of by OpenInference's decorators, the session in the context, over any of the hand-written loops."""
+"""An agent and its tools under OpenInference's decorators, the session in the context, over any of the hand-written loops."""
 
 from __future__ import annotations
 

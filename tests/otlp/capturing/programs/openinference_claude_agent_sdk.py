@@ -1,4 +1,4 @@
-"""The Claude Agent SDK, which runs Claude Code, told of by OpenInference; Claude Code's session is the session."""
+"""The Claude Agent SDK, which runs Claude Code, instrumented by OpenInference; Claude Code's session is the session."""
 
 from __future__ import annotations
 

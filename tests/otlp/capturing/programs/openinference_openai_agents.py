@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK, told of by OpenInference: its own tracing goes to a processor that makes spans of it."""
+"""The OpenAI Agents SDK, instrumented by OpenInference: its own tracing goes to a processor that makes spans of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pydantic AI, which tells of itself."""
+"""Pydantic AI, which has its instrumentation built in."""
 
 from __future__ import annotations
 

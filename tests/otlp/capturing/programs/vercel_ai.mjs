@@ -1,4 +1,4 @@
-// Vercel's AI SDK: version 7 tells of itself by OpenTelemetry's conventions, version 6 by names of its own (`ai.*`).
+// Vercel's AI SDK: version 7 follows OpenTelemetry's conventions, version 6 has names of its own (`ai.*`).
 
 import * as ai from 'ai';
 import { createOpenAI } from '@ai-sdk/openai';
