@@ -45,9 +45,10 @@ def test_a_capture_is_otlp(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_capture_has_the_whole_conversation(dialect: str) -> None:
     """Two turns with their answers, and a refusal: a reader that is tried on less is not tried on what it must tell apart."""
-    text = "\n".join(json.dumps(line, ensure_ascii=False) for line in kept(dialect)).replace("\\u00b0", "°")
-    # An attribute that was cut off by a limit of the SDK may have lost the answer's end.
-    assert [] == [said for said in (scenario.WEATHER, scenario.BOAT, scenario.BOAT_ANSWER, "Rain at 9") if said not in text]
+    text = "\n".join(json.dumps(line, ensure_ascii=False) for line in kept(dialect))
+    # The answer about the weather has a sign that some SDKs escape, and its end may be cut off by a limit.
+    said = [scenario.WEATHER, scenario.BOAT, scenario.BOAT_ANSWER, scenario.WEATHER_ANSWER[:9]]
+    assert (said if DIALECTS[dialect].has_content else []) == [words for words in said if words in text]
     assert any(one.failed for one in shape(kept(dialect)))
 
 

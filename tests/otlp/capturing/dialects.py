@@ -30,6 +30,7 @@ class Dialect:
     program: str = ""
     requirements: str = ""
     tool_prefix: str = ""
+    has_content: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,6 +44,7 @@ def _again(of: Dialect, name: str, settings: Mapping[str, str]) -> Dialect:
 
 
 _OPENAI_V2 = Dialect("openai_v2", chat_completions.stand_in, settings={GENAI_CONTENT: "true"})
+_GENAI_OPENAI = Dialect("genai_openai", responses.stand_in, settings=LATEST)
 _OPENINFERENCE = Dialect("openinference_openai", chat_completions.stand_in)
 _OPENINFERENCE_ANTHROPIC = Dialect("openinference_anthropic", provider.stand_in)
 _LIMITS = {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "32", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "100"}
@@ -56,7 +58,8 @@ _LANGSMITH = {
 DIALECTS = _table(
     _OPENAI_V2,
     _again(_OPENAI_V2, "openai_v2_latest", LATEST),
-    Dialect("genai_openai", responses.stand_in, settings=LATEST),
+    _GENAI_OPENAI,
+    replace(_again(_GENAI_OPENAI, "genai_openai_without_content", {}), has_content=False),
     Dialect("genai_openai_agents", responses.stand_in, settings=LATEST),
     _OPENINFERENCE,
     _again(_OPENINFERENCE, "openinference_openai_limited", _LIMITS),
