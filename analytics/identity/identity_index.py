@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import duckdb
-import polars as pl
 
 from analytics.store.connection import fetch
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, schema_of, topics
 
 AT_ONCE = 1_000_000

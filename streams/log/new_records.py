@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.store import Store
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.upkeep.erased_now import ErasedNow
