@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from schemas.lazy.numpy import NDArray
 
 Floats: TypeAlias = "NDArray[np.float64]"
 Ints: TypeAlias = "NDArray[np.int64]"

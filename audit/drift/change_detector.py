@@ -25,7 +25,7 @@ from audit.drift.series import SCORES, UNITS, Series
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from schemas.lazy.numpy import NDArray
 
 
 __all__ = [

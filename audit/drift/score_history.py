@@ -16,7 +16,7 @@ from audit.drift.variation import Normal, Stretch, normal_before
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from schemas.lazy.numpy import NDArray
 
 
 REFERENCE_DAYS = 14

@@ -32,7 +32,7 @@ from audit.drift.series import (
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from schemas.lazy.numpy import NDArray
 
 
 FEWEST_BEFORE = 10

@@ -6,7 +6,8 @@ from schemas.lazy.module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 else:
     np = LazyModule("numpy")
 
-__all__ = ["np"]
+__all__ = ["NDArray", "np"]  # the type is there for type checkers only

@@ -28,7 +28,7 @@ from schemas.lazy.polars import pl
 from schemas.records import TierStatistics
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from schemas.lazy.numpy import NDArray
 
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
