@@ -80,6 +80,11 @@ class KnownIdentities:
             known = self._hashes.get((topic, schema.name))
             return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
 
+    def has_any(self, schema: RecordSchema, topic: str) -> bool:
+        """Tell whether the topic has any record of the type, as far as it was read."""
+        with self._lock:
+            return (topic, schema.name) in self._hashes
+
     def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
         """Tell whether none of the rows is doubtful."""
         with self._lock:

@@ -62,7 +62,8 @@ class NewRecords:
         if self._store.end_of(ERASURES) and any(map(self._may_be_erased, records)):
             return False
         self._seen.read(cursor, topic, self._store.end_of(topic))
-        return self._seen.is_new(schema_of(name), topic, _frame(name, identities))
+        schema = schema_of(name)
+        return not self._seen.has_any(schema, topic) or self._seen.is_new(schema, topic, _frame(name, identities))
 
     def _may_be_erased(self, record: Record) -> bool:
         """Whether the record's session is erased; what belongs to no session, the tables tell."""
