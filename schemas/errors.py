@@ -102,7 +102,7 @@ class StoreError(DriftlineError):
 
 
 class StoredRecordError(DriftlineError):
-    """A record that was stored cannot be read: damage, or a fault of ours, and none of whoever asks."""
+    """A record that was stored cannot be read: damage, or a fault of ours, but not the caller's."""
 
 
 class QueryError(DriftlineError):

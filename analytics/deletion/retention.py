@@ -39,6 +39,8 @@ FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Cutoff of what is kept for ever: no record is older."""
 CUT = "retention"
 """Stage whose states name the sessions of which retention has deleted the first records."""
+ONE_BY_ONE = 100
+"""Up to so many projects are noted one by one: that is done in hundredths of a second, and loads no library for columns."""
 SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
 """Stages that keep a state of each session."""
 
@@ -116,7 +118,9 @@ class Retention:
         with self._store.transaction() as transaction:
             before = transaction.watermarks(RETENTION)
             starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > FOR_EVER}
-            transaction.set_watermarks(RETENTION, {one: at for one, at in starts.items() if at > before.get(one, 0)})
+            moved = {one: at for one, at in starts.items() if at > before.get(one, 0)}
+            for part in [{one: at} for one, at in moved.items()] if len(moved) <= ONE_BY_ONE else [moved]:
+                transaction.set_watermarks(RETENTION, part)
 
     def _with_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
         """Delete the oldest exchanges with all that belongs to them; answers whether there may be more."""
