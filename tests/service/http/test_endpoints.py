@@ -6,9 +6,11 @@ An endpoint that is added has to be added here: who may call it, and what it ans
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import fastapi.routing
@@ -19,6 +21,7 @@ from engines import live_judge, policy_of
 from fastapi import FastAPI
 from watched import fallen, history, put
 
+import service.http.app as app_module
 from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access.access import SCOPES, AccessStore, Holder
@@ -400,3 +403,12 @@ def test_prepared_routes_leave_nothing_to_build_to_the_first_call(
     monkeypatch.setattr(fastapi.routing, "get_dependant", counted)
     assert [200, 404] == [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")]
     assert [] == built
+
+
+def test_every_router_is_part_of_the_application() -> None:
+    """Their modules are named as text: a wrong name fails when the application is imported, and none may be left out."""
+    service = Path(app_module.__file__).parents[1]
+    files = [file.relative_to(service.parent) for file in service.rglob("*.py") if "\nrouter = " in file.read_text()]
+    defined = [importlib.import_module(".".join(file.with_suffix("").parts)).router for file in files]
+    assert len(defined) == len(app_module.ROUTERS)
+    assert set(map(id, app_module.ROUTERS)) == set(map(id, defined))
