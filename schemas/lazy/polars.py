@@ -1,4 +1,4 @@
-"""polars as `pl`, loaded on first use: 60 MB."""
+"""polars as `pl`, loaded on first use: 50 MB and more."""
 
 from typing import TYPE_CHECKING
 
