@@ -89,6 +89,12 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     return app
 
 
+def prepare_routes(app: FastAPI) -> None:
+    """Have FastAPI build every endpoint now: it builds those of a router when a call first looks for a path among them."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
+
+
 async def _busy(_: Request, error: Exception) -> JSONResponse:
     return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
 
