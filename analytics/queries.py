@@ -9,18 +9,19 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import duckdb
-import polars as pl
-from polars import selectors
 
 from analytics.store.connection import fetch
-from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import record_from
 from schemas.errors import QueryError
+from schemas.lazy.polars import pl
 from schemas.records import Record
+from schemas.registry import schema_of
 
 HEADER_LINES = 3
 """A query starts with `-- purpose: …`, `-- grain: …` and `-- parameters: …`, which names each parameter with its dollar."""
@@ -86,16 +87,21 @@ def _asked(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, 
 
 def query_rows(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The rows of a named query by column name, their times marked as UTC, which they are."""
-    return _in_utc(run_query(cursor, name, values)).to_dicts()
+    found = cursor.execute(*_asked(name, values))
+    columns = [(column[0], str(column[1]) == "TIMESTAMP") for column in found.description or ()]
+    names = [column for column, _ in columns]
+    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    for column in (column for column, is_time in columns if is_time):
+        for row in rows:
+            if row[column] is not None:
+                row[column] = row[column].replace(tzinfo=UTC)
+    return rows
 
 
 def query_records(
     cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
 ) -> Iterator[Kind]:
     """The rows of a named query that has the columns of a record type, as its records."""
-    rows = rows_as_records(record_type.__name__, _in_utc(run_query(cursor, name, values)))
-    return cast("Iterator[Kind]", rows)
-
-
-def _in_utc(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))
+    fields = [field["name"] for field in schema_of(record_type.__name__).fields]
+    for row in query_rows(cursor, name, values):
+        yield record_from(record_type, {field: row[field] for field in fields})

@@ -1,9 +1,9 @@
-"""Reading the times that sources give, in whatever form they give them."""
+"""Reading the times that sources give, in whatever form they give them; writing times in one form."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from schemas.bounds.limits import EARLIEST, LATEST
 
@@ -28,6 +28,28 @@ def parse_timestamp(value: Any) -> datetime | None:
     if not EARLIEST <= moment < LATEST:
         raise ValueError(f"timestamp: {_shown(value)} lies outside the years 2000 to 2099")
     return moment
+
+
+@overload
+def iso_time(moment: datetime) -> str: ...
+
+
+@overload
+def iso_time(moment: None) -> None: ...
+
+
+@overload
+def iso_time(moment: datetime | None) -> str | None: ...
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """Return the time in ISO 8601, UTC, with a Z; microseconds if there are any. None stays None."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def time_text(value: Any) -> Any:
+    """Return a time as `iso_time` writes it, and anything else as it is."""
+    return iso_time(value) if isinstance(value, datetime) else value
 
 
 def _moment(value: Any) -> datetime | None:

@@ -101,6 +101,10 @@ class StoreError(DriftlineError):
     """The DuckDB file cannot be used."""
 
 
+class StoredRecordError(DriftlineError):
+    """A record that was stored cannot be read: damage, or a fault of ours, but not the caller's."""
+
+
 class QueryError(DriftlineError):
     """A query that cannot be answered."""
 

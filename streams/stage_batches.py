@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import polars as pl
-
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
+from schemas.lazy.polars import pl
 from schemas.records import Exchange, Record, ScoringTask
 from schemas.registry import schema_of
 
@@ -22,8 +22,10 @@ KEY = "_key"
 """Key of everything that belongs to a session: connection, slash, session id. Connection names hold no slash."""
 
 
-SESSION_KEY = pl.concat_str("connection", pl.lit("/"), "session_id")
-"""`KEY` of the rows of a frame that has both columns."""
+@functools.cache
+def key_column() -> pl.Expr:
+    """Return `KEY` of the rows of a frame that has both columns."""
+    return pl.concat_str("connection", pl.lit("/"), "session_id")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class StageBatch:
     @classmethod
     def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
         """A batch from frames that have `connection`, `session_id` and `_offset`; those without rows are left out."""
-        return cls(topic, {name: frame.with_columns(SESSION_KEY.alias(KEY)) for name, frame in frames.items() if frame.height})
+        return cls(topic, {name: frame.with_columns(key_column().alias(KEY)) for name, frame in frames.items() if frame.height})
 
     def keys(self) -> list[str]:
         """The sessions in the batch, each once, in no promised order."""

@@ -70,14 +70,15 @@ def _installed(name: str, wanted: str, first_on_path: Path | None) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             (partial / "package.json").write_text('{"private": true}', "utf-8")
-            _npm_install(partial, wanted, first_on_path)
+            npm_install(partial, wanted, first_on_path=first_on_path)
             partial.rename(folder)
     return folder
 
 
-def _npm_install(folder: Path, wanted: str, first_on_path: Path | None) -> None:
+def npm_install(folder: Path, *wanted: str, first_on_path: Path | None = None) -> None:
+    """Install packages, or those of the folder's `package.json` where none is named; UnavailableError when they cannot be."""
     path = os.environ["PATH"] if first_on_path is None else f"{first_on_path}{os.pathsep}{os.environ['PATH']}"
-    command = ["npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel", "error", wanted]
+    command = ["npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel", "error", *wanted]
     try:
         done = subprocess.run(
             command,
@@ -89,6 +90,6 @@ def _npm_install(folder: Path, wanted: str, first_on_path: Path | None) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"npm did not install {wanted} within {INSTALL_SECONDS:.0f} s") from error
+        raise UnavailableError(f"npm did not install {' '.join(wanted)} within {INSTALL_SECONDS:.0f} s") from error
     if done.returncode:
-        raise UnavailableError(f"npm could not install {wanted}: {done.stderr.strip()[-500:]}")
+        raise UnavailableError(f"npm could not install {' '.join(wanted)}: {done.stderr.strip()[-500:]}")

@@ -74,6 +74,7 @@ PAGES = (
     ),
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
     Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "Queries and tables")),
+    Shown("connect", lambda _: LINKS.connect(), "Connect an agent", ("OpenAI Agents SDK", "OTEL_EXPORTER_OTLP_ENDPOINT")),
     Shown("help", lambda _: LINKS.help(), "Glossary of the pages", ("Tier 2.5 · thinking", "wrapQualityScoring")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
 )

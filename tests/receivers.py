@@ -36,6 +36,19 @@ class Post:
         return msgspec.json.decode(self.body)  # type: ignore[no-any-return]
 
 
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    """The body of a request, whose length is said at its beginning or before each chunk of it."""
+    length = request.headers["content-length"]
+    if length is not None:
+        return request.rfile.read(int(length))
+    chunks = []
+    while size := int(request.rfile.readline().partition(b";")[0], 16):
+        chunks.append(request.rfile.read(size))
+        request.rfile.readline()
+    request.rfile.readline()
+    return b"".join(chunks)
+
+
 class Receiver:
     """Answers the posts in turn with `answers`, the last one for ever."""
 
@@ -47,7 +60,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = _body(self)
                 receiver.posts.append(Post(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                 answer = receiver.answers[0]
                 if len(receiver.answers) > 1:

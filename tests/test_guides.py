@@ -18,6 +18,7 @@ from servers import ROOT, until
 from shells import Shell, blocks_in, shell
 
 from schemas.registry import current_schemas, earlier_schemas
+from service.pages.connect import stacks
 
 DOCS = ROOT / "docs"
 POLICY = "version: 1\nprojects:\n  shop: {costCapPerSession: 1.0}\n"
@@ -36,6 +37,7 @@ RUN = {
         "api",
         "alerts",
         "back-up",
+        "opentelemetry",
         "upgrade",
     ),
 }
@@ -167,6 +169,34 @@ def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path) -> None:
 
         assert "12 exchanges" in here.run(block)
         assert "gateway" in here.run('driftline sql "SELECT DISTINCT connection, project FROM exchanges" --csv')
+
+
+def test_a_trace_of_the_guide_becomes_an_exchange(tmp_path: Path) -> None:
+    """Whoever sets two variables must see a session, without a line of code of ours."""
+    with shell(tmp_path) as here:
+        added, token, variables, sent, scored = blocks_in(guide("opentelemetry"))
+        (tmp_path / "policy.yaml").write_text("version: 1\ndefaults: {traces: {settleSeconds: 0}}\n", encoding="utf-8")
+        here.run("export DRIFTLINE_POLICY=policy.yaml")
+        made = here.run(added).split()
+        here.run(token, {"dl_…": next(word for word in made if word.startswith("dl_"))})
+        here.run(variables)
+
+        assert "{}" in here.run(sent)
+        until(lambda: "checkout" in here.run(scored, codes={0, 1}), "the trace to be assembled and scored")
+        here.stop()
+
+
+def test_the_guide_to_opentelemetry_has_the_lines_of_the_page() -> None:
+    """Both are copied from, and one that is not kept up to date costs a stranger an hour."""
+    known, text = stacks(), guide("opentelemetry").read_text(encoding="utf-8")
+    filled = {"url": "http://127.0.0.1:8377", "token": "dl_…"}
+
+    assert f"```python\n{known.exporter}```" in text
+    for stack in known.stacks:
+        code = stack.code.format(**filled) if stack.language == "yaml" else stack.code
+        section = text[text.index(f"### {stack.name}\n") :].partition("\n### ")[0]
+        assert f"\n{code}```" in section, stack.name
+        assert stack.language == "yaml" or f"`{stack.install}`" in section, stack.name
 
 
 def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
-import polars as pl
 
 from analytics.store.tables import full_name
+from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, current_schemas, schema_of
 
 STAGE = "erasure"

@@ -11,7 +11,6 @@ from typing import Any
 
 import duckdb
 import msgspec
-import polars as pl
 
 from analytics.deletion.erased import Erased, schemas_of_sessions
 from analytics.deletion.removing import IN_ONE_COMMIT, remove
@@ -26,6 +25,7 @@ from audit.anchors.names import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
+from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 
 ERASED = {"erased": True}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from analytics.store.store import Store
+from schemas.lazy.polars import pl
 
 IN_ONE_COMMIT = 100_000
 """Rows that are deleted in one transaction: that takes hundredths of a second."""

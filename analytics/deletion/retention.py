@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.deletion.removing import remove
 from analytics.deletion.retention_rules import (
     AT_ONCE,
     BY_AGE,
+    CUTOFFS,
     DOOMED,
     GONE,
     LETTER_REVIEWS,
@@ -28,10 +28,10 @@ from analytics.deletion.retention_rules import (
     WITHOUT_EXCHANGE,
 )
 from analytics.store.connection import fetch
-from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import RETENTION
 from analytics.store.store import Store
 from schemas.codec.arrow import decode_batch
+from schemas.lazy.polars import pl
 
 NOTHING_UNREAD = 2**62
 """Position that no topic reaches."""
@@ -39,6 +39,8 @@ FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Cutoff of what is kept for ever: no record is older."""
 CUT = "retention"
 """Stage whose states name the sessions of which retention has deleted the first records."""
+ONE_BY_ONE = 100
+"""Up to so many projects are noted one by one: that is done in hundredths of a second, and loads no library for columns."""
 SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
 """Stages that keep a state of each session."""
 
@@ -104,8 +106,8 @@ class Retention:
                 ("JudgingRequest", "judging_requests", self._unread.exchanges),
             ):
                 statement = WITHOUT_EXCHANGE.format(table=table, places=PLACES)
-                left = fetch(cursor, statement, {"unread": unread})
-                self._remove(name, _too_old(left, by_project))
+                if _finds(cursor, statement, {"unread": unread}):
+                    self._remove(name, _too_old(fetch(cursor, statement, {"unread": unread}), by_project))
             if self._has_states:
                 self._forget_sessions(cursor)
         return self._purged
@@ -114,12 +116,8 @@ class Retention:
         """The cutoff of each project that has anything; the cursor has them as the table cutoffs."""
         names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
         by_project = {name: self._cutoffs.of(name) for name in names}
-        frame = pl.DataFrame(
-            {"project": names, "cutoff": [by_project[name].replace(tzinfo=None) for name in names]},
-            schema={"project": pl.String, "cutoff": pl.Datetime("us")},
-        )
-        with registered(cursor, frame):
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE cutoffs AS SELECT * FROM {BATCH}")  # noqa: S608 - a name of ours
+        values = {"projects": names, "cutoffs": [by_project[name].replace(tzinfo=None) for name in names]}
+        cursor.execute(CUTOFFS, values)
         return by_project
 
     def _note(self, by_project: Mapping[str, datetime]) -> None:
@@ -127,7 +125,9 @@ class Retention:
         with self._store.transaction() as transaction:
             before = transaction.watermarks(RETENTION)
             starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > FOR_EVER}
-            transaction.set_watermarks(RETENTION, {one: max(at, before.get(one, 0)) for one, at in starts.items()})
+            moved = {one: at for one, at in starts.items() if at > before.get(one, 0)}
+            for part in [{one: at} for one, at in moved.items()] if len(moved) <= ONE_BY_ONE else [moved]:
+                transaction.set_watermarks(RETENTION, part)
 
     def _with_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
         """Delete the oldest exchanges with all that belongs to them; answers whether there may be more."""
@@ -135,6 +135,8 @@ class Retention:
         cursor.begin()
         try:
             cursor.execute(DOOMED, positions)
+            if not _finds(cursor, "FROM doomed"):
+                return False
             found = {name: fetch(cursor, statement) for name, statement in OF_EXCHANGES.items()}
         finally:
             cursor.commit()
@@ -144,7 +146,7 @@ class Retention:
 
     def _delete(self, cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: Mapping[str, Any]) -> int:
         used = {key: value for key, value in values.items() if f"${key}" in statement}
-        return self._remove(name, fetch(cursor, statement, used))
+        return self._remove(name, fetch(cursor, statement, used)) if _finds(cursor, statement, used) else 0
 
     def _remove(self, name: str, rows: pl.DataFrame) -> int:
         """Delete rows of a record type; a session that loses records is noted before."""
@@ -162,6 +164,8 @@ class Retention:
         """Delete the states of sessions without any record left."""
         ends = {topic: self._store.end_of(topic) for topic in ("exchanges", "agent-events")}
         keys = {key for (key,) in cursor.execute(GONE, {"cut": CUT}).fetchall()}
+        if not keys:
+            return
         with self._store.transaction() as transaction:
             for topic, end in ends.items():
                 # Whoever has come back meanwhile goes on where it was.
@@ -177,10 +181,13 @@ def whole_since(store: Store) -> dict[str, datetime]:
     return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
 
 
+def _finds(cursor: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether a statement finds anything: on most days there is nothing to delete, and no frame is made."""
+    return bool(cursor.execute(f"SELECT EXISTS ({statement})", dict(values or {})).fetchall()[0][0])
+
+
 def _too_old(left: pl.DataFrame, by_project: Mapping[str, datetime]) -> pl.DataFrame:
     """Those of the rows whose encoded exchange happened before its project's cutoff."""
-    if not left.height:
-        return left
     batch = decode_batch(left["exchange"].to_list())
     exchanges = batch.frames.get("Exchange", pl.DataFrame())
     old = [

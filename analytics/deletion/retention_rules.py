@@ -16,6 +16,10 @@ PROJECTS = " UNION ".join(
         "heartbeats", "diagnoses", "trace_assemblies", "session_closings", "evaluations", "evaluation_requests",
     )
 )  # fmt: skip
+CUTOFFS = """
+CREATE OR REPLACE TEMP TABLE cutoffs AS
+SELECT unnest($projects::VARCHAR[]) AS project, unnest($cutoffs::TIMESTAMP[]) AS cutoff
+"""
 DOOMED = f"""
 CREATE OR REPLACE TEMP TABLE doomed AS
 WITH pending AS (

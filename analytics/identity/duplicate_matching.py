@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import msgspec
-import polars as pl
 
 from analytics.identity.identity_index import identity_of
 from analytics.store.connection import fetch
@@ -29,6 +28,7 @@ from audit.diagnosis.duplicate_rules import (
     twins,
 )
 from schemas.codec.arrow import INDEX
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import duckdb
-import polars as pl
 
 from analytics.store.connection import fetch
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, schema_of, topics
 
 AT_ONCE = 1_000_000
@@ -79,6 +79,11 @@ class KnownIdentities:
         with self._lock:
             known = self._hashes.get((topic, schema.name))
             return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
+
+    def has_any(self, schema: RecordSchema, topic: str) -> bool:
+        """Tell whether the topic has any record of the type, as far as it was read."""
+        with self._lock:
+            return (topic, schema.name) in self._hashes
 
     def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
         """Tell whether none of the rows is doubtful."""

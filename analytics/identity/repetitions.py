@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import duckdb
-import polars as pl
 
 from analytics.identity.duplicate_matching import PLACE, Met, contradicting, rows_at, twins_in_log
 from analytics.identity.identity_index import KnownIdentities, identity_of
@@ -12,6 +11,7 @@ from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import INDEX
+from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema
 
 CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import duckdb
-import polars as pl
 
 from analytics.sandbox.adhoc import LOCKED, LOCKING, only_statement, refusals
 from analytics.sandbox.result_formats import frame_of
 from analytics.store.tables import literal
 from schemas.errors import QueryError
+from schemas.lazy.polars import pl
 
 CATALOG = "driftline"
 """The name of the snapshot in a statement."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from analytics.queries import Query
 from analytics.sandbox.adhoc import open_read_only, refusals
 from analytics.sandbox.bounded import limited_frame
 from analytics.sandbox.result_formats import frame_of
 from analytics.store.readable_views import add_temporary_views
+from schemas.lazy.polars import pl
 
 
 def frame_of_statement(path: Path, statement: str, limit: int) -> tuple[pl.DataFrame, bool]:

@@ -6,20 +6,20 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import duckdb
 import msgspec
-import polars as pl
-from polars import selectors
 
 from analytics.store.tables import quote
+from schemas.lazy.polars import pl
 
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # noqa: RUF001 - some take the wide forms, too
 """The beginnings of a text that a spreadsheet would take for a formula."""
 _NOT_IN_FRAMES = re.compile(r"\b(INTERVAL|UNION|BIT|VARIANT|GEOMETRY|BIGNUM|UHUGEINT|TIME WITH TIME ZONE|TIME_NS|LAMBDA)\b")
 _WITHOUT_ZONE = re.compile(r"\bTIMESTAMP\b(?! WITH)")
 _JSON = msgspec.json.Encoder(decimal_format="number")
-Encode = Callable[[pl.DataFrame], bytes]
+Encode: TypeAlias = "Callable[[pl.DataFrame], bytes]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def frame_of(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     )
     frame = pl.DataFrame(relation.project(", ".join(columns)))
     return frame.with_columns(
-        selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"),
-        selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"),  # DuckDB says Etc/UTC, everything else UTC
+        pl.selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"),
+        pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"),  # DuckDB says Etc/UTC, everything else UTC
     )
 
 
@@ -79,9 +79,9 @@ def csv_of(frame: pl.DataFrame) -> bytes:
     """CSV with a header. Lists and structs are JSON; a text that a spreadsheet would take for a formula begins with an apostrophe."""
     cells = frame.with_columns(*(_as_text(frame[name]) for name in frame.columns if _is_no_cell(frame.schema[name])))
     guarded = cells.with_columns(
-        pl.when(selectors.string().str.contains(FORMULA))
-        .then("'" + selectors.string())
-        .otherwise(selectors.string())
+        pl.when(pl.selectors.string().str.contains(FORMULA))
+        .then("'" + pl.selectors.string())
+        .otherwise(pl.selectors.string())
         .name.keep()
     )
     header = {name: f"'{name}" for name in guarded.columns if re.match(FORMULA, name)}

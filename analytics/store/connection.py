@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from schemas.errors import StoreError
+from schemas.lazy.polars import pl
 
 _HOLDER = re.compile(r"\(PID (\d+)\)")
 _LOCKED = "could not set lock on file"

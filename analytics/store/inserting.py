@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import ArrowStream
 from schemas.errors import StoreError
+from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema
 
 BATCH = "_driftline_batch"
@@ -36,10 +37,7 @@ def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: p
     if not frame.height:
         return 0
     if frame.height == 1:
-        # One row as values takes half the time of a frame that is registered first.
-        columns, values = ", ".join(map(quote, frame.columns)), ", ".join("?" * frame.width)
-        statement = f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({values})"
-        ((written,),) = connection.execute(statement, frame.row(0)).fetchall()
+        written = insert_row(connection, schema, frame.row(0, named=True))
     else:
         with registered(connection, frame):
             statement = f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}"
@@ -47,6 +45,14 @@ def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: p
     if written != frame.height:
         raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
     return frame.height
+
+
+def insert_row(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, row: Mapping[str, Any]) -> int:
+    """Insert one row as values: half the time of a frame that is registered first. Answers how many were written."""
+    columns, values = ", ".join(map(quote, row)), ", ".join("?" * len(row))
+    statement = f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({values})"
+    ((written,),) = connection.execute(statement, list(row.values())).fetchall()
+    return int(written)
 
 
 def insert_at(

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import duckdb
 import msgspec
-import polars as pl
 
-from analytics.store.inserting import BATCH, insert_at, registered
+from analytics.store.inserting import BATCH, PARTITION, insert, insert_row, registered
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 
 FEW = 4
 """Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
+_PLACE = {"_topic": "", "_partition": PARTITION, "_offset": 0}
+"""These rows belong to no topic."""
 
 
 def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
@@ -24,19 +26,18 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
     if not records:
         return
     schema = schema_of(type(records[0]).__name__)
-    few = len(records) <= FEW
-    if few:
-        records = [record for record in records if not _update(connection, schema, record)]
-        if not records:
-            return
+    if len(records) <= FEW:
+        for record in records:
+            if not _update(connection, schema, record):
+                insert_row(connection, schema, msgspec.structs.asdict(record) | _PLACE)
+        return
     # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
     frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
     frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
-    if not few:
-        matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
-        with registered(connection, frame):
-            connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
-    insert_at(connection, schema, frame, "", pl.zeros(frame.height, dtype=pl.Int64, eager=True))
+    matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
+    with registered(connection, frame):
+        connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
+    insert(connection, schema, frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()}))
 
 
 def _update(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> bool:

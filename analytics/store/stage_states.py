@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import duckdb
-import polars as pl
 
 from analytics.store.inserting import BATCH, registered
 from analytics.store.replacing import FEW
 from analytics.store.tables import full_name
+from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 
 

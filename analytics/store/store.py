@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Self
 
 import duckdb
-import polars as pl
-from polars import selectors
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.connection import connect, fetch, store_error
@@ -23,6 +21,7 @@ from analytics.store.file_lock import FileLock
 from analytics.store.positions import next_stored, stored_ends
 from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
 from analytics.store.transaction import Appended, Transaction
+from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
@@ -109,6 +108,8 @@ class Store:
 
         All frames are of one moment: no record is missing that was committed before one that is there.
         """
+        if limit <= 0:
+            return {}
         with contextlib.closing(self.cursor()) as cursor:
             cursor.begin()
             return _read(cursor, topic, start, limit)
@@ -174,5 +175,5 @@ def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int)
         frame = fetch(cursor, statement, values)
         if frame.height:
             # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
-            frames[name] = frame.with_columns(selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
+            frames[name] = frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
     return frames

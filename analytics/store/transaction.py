@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
-import polars as pl
 
 from analytics.deletion.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
 from analytics.deletion.erased import ERASURES, without_erased
@@ -22,6 +21,7 @@ from analytics.store.tables import full_name
 from analytics.sums.macros import CONSUMER as DAILY
 from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
 from schemas.codec.arrow import INDEX, decode_batch
+from schemas.lazy.polars import pl
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of
 

@@ -13,11 +13,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.store.connection import fetch
 from analytics.sums.macros import BEHIND
 from analytics.sums.sums import HOUR_KEY, HOUR_SCALES
+from schemas.lazy.polars import pl
 
 _WANTED = "list_contains($projects::VARCHAR[], project)"
 _CHANGED = f"SELECT DISTINCT project FROM log.changed_scores() WHERE {_WANTED} AND day >= $since AND day < $until"
@@ -26,8 +26,10 @@ _SINGLE = "SELECT * EXCLUDE (day) FROM log.score_hours($projects::VARCHAR[], $si
 _ORDER = [name.strip() for name in HOUR_KEY.split(",")]
 
 
-def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, until: datetime) -> pl.DataFrame:
+def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, until: datetime) -> pl.DataFrame | None:
     """Return the sums of some projects' current scores from a day on, until a moment: a row for each `HOUR_KEY`, in that order.
+
+    None if there are no scores at all.
 
     Columns are those of `log.hourly_scores`, sums on the scale of the scores; times are UTC and naive.
     """
@@ -35,6 +37,8 @@ def read_hours(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since
     whole = datetime.combine((moment - timedelta(microseconds=1)).date() + timedelta(days=1), time())
     wanted = {"projects": list(projects), "since": first, "until": whole}
     single = _changed(cursor, wanted)
+    if not single and cursor.execute(f"SELECT NOT EXISTS ({_KEPT})", wanted).fetchall()[0][0]:
+        return None
     kept = fetch(cursor, _KEPT, wanted)
     # The sums of the last day hold what has come behind the moment, too.
     single.update(kept["project"].filter(kept["last_at"] >= moment))

@@ -7,10 +7,10 @@ A number is given once. Nothing that is deleted, erased or made again moves anot
 from __future__ import annotations
 
 import duckdb
-import polars as pl
 
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import RUN_NUMBERS
+from schemas.lazy.polars import pl
 
 _GIVE = f"""
 INSERT INTO log.run_numbers BY NAME

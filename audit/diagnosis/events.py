@@ -28,7 +28,7 @@ from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.diagnosis.payloads import clean_payload
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
-from schemas.errors import InputError
+from schemas.errors import RecordError
 from schemas.records import AgentEvent, Label
 
 MAX_TOKENS = 2**53
@@ -209,13 +209,13 @@ def to_record(
 
 
 def raw_event(payload_json: str) -> dict[str, Any]:
-    """The payload of a record as the object it was; InputError when it is no JSON object."""
+    """The payload of a record as the object it was; RecordError when it is no JSON object."""
     try:
         payload = msgspec.json.decode(payload_json)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise InputError(f"payload: is not JSON ({error})", hint="The record was damaged or written by hand.") from error
+        raise RecordError(f"payload: is not JSON ({error})", hint="The record was damaged or written by hand.") from error
     if not isinstance(payload, dict):
-        raise InputError(f"payload: is {type(payload).__name__}, not a JSON object", hint="Payloads are whole events.")
+        raise RecordError(f"payload: is {type(payload).__name__}, not a JSON object", hint="Payloads are whole events.")
     return payload
 
 

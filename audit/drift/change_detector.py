@@ -13,9 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from audit.drift.cells import Cells, Flags, Floats, Ints, Unit, cells_of
 from audit.drift.change_estimate import Interval, estimate
@@ -24,6 +22,11 @@ from audit.drift.consecutive_days import Direction, Severity, severity_of
 from audit.drift.reference import NO_DECISION, Reference
 from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
 from audit.drift.series import SCORES, UNITS, Series
+from schemas.lazy.numpy import np
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
+
 
 __all__ = [
     "CHECKED_DAYS",

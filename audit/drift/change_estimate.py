@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from audit.comparison import t_quantile
 from audit.drift.cells import Floats, Ints
 from audit.drift.change_evidence import Contrast
+from schemas.lazy.numpy import np
 
 CONFIDENCE = 0.95
 

@@ -25,11 +25,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from audit.drift.cells import Flags, Floats, Ints
 from audit.drift.series import MIXED, SQUARES, TOTALS, UNITS, WEIGHT
 from audit.drift.variation import FEWEST_BEFORE, TINY, Components, Normal, as_one, centred, means, ratio, total, variances
+from schemas.lazy.numpy import np
 
 SPREADS = ((0.7, 0.75), (4.0, 0.25))
 """Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""

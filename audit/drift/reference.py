@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
-import numpy as np
-
 from audit.drift.cells import Flags, Ints, day_number
+from schemas.lazy.numpy import np
 
 Span = tuple[date, date]
 """A span of days, the first and the last one included."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
 from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence
 from audit.drift.series import BLOCK_SQUARES, DAY_SQUARES, SQUARES, Series
 from audit.drift.variation import Normal, Stretch, normal_before
+from schemas.lazy.numpy import np
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
+
 
 REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
@@ -23,15 +25,13 @@ HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
-_AGES = np.array(
-    (
-        *((age, 1) for age in range(14)),
-        *((age, 2) for age in range(15, 31, 2)),
-        *((age, 4) for age in range(33, 60, 4)),
-        *((age, 8) for age in range(65, 128, 8)),
-        *((age, 16) for age in range(137, HISTORY_DAYS, 16)),
-    )
-).T
+_AGES = (
+    *((age, 1) for age in range(14)),
+    *((age, 2) for age in range(15, 31, 2)),
+    *((age, 4) for age in range(33, 60, 4)),
+    *((age, 8) for age in range(65, 128, 8)),
+    *((age, 16) for age in range(137, HISTORY_DAYS, 16)),
+)
 """Days since a change that are tried, each with how many days it stands for: how long ago it was matters less, the longer it is ago."""
 
 _ROUNDING = 1e-6
@@ -111,7 +111,7 @@ def first_seen(day: Ints) -> Ints:
 
 
 def _tried(series: Series, days: Ints) -> _Tried:
-    ages, stands_for = _AGES
+    ages, stands_for = np.array(_AGES).T
     look_day, age = np.repeat(days, len(ages)), np.tile(ages, len(days))
     start = first_seen(look_day)
     begun = series.starts[np.maximum(0, look_day - age)]

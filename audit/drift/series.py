@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta
 
-import numpy as np
-
 from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.reference import NO_DECISION, Reference
+from schemas.lazy.numpy import np
 
 BLOCK_HOURS = 6
 """Hours of a block: what the hours of one day have in common is measured by blocks."""

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
-import numpy as np
-
 from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
 from audit.drift.reference import NO_DECISION, Reference
 from audit.drift.variation import SMALLEST_VARIANCE
+from schemas.lazy.numpy import np
 
 DAYS = 28
 """A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""
@@ -83,9 +82,6 @@ class _Values(NamedTuple):
     """Logarithm of the variance of a session's mean; what few sessions bias it by is taken off."""
 
 
-_NOTHING = _Values(*[np.zeros(0)] * 5)
-
-
 def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION) -> SpreadChange | None:
     """The change of spread within the last `DAYS` days up to `as_of`; None without one. `reference` says which days count."""
     values = _values(cells, as_of, reference)
@@ -133,7 +129,7 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     number = cells.days
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     if not starts.size:
-        return _NOTHING
+        return _Values(*[np.zeros(0)] * 5)
     day, today = number[starts], day_number(as_of)
     counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
     sums = np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
@@ -142,7 +138,7 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     off = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
     begins, ends = _grouped(units - 1)
     if not ends.size:
-        return _NOTHING
+        return _Values(*[np.zeros(0)] * 5)
     whole = np.stack((units, units - 1, off, squares))[:, : ends[-1] + 1]
     units, freedom, off, squares = np.add.reduceat(whole, begins, axis=1)
     variance = off / squares * units / freedom

@@ -7,10 +7,7 @@ these is measured by moments (nested random effects: what blocks vary beyond wha
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats
 from audit.drift.series import (
@@ -32,6 +29,11 @@ from audit.drift.series import (
     UNITS,
     WEIGHT,
 )
+from schemas.lazy.numpy import np
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
+
 
 FEWEST_BEFORE = 10
 """So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from audit.cost.prices import MODEL_NAME
 from audit.detectors.thresholds import Detectors
@@ -53,6 +53,21 @@ LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+class RatingScale(PolicyModel):
+    """The scale of scores that others give in traces."""
+
+    lowest: Annotated[float, Field(allow_inf_nan=False)] = 0
+    """The worst score."""
+    highest: Annotated[float, Field(allow_inf_nan=False)] = 1
+    """The best score."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError("highest: must be larger than lowest")
+        return self
+
+
 class Traces(PolicyModel):
     """Rules by which the traces of OpenTelemetry become exchanges and events."""
 
@@ -68,6 +83,8 @@ class Traces(PolicyModel):
         }
     )
     """The attributes that tell each label, of the span or of its resource; the first that is there counts."""
+    ratings: RatingScale = RatingScale()
+    """The scale of evaluations in traces (`gen_ai.evaluation.result`), which count as scores from 1 to 5 by a rater of their name."""
 
 
 class ProjectSettings(PolicyModel):

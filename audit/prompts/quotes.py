@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 from audit.exchanges.questions import Material
 
@@ -24,10 +25,10 @@ _MARKS = '"`\u00b4\u201a\u201e\u02b9\u02ba\u02bb\u02bc\u02bd\u2032\u2033\u2034\u
 _MINUS_SIGNS = "\u2212\u2043\u02d7\u2500"
 _KINDS = {"Pd": "-", "Pi": "'", "Pf": "'", "Cf": ""}
 """The character to which those of a category are folded: dashes, quotation marks, and invisible ones."""
-_SEEN = (*range(0x1_0000), *range(0xE_0000, 0xE_0080))
+_SEEN = (range(0x1_0000), range(0xE_0000, 0xE_0080))
 """Code points that are looked at: the basic plane, and tags, which cannot be seen."""
 _TABLE = (
-    {code: _KINDS[kind] for code in _SEEN if (kind := unicodedata.category(chr(code))) in _KINDS}
+    {code: _KINDS[kind] for code in chain(*_SEEN) if (kind := unicodedata.category(chr(code))) in _KINDS}
     | str.maketrans(dict.fromkeys(_MARKS, "'"))
     | str.maketrans(dict.fromkeys(_MINUS_SIGNS, "-"))
 )

@@ -7,15 +7,14 @@ checks do: a check looks again at the seven days before it.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
-
-import polars as pl
+from typing import NamedTuple
 
 from audit.drift.change_detector import CHECKED_DAYS, WINDOW_DAYS
 from benchmarks.drift.causes import Row, exact_interval
 from streams.watch.rules.run_rules import RunCase, by_runs
-from streams.watch.run_measures import AgentRuns, ProjectRuns
+from streams.watch.run_measures import AgentRuns, ProjectRuns, RunRow
 
 START = datetime(2026, 1, 5)  # noqa: DTZ001 - as the database gives times: UTC and naive
 TYPES = ("infinite_tool_loop", "cost_explosion", "memory_degradation")
@@ -85,34 +84,24 @@ def _is_found(line: Line, rng: random.Random) -> bool:
     return any(_alarms(rows, START + timedelta(days=min(day, line.agent.days))) for day in checks)
 
 
-def _alarms(rows: pl.DataFrame, as_of: datetime) -> bool:
-    seen = rows.filter((pl.col("last_at") < as_of) & (pl.col("last_at") >= as_of - timedelta(days=WINDOW_DAYS)))
-    if seen.is_empty():
+def _alarms(rows: Sequence[RunRow], as_of: datetime) -> bool:
+    seen = [row for row in rows if as_of - timedelta(days=WINDOW_DAYS) <= row.last_at < as_of]
+    if not seen:
         return False
     at = (as_of - timedelta(seconds=1)).replace(tzinfo=UTC)
     agent = AgentRuns("agent", seen, at)
     return any(by_runs(RunCase(ProjectRuns("project", at, (agent,)), {}, {})))
 
 
-def _rows(agent: Agent, rng: random.Random) -> pl.DataFrame:
+def _rows(agent: Agent, rng: random.Random) -> list[RunRow]:
     """The runs as the query `watched_runs` gives them."""
-    rows: list[dict[str, Any]] = []
+    rows: list[RunRow] = []
     at = START
     while (at := at + timedelta(days=rng.expovariate(agent.a_day))) < START + timedelta(days=agent.days):
         share = agent.after if (at - START).days >= agent.change else agent.before
         failed = rng.random() < share
         unsafe = failed and rng.random() < 0.5
-        rows.append(
-            {
-                "day": at.date(),
-                "last_at": at,
-                "runs": 1,
-                "trust": 100 if not failed else rng.choice((88, 90, 92, 95)),
-                "unsafe": int(unsafe),
-                "failures": rng.sample(TYPES, rng.choice((1, 1, 2))) if failed else [],
-                "rule_version": "r",
-                "threshold_profile": "p",
-                "threshold_changes": "",
-            }
-        )
-    return pl.DataFrame(rows, schema_overrides={"failures": pl.List(pl.String)}).sort("last_at")
+        trust = 100 if not failed else rng.choice((88, 90, 92, 95))
+        failures = rng.sample(TYPES, rng.choice((1, 1, 2))) if failed else []
+        rows.append(RunRow("project", "agent", at.date(), "", "", "r", "p", "", at, 1, trust, int(unsafe), failures))
+    return rows

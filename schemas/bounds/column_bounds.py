@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import polars as pl
-
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
+from schemas.lazy.polars import pl
 from schemas.registry import NAMESPACE, schemas_by_prefix
 
 

@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-import polars as pl
 
 from schemas.bounds.field_rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
 from schemas.codec.single_object import decode_fields
 from schemas.errors import BoundsError, RecordError
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import schema_of
 

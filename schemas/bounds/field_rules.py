@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-import polars as pl
 
 from schemas.bounds.limits import (
     LABEL_NAME,
@@ -27,6 +26,7 @@ from schemas.bounds.limits import (
     is_too_deep,
 )
 from schemas.bounds.name_rules import CONTROL, SHOWN, identifier_fault, labels_fault
+from schemas.lazy.polars import pl
 
 _IS_NAME = re.compile(NAME).fullmatch
 

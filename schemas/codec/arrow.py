@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
-import polars as pl
 
 from schemas.bounds.column_bounds import bounds_of
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.container import decode_columns, wire_of
 from schemas.codec.single_object import PREFIX_BYTES, decode_fields, encode_fields, record_from, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
+from schemas.lazy.polars import pl
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import RecordSchema, schema_of
 from schemas.unfolding import Unfolding, unfoldings

@@ -9,22 +9,26 @@ places do too. What is left are the bytes that could be another one of the same 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
+from schemas.lazy.polars import pl
 from schemas.registry import Json
 
 _WIDTHS = {"int": 5, "long": 10}
 _FIXED = {"boolean": 1, "float": 4, "double": 8}
-_LONGER = pl.Series([1 << (7 * size - 1) for size in range(1, 10)], dtype=pl.Int64)
-"""Magnitudes from which on a number takes 2, 3, up to 10 bytes: the sign in the lowest bit, then seven bits a byte."""
+
+
+@functools.cache
+def _longer() -> pl.Series:
+    """Magnitudes from which on a number takes 2, 3, up to 10 bytes: the sign in the lowest bit, then seven bits a byte."""
+    return pl.Series([1 << (7 * size - 1) for size in range(1, 10)], dtype=pl.Int64)
 
 
 def _number_size(magnitude: pl.Expr) -> pl.Expr:
-    return pl.lit(_LONGER).search_sorted(magnitude, side="right").cast(pl.Int64) + 1
+    return pl.lit(_longer()).search_sorted(magnitude, side="right").cast(pl.Int64) + 1
 
 
 def _magnitude(column: pl.Expr) -> pl.Expr:

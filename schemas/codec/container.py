@@ -12,10 +12,9 @@ import itertools
 import json
 from typing import Any
 
-import polars as pl
-
 from schemas.codec.canonical import Layout
 from schemas.codec.single_object import writer_schema
+from schemas.lazy.polars import pl
 from schemas.registry import NAMESPACE, Json, RecordSchema
 
 SYNC = bytes(16)

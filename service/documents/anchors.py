@@ -10,8 +10,9 @@ import duckdb
 
 from audit.anchors.judge_change import JudgeChange
 from audit.exchanges.states import SCORED
+from audit.times import iso_time
 from schemas.records import Anchor
-from service.documents.members import Document, iso_time, members
+from service.documents.members import Document, members
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100

@@ -9,8 +9,9 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_records, query_rows
+from audit.times import iso_time
 from schemas.records import Baseline, Incident, TierStatistics
-from service.documents.members import Document, iso_time, members
+from service.documents.members import Document, members
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from pydantic.alias_generators import to_camel
+
+from audit.times import time_text
 
 Document = dict[str, Any]
 
@@ -33,11 +34,4 @@ def names(fields: str) -> tuple[tuple[str, str], ...]:
 
 def shown(value: Any) -> Any:
     """Return a value as documents show it: a time as a text, a tuple as a list."""
-    if isinstance(value, datetime):
-        return iso_time(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def iso_time(moment: datetime | None) -> str | None:
-    """Return the time in ISO 8601, UTC, with a Z; microseconds if there are any. None stays None."""
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return list(value) if isinstance(value, tuple) else time_text(value)

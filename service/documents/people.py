@@ -11,8 +11,9 @@ import duckdb
 
 from analytics.queries import query_records, query_rows
 from audit.agreement import Estimate, Label, agreement
+from audit.times import iso_time
 from schemas.records import Exchange, Review
-from service.documents.members import Document, camel, iso_time, members
+from service.documents.members import Document, camel, members
 from service.documents.scores import score_by_id
 
 MAX_SKIPPED = 1000

@@ -42,7 +42,7 @@ _PLACES = {
     "incidents costs runs people anchors deployments rejudging retention query evaluations operations",
     "http.auth": "tokens audit_log sign_in",
     "http.documents": "docs",
-    "pages": "sign_in_page help_page sql",
+    "pages": "sign_in_page help_page connect sql",
     "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
     "pages.exchanges": "exchange review",
     "pages.incidents": "incidents",
@@ -87,6 +87,12 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(HotRoutes, context=context, in_flight=in_flight, handlers=app.exception_handlers)
     app.add_middleware(RequestRecord, metrics=metrics)
     return app
+
+
+def prepare_routes(app: FastAPI) -> None:
+    """Have FastAPI build every endpoint now: it builds those of a router when a call first looks for a path among them."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 async def _busy(_: Request, error: Exception) -> JSONResponse:

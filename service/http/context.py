@@ -14,7 +14,7 @@ import anyio.to_thread
 import duckdb
 from fastapi import Depends, Request
 
-from schemas.errors import DriftlineError, StoreError
+from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
 from service.access.access import AccessStore
 from service.documents.people import ScoreTimes
 from service.http.bounds import ApiSettings
@@ -53,14 +53,20 @@ class ApiContext:
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
-        """Run a function that reads with its own cursor, in a thread; the number at once is bounded."""
+        """Run a function that reads with its own cursor, in a thread; the number at once is bounded.
+
+        StoredRecordError if what is stored cannot be read: that is no fault of the caller.
+        """
         # Whoever got a 201 sees the exchange; what cannot land now does not keep anybody from reading what has.
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self.engine.land_taken()
 
         def asked() -> Found:
             with contextlib.closing(self.engine.store.cursor()) as cursor:
-                return question(cursor)
+                try:
+                    return question(cursor)
+                except RecordError as error:
+                    raise StoredRecordError(f"a stored record cannot be read: {error}", hint=error.hint) from error
 
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,7 +82,6 @@ class HotRoutes:
         self._in_flight = in_flight
         self._handlers = handlers
         self._allowed = allowed_names(context.settings)
-        self._found: dict[bytes, Holder] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a call, or pass it on."""
@@ -110,22 +108,11 @@ class HotRoutes:
         if host_name(heads.get(b"host", b"")) not in self._allowed:
             return None
         token = bearer_token([heads[b"authorization"]] if b"authorization" in heads else [])
-        caller = self._holder(token)
+        caller = self._context.access.find(token) if token else None
         if caller is None or caller.kind != "connection":
             return None
         scope["state"].update(caller=caller, token=prefix_of(token))
         return caller
-
-    def _holder(self, token: bytes) -> Holder | None:
-        """Return the holder of a token. It is looked up once for all calls that the event loop has read together."""
-        if token not in self._found:
-            found = self._context.access.find(token) if token else None
-            if found is None:
-                return None
-            if not self._found:
-                asyncio.get_running_loop().call_soon(self._found.clear)
-            self._found[token] = found
-        return self._found[token]
 
     async def _answered(self, answer: Quick, caller: Holder, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """Read and answer a call; return its body if the framework has to answer it."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.queries import run_query
+from schemas.lazy.polars import pl
 
 QUERY = "call_payloads"
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from service.documents.members import iso_time
+from audit.times import time_text
 from service.http.paging import Place, page_of
 
 
@@ -26,6 +26,10 @@ class Links:
     def help(self, word: str = "") -> str:
         """The glossary: all of it, or one term by its key such as tier2."""
         return f"/help#{quote(word)}" if word else "/help"
+
+    def connect(self, stack: str | None = None, connection: str | None = None) -> str:
+        """How to connect an agent of a stack, and what has come from a connection."""
+        return _asked("/connect", {"stack": stack, "connection": connection})
 
     def static(self, name: str) -> str:
         """A file that pages load."""
@@ -114,11 +118,11 @@ class Links:
 
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
         """An exchange, by the id of its score; with `at`, the time of the exchange, it is found sooner among millions."""
-        return _asked(f"{self.project(project)}/exchanges/{_part(score)}", {"at": _time(at)})
+        return _asked(f"{self.project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
 
     def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
         """A text of an exchange in full, as a file."""
-        return _asked(f"{self.project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": _time(at)})
+        return _asked(f"{self.project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
 
 
 def _part(text: str) -> str:
@@ -129,10 +133,6 @@ def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
     """Return a path with its parameters."""
     said = {name: value for name, value in asked.items() if value is not None}
     return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
-
-
-def _time(at: datetime | str | None) -> str | None:
-    return iso_time(at) if isinstance(at, datetime) else at
 
 
 Row = Mapping[str, Any]

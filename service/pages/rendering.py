@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from audit.prompts.prompt_quoting import hidden_parts
+from audit.times import iso_time
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
-from service.documents.members import iso_time
 from service.http.auth.authentication import PAGE_MARK
 from service.pages.links import Links
 from service.pages.words import TERMS

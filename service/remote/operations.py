@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.deletion.retention import Purged
 from analytics.identity.repetitions import unknown
@@ -29,6 +28,7 @@ from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import decode
 from schemas.errors import BusyError, DriftlineError, SettingsError, StoreError
+from schemas.lazy.polars import pl
 from schemas.records import ImportProgress, Incident
 from schemas.registry import schema_of
 from service.remote.command_socket import folder_of

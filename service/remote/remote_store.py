@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import duckdb
-import polars as pl
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.positions import stored_ends
 from analytics.store.store import Store
 from analytics.store.transaction import Transaction
 from schemas.errors import StoreError
+from schemas.lazy.polars import pl
 from service.remote.server_link import STOP_IT, ServerLink
 
 Row = tuple[Any, ...]

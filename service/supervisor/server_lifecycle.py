@@ -20,7 +20,7 @@ from analytics.deletion.compaction import compact_at_start
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
-from service.http.app import create_app
+from service.http.app import create_app, prepare_routes
 from service.http.bounds import LOOPBACK_NAMES, ApiSettings
 from service.http.http_server import run, server_of
 from service.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
@@ -79,6 +79,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             # Settings that are wrong are said before anything has begun.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
             await engine.start()
+            prepare_routes(app)
             # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
             gc.freeze()
             periodic_tasks.start()

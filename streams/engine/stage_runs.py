@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from polars.exceptions import PanicException
-
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
@@ -20,8 +19,11 @@ from streams.stage_batches import StageBatch
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)
-FAILURES = (Exception, PanicException)
-"""What a step may run into: the columnar library's panic is no Exception."""
+
+
+def failures() -> tuple[type[BaseException], ...]:
+    """Return what a step may run into: the columnar library's panic is no Exception."""
+    return Exception, pl.exceptions.PanicException
 
 
 @dataclass
@@ -64,14 +66,14 @@ class StageRuns:
         """
         try:
             return self._attempt(stage, batch, states, partition)
-        except FAILURES:
+        except failures():
             log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
         whole = StageOutcome()
         for key in sorted(batch.keys()):
             part = batch.of_session(key)
             try:
                 whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}, partition))
-            except FAILURES as error:  # whatever it is, the session's records are kept and the others go on
+            except failures() as error:  # whatever it is, the session's records are kept and the others go on
                 failed = [(offset, record, error) for offset, _, record in part.records()]
                 self._bury(stage, failed, whole.dead, partition)
         return whole

@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.store import Store
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import schema_of
 from streams.upkeep.erased_now import ErasedNow
@@ -62,7 +62,8 @@ class NewRecords:
         if self._store.end_of(ERASURES) and any(map(self._may_be_erased, records)):
             return False
         self._seen.read(cursor, topic, self._store.end_of(topic))
-        return self._seen.is_new(schema_of(name), topic, _frame(name, identities))
+        schema = schema_of(name)
+        return not self._seen.has_any(schema, topic) or self._seen.is_new(schema, topic, _frame(name, identities))
 
     def _may_be_erased(self, record: Record) -> bool:
         """Whether the record's session is erased; what belongs to no session, the tables tell."""

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import polars as pl
-
 from schemas.codec.arrow import rows_as_messages
+from schemas.lazy.polars import pl
 
 _SIDE, _MADE, _LIVE = "side", "made", "live"
 _KEY = ("score_id", "revision")
-_COLUMNS = pl.Schema({"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary})
 
 
 class Digest(NamedTuple):
@@ -21,6 +19,10 @@ class Digest(NamedTuple):
 
     scores: int
     sha256: str
+
+
+def _columns() -> pl.Schema:
+    return pl.Schema({"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary})
 
 
 def digests_of(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -31,12 +33,12 @@ def digests_of(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
 def digests_of_messages(scores: pl.DataFrame, messages: Iterable[bytes]) -> pl.DataFrame:
     """The same of scores whose encodings are there, in their order."""
     digests = [hashlib.sha256(message).digest() for message in messages]
-    return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary)).cast(_COLUMNS)
+    return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary)).cast(_columns())
 
 
 def digests_together(digests: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Digests of some scores after each other; none is one, too."""
-    return pl.concat([pl.DataFrame(schema=_COLUMNS), *digests])
+    return pl.concat([pl.DataFrame(schema=_columns()), *digests])
 
 
 def keep_digests(path: Path, made: pl.DataFrame, live: pl.DataFrame) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import polars as pl
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from analytics.queries import query_rows
@@ -18,6 +17,7 @@ from analytics.store.store import Store
 from schemas.codec.arrow import empty_frame
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
+from schemas.lazy.polars import pl
 from schemas.records import Judgement, Record
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import Subject, recorded_in

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import polars as pl
-
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
+from schemas.lazy.polars import pl
 from schemas.records import Judgement, Record
 from streams.judges.batch.judge import BatchJudge
 from streams.judges.protocol import Judge

@@ -6,6 +6,7 @@ diagnosis of everything so far, with the next revision. An end that brings no ne
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,6 @@ from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
-import polars as pl
 
 from audit.detectors.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
 from audit.diagnosis.diagnosis import diagnose
@@ -21,27 +21,14 @@ from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy.policy import Policy
 from schemas.codec.arrow import rows_as_records
+from schemas.lazy.polars import pl
 from schemas.records import Diagnosis, SessionClosed
 from streams.stage_batches import KEY, OFFSET, StageBatch, StepOutcome
 
 SESSION_END = "session_end"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-CALLS = pl.col("event").is_in(["tool_call", "token_usage"])
-"""Events whose fold looks at each of them."""
 CALL_COLUMNS = frozenset(FOLD_COLUMNS) - {"action", "status", "used", "referenced", "invoked", "saturation", "payload"}
 OTHER_COLUMNS = frozenset(FOLD_COLUMNS) - {"payload"}
-PERHAPS = (
-    (pl.col("event") == "retry_event")
-    | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
-    | ((pl.col("event") == "tool_output") & (~pl.col("used") | ~pl.col("referenced") | (pl.col("status") == "ignored")))
-    | ((pl.col("event") == "output_use") & ~pl.col("used"))
-    | (
-        (pl.col("event") == "context_event")
-        & ((pl.col("saturation") >= LOWEST_SATURATION) | (pl.col("action") == "compaction"))
-    )
-    | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
-)
-"""Of the others, those that their fold may keep something of; it looks again."""
 
 
 class DiagnosisState(msgspec.Struct):
@@ -204,6 +191,28 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
                 yield SessionEnd(offset, key, record.closed_at, record.reason)
 
 
+@functools.cache
+def _calls() -> pl.Expr:
+    """Events whose fold looks at each of them."""
+    return pl.col("event").is_in(["tool_call", "token_usage"])
+
+
+@functools.cache
+def _perhaps() -> pl.Expr:
+    """Of the others, those that their fold may keep something of; it looks again."""
+    return (
+        (pl.col("event") == "retry_event")
+        | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
+        | ((pl.col("event") == "tool_output") & (~pl.col("used") | ~pl.col("referenced") | (pl.col("status") == "ignored")))
+        | ((pl.col("event") == "output_use") & ~pl.col("used"))
+        | (
+            (pl.col("event") == "context_event")
+            & ((pl.col("saturation") >= LOWEST_SATURATION) | (pl.col("action") == "compaction"))
+        )
+        | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
+    )
+
+
 def _fold(sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None) -> None:
     """Fold events: what is only counted by columns, what the detectors look at by rows."""
     if events is None or not events.height:
@@ -211,8 +220,8 @@ def _fold(sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvi
     for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
         evidence[key].count_events(event, count)
     payloads = {"payload"} if any(one.reads_payloads for one in evidence.values()) else set[str]()
-    fold_counted(evidence, _rows(events.filter(CALLS), CALL_COLUMNS | payloads))
-    fold_counted(evidence, _rows(events.filter(PERHAPS), OTHER_COLUMNS))
+    fold_counted(evidence, _rows(events.filter(_calls()), CALL_COLUMNS | payloads))
+    fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
     occurred = pl.col("occurred_at").dt.epoch("us")
     times = events.group_by(KEY).agg(occurred.min().alias("first"), occurred.max().alias("last"))
     for key, first, last in times.iter_rows():

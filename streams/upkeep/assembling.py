@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -23,10 +23,13 @@ from analytics.queries import query_records, query_rows
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.records import AgentEvent, Record, Span
+from schemas.records import AgentEvent, Deployment, Exchange, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
+from streams.upkeep.reviewing import REVIEWS, evaluator_score
+from streams.upkeep.seen_versions import SeenVersions
 
 INTERVAL = 1.0
 """Seconds from one look to the next."""
@@ -78,6 +81,7 @@ class TraceAssembler:
         self._positions: dict[int, int] = {}
         """Where the next look at each partition begins."""
         self._open: dict[Key, OpenTrace] = {}
+        self._versions = SeenVersions(engine.store, engine.redactor)
 
     async def run(self) -> None:
         """Look for spans that have come, and assemble the traces that are complete."""
@@ -129,12 +133,15 @@ class TraceAssembler:
         engine = self._engine
         made = await asyncio.to_thread(self._made, due)
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
+        # Before the exchanges: after a kill, their versions would be known already.
+        await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, exchanges))
         for outcome, exchange in zip(await engine.take_exchanges(exchanges), exchanges, strict=True):
             if isinstance(outcome, RecordError):
                 self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
         await engine.landed("agent-events")
         events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
         await engine.publish("agent-events", events)
+        await engine.publish(REVIEWS, list(self._reviews(made)))
         await engine.publish(DEAD_LETTERS, [decode(one) for one in made.letters.messages.get(DEAD_LETTERS, [])])
         await engine.publish("trace-assemblies", [one.decision for one in made.assemblies])
 
@@ -153,6 +160,19 @@ class TraceAssembler:
             decision = Decision(one.reason, self._engine.now(), revision, kept.get(one.key, {}))
             self._make(made, records, decision)
         return made
+
+    def _deployed(self, exchanges: Sequence[Exchange]) -> list[Deployment]:
+        return list(self._versions.deployments(exchanges, self._engine.now()))
+
+    def _reviews(self, made: Made) -> Iterator[Review]:
+        """The ratings of the traces, as far as they are numbers on their project's scale."""
+        for one in made.assemblies:
+            project, connection = one.decision.project, one.decision.connection
+            scale = self._engine.policy.for_project(project).settings.traces.ratings
+            for rating in one.ratings:
+                review = evaluator_score(connection, project, rating, scale, self._engine.now())
+                if review is not None:
+                    yield review
 
     def _make(self, made: Made, records: Sequence[Span], decision: Decision) -> None:
         if len(records) > MAX_SPANS:

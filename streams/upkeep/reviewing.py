@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 
 from audit.agreement import HIGHEST, LOWEST
+from audit.exchanges.outcomes import score_id
 from audit.fingerprints import stable_id
 from audit.policy.policy import Policy
+from audit.policy.policy_fields import RatingScale
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review
+from streams.sources.otlp.trace_ratings import TracedRating
 
 HUMAN_SCORE = "human_score"
 REVIEWS = "reviews"
@@ -25,8 +28,32 @@ def require_human_scores(policy: Policy, project: str) -> None:
         raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
 
 
+def evaluator_score(connection: str, project: str, traced: TracedRating, scale: RatingScale, now: datetime) -> Review | None:
+    """The record of what an evaluator outside said of an exchange, in points from 1 to 5; None where its score lies off the scale.
+
+    Its texts were redacted when they came in. The same rating of the same span is one record, however often its trace is assembled.
+    """
+    rating = traced.rating
+    if rating.score is None or not scale.lowest <= rating.score <= scale.highest:
+        return None
+    share = (rating.score - scale.lowest) / (scale.highest - scale.lowest)
+    subject = score_id(connection, traced.exchange_id)
+    said = ": ".join(filter(None, (rating.label, rating.explanation)))
+    return Review(
+        review_id=stable_id("evaluator_score", project, subject, rating.name, repr(rating.score), said, traced.span_id),
+        project=project,
+        kind=HUMAN_SCORE,
+        subject_id=subject,
+        reviewer=rating.name,
+        score=round(LOWEST + (HIGHEST - LOWEST) * share),
+        comment=said[:MAX_COMMENT] or None,
+        occurred_at=traced.at,
+        ingested_at=now,
+    )
+
+
 def human_score(
-    project: str, score_id: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
+    project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
 ) -> Review:
     """The record of a person's score; InputError for a value that is none. Secrets in the comment are replaced by markers.
 
@@ -36,10 +63,10 @@ def human_score(
         raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")
     said = redactor.redact(comment)[0] if comment else None
     return Review(
-        review_id=stable_id("human_score", project, score_id, rater, value, said or "", now.isoformat()),
+        review_id=stable_id("human_score", project, subject, rater, value, said or "", now.isoformat()),
         project=project,
         kind=HUMAN_SCORE,
-        subject_id=score_id,
+        subject_id=subject,
         reviewer=rater,
         score=value,
         comment=said,

@@ -12,12 +12,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from analytics.queries import query_tuples
 from analytics.sums.hours import read_hours
@@ -26,7 +23,13 @@ from audit.drift.cells import Cells, Flags, Ints
 from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
+from schemas.lazy.numpy import np
+from schemas.lazy.polars import pl
 from schemas.records import TierStatistics
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
+
 
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
 """The tiers by their columns, and how people call them."""
@@ -184,7 +187,10 @@ def measure(
         "until": as_of,
         "coarse_until": coarse_until,
     }
-    rows = _watched(read_hours(cursor, projects, since, as_of), as_of, coarse_until.date())
+    hours = read_hours(cursor, projects, since, as_of)
+    if hours is None:
+        return {}, values
+    rows = _watched(hours, as_of, coarse_until.date())
     waits = _waits(cursor, projects, as_of)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
     return {str(name): Measured(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values

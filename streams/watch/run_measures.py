@@ -8,16 +8,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from itertools import chain, groupby
+from typing import Any, NamedTuple
 
 import duckdb
-import polars as pl
 
-from analytics.queries import run_query
+from analytics.queries import query_tuples
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS
 from streams.watch.measured import commonest, midnight
@@ -29,44 +30,71 @@ FEWEST_FAILURES = 2
 """So many runs have a type of failure where it is a series."""
 
 
-class AgentRuns:
-    """The comparable runs of one agent, from rows of the query `watched_runs`."""
+class RunRow(NamedTuple):
+    """A row of the query `watched_runs`; times are UTC and naive."""
 
-    def __init__(self, agent: str | None, rows: pl.DataFrame, as_of: datetime) -> None:
+    project: str
+    agent: str
+    day: date
+    connection: str
+    session_id: str
+    rule_version: str
+    threshold_profile: str
+    threshold_changes: str
+    last_at: datetime
+    runs: int
+    trust: int
+    unsafe: int
+    failures: Sequence[str]
+
+    @property
+    def made_by(self) -> tuple[str, ...]:
+        """Return what the runs were diagnosed by, in the order of `MADE_BY`."""
+        return self.rule_version, self.threshold_profile, self.threshold_changes
+
+    def total(self, series: str) -> int:
+        """Return the sum of a series over the runs."""
+        if series.startswith(FAILURE):
+            return self.failures.count(series.removeprefix(FAILURE))
+        return self.trust if series == TRUST else self.unsafe
+
+
+class AgentRuns:
+    """The comparable runs of one agent, from its rows, oldest first."""
+
+    def __init__(self, agent: str | None, rows: Sequence[RunRow], as_of: datetime) -> None:
         self.agent = agent
-        lately = rows.filter(pl.col("day") > as_of.date() - timedelta(days=DAYS))
-        made_by = zip(*(lately[name].to_list() for name in MADE_BY), strict=True)
-        most = commonest(zip(made_by, lately["runs"].to_list(), lately["last_at"].to_list(), strict=True))
+        first = as_of.date() - timedelta(days=DAYS)
+        most = commonest((row.made_by, row.runs, row.last_at) for row in rows if row.day > first)
         self.made_by = dict(zip(MADE_BY, most, strict=False))
         """What the runs of the last days were diagnosed by; nothing without any."""
-        self._rows = (
-            rows.filter(*(pl.col(name) == value for name, value in self.made_by.items())) if self.made_by else rows.clear()
-        )
+        self._rows = [row for row in rows if row.made_by == most]
 
     @cached_property
     def series(self) -> tuple[str, ...]:
         """The series that these runs have."""
-        if self._rows.is_empty():
+        if not self._rows:
             return ()
-        found = self._rows["failures"].explode().drop_nulls().value_counts().sort("failures")
-        types = [name for name, count in found.iter_rows() if count >= FEWEST_FAILURES]
+        found = Counter(chain.from_iterable(row.failures for row in self._rows))
+        types = sorted(name for name, count in found.items() if count >= FEWEST_FAILURES)
         return (TRUST, UNSAFE, *(f"{FAILURE}{name}" for name in types))
 
     def units(self, series: str) -> list[Unit]:
         """The runs as units of a series, oldest first; times are UTC and naive."""
-        values = self._rows.select("last_at", "runs", _total(series))
-        return [Unit(at, runs, float(runs), float(total)) for at, runs, total in values.iter_rows()]
+        return [Unit(row.last_at, row.runs, float(row.runs), float(row.total(series))) for row in self._rows]
 
     def days(self, series: str) -> dict[date, tuple[float, int]]:
         """The mean of a series on each day with runs, oldest first, and of how many runs it is."""
-        sums = self._rows.group_by("day").agg(_total(series).sum(), pl.col("runs").sum()).sort("day")
-        return {day: (total / runs, runs) for day, total, runs in sums.iter_rows()}
+        sums: dict[date, tuple[int, int]] = {}
+        for row in self._rows:
+            total, runs = sums.get(row.day, (0, 0))
+            sums[row.day] = total + row.total(series), runs + row.runs
+        return {day: (total / runs, runs) for day, (total, runs) in sorted(sums.items())}
 
     @property
     def first_day(self) -> date | None:
         """The first day with comparable runs."""
-        found = self._rows["day"].min()
-        return found if isinstance(found, date) else None
+        return min((row.day for row in self._rows), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +121,10 @@ def measure_runs(
     A project without runs of the last seven days is left out.
     """
     values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
-    rows = run_query(cursor, QUERY, values)
+    rows = [RunRow(*row) for row in query_tuples(cursor, QUERY, values)]
     agents: dict[str, list[AgentRuns]] = {}
-    for (project, agent), part in rows.partition_by("project", "agent", as_dict=True, maintain_order=True).items():
-        runs = AgentRuns(str(agent) or None, part, as_of)
+    for (project, agent), part in groupby(rows, lambda row: (row.project, row.agent)):
+        runs = AgentRuns(agent or None, list(part), as_of)
         if runs.made_by:
-            agents.setdefault(str(project), []).append(runs)
+            agents.setdefault(project, []).append(runs)
     return {project: ProjectRuns(project, as_of, tuple(found)) for project, found in agents.items()}, values
-
-
-def _total(series: str) -> pl.Expr:
-    """The sum of a series over the runs of a row."""
-    if series.startswith(FAILURE):
-        return pl.col("failures").list.count_matches(series.removeprefix(FAILURE)).alias("total")
-    return pl.col(series).alias("total")

@@ -1,4 +1,4 @@
-"""A stand-in for the paid model of Codex: a server on loopback that speaks the OpenAI Responses API and plays a script.
+"""A stand-in for a paid model, that of Codex for one: a server on loopback that speaks the OpenAI Responses API and plays a script.
 
 It plays what `openclaw.provider` plays, and finds the play and its step as that does: by the text of the user's message, and by how
 many answers of the model follow it in the request.
@@ -30,17 +30,21 @@ class _Responses(PlayedApi):
     """The OpenAI Responses API."""
 
     def play(self, request: Json) -> None:
-        """Answer a request for a response with a stream, whatever path under `/responses` it is for."""
+        """Answer a request for a response, as a stream where that was asked for, whatever path under `/responses` it is for."""
         if not self.path.partition("?")[0].endswith("/responses"):
             self.answer(404, {"error": {"message": self.path}})
             return
+        if isinstance(request["input"], str):
+            request["input"] = [{"role": "user", "content": request["input"]}]
         step, fails = self.provider.step_for(request | {"messages": _messages(request)})
         self.provider.pause(step)
         try:
             if fails:
                 self.answer(step.status, {"error": {"type": "server_error", "code": "scripted", "message": "scripted"}})
-            else:
+            elif request.get("stream"):
                 self._stream(request, step)
+            else:
+                self.answer(200, _completed(self.provider, request, step))
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the run was stopped: that is what the script is about
 
@@ -55,13 +59,13 @@ def _messages(request: Json) -> list[Json]:
     """The request's items as the messages that a script is found by: what the model said in one response is one message."""
     messages: list[Json] = []
     for item in request.get("input", []):
-        is_model = item["type"] in _BY_MODEL or item.get("role") == "assistant"
+        is_model = item.get("type") in _BY_MODEL or item.get("role") == "assistant"
         if is_model:
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             continue
         content = item.get("content")
-        blocks = content if isinstance(content, list) else []
+        blocks = content if isinstance(content, list) else [{"text": content}] if content else []
         texts = [{"type": "text", "text": block["text"]} for block in blocks if "text" in block]
         messages.append({"role": "user", "content": texts})
     return messages
@@ -69,17 +73,32 @@ def _messages(request: Json) -> list[Json]:
 
 def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str, Json]]:
     """The events of a stream that bring what the step says."""
-    response = {"id": provider.next_id("resp"), "object": "response", "model": request["model"]}
-    yield "response.created", {"response": response | {"status": "in_progress", "output": []}}
-    items = list(_items(provider, request, step))
-    for index, item in enumerate(items):
+    completed = _completed(provider, request, step)
+    yield "response.created", {"response": completed | {"status": "in_progress", "output": [], "usage": None}}
+    for index, item in enumerate(completed["output"]):
         yield "response.output_item.added", {"output_index": index, "item": item | _UNSAID.get(item["type"], {})}
         if item["type"] == "message":
             said = {"item_id": item["id"], "output_index": index, "content_index": 0, "delta": step.text}
             yield "response.output_text.delta", said
         yield "response.output_item.done", {"output_index": index, "item": item}
-    done = response | {"status": "completed", "output": items, "usage": _usage(request, step)}
-    yield "response.completed", {"response": done}
+    yield "response.completed", {"response": completed}
+
+
+def _completed(provider: Provider, request: Json, step: Step) -> Json:
+    """The response, whole."""
+    return {
+        "id": provider.next_id("resp"),
+        "object": "response",
+        "created_at": 1_790_000_000,
+        "model": request["model"],
+        "status": "completed",
+        "output": list(_items(provider, request, step)),
+        "usage": _usage(request, step),
+        "instructions": request.get("instructions"),
+        "tools": request.get("tools", []),
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+    }
 
 
 _UNSAID: Mapping[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}

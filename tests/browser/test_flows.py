@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engines import NOW
 from pages import LINKS
 from playwright.sync_api import expect
-from sites import DRIFTED, QUIET, WORKING, Site
+from sites import DRIFTED, QUIET, WORKING, Site, iso
 from windows import PHONE, Window
 
 A_FEW_LINES = 100
@@ -219,6 +220,36 @@ def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site,
     assert place[0] == address
     assert abs(place[1] - top) < A_FEW_LINES
     assert page.evaluate("window.stayed")
+    assert [] == window.troubles
+
+
+def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
+    """Whoever tries Driftline for the first time copies some lines and must see that they work, or gives up."""
+    page = window.open(LINKS.connect("langgraph"))
+    page.evaluate("window.stayed = true")
+    page.get_by_label("Connection", exact=True).fill("newcomer")
+    page.get_by_label("Project").fill(QUIET)
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#came")).to_contain_text("Waiting for the first trace of newcomer")
+    token = page.locator("#made").inner_text()
+    page.get_by_role("link", name="OpenTelemetry Collector").click()
+    expect(page.locator("#lines")).to_contain_text(f"Bearer {token}")
+    page.get_by_role("link", name="Pydantic AI").click()
+    expect(page.locator("#install")).to_contain_text(f"Bearer%20{token}")
+    said = {
+        "id": "n:1",
+        "timestamp": iso(NOW),
+        "user_message": {"content": "<b>Hello?</b>"},
+        "agent_response": {"content": "Hi."},
+    }
+    site.post("ingest", token, {"session_id": "n", "exchange": said})
+    expect(page.locator("#came")).to_contain_text("Connected. 1 exchange")
+    expect(page.locator("#came")).to_contain_text("<b>Hello?</b>")
+    assert page.evaluate("window.stayed")
+    assert token not in page.url
+    page.reload()
+    expect(page.locator("#install")).to_contain_text("dl_…")
+    expect(page.locator("#came")).to_contain_text("Connected.")
     assert [] == window.troubles
 
 

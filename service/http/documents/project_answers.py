@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from service.documents.members import camel, iso_time
+from audit.times import time_text
+from service.documents.members import camel
 from service.http.documents.response_models import Answer
 from service.http.paging import NextCursor
 
 Moment = Annotated[
     str,
-    BeforeValidator(lambda at: iso_time(at) if isinstance(at, datetime) else at),
+    BeforeValidator(time_text),
     Field(json_schema_extra={"format": "date-time"}),
 ]
 """A time as `iso_time` writes it; made of a datetime, too."""

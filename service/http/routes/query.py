@@ -13,8 +13,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ConfigDict, Field, StringConstraints
 
 from analytics.sandbox.result_formats import FORMATS
+from audit.times import iso_time
 from schemas.errors import QueryError, StoreError
-from service.documents.members import iso_time
 from service.http.auth.authentication import Querier
 from service.http.bounds import API
 from service.http.documents.bodies import JsonRoute
@@ -95,7 +95,7 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
 
 
 def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Response:
-    outcome, at = answer.outcome, iso_time(answer.at) or ""
+    outcome, at = answer.outcome, iso_time(answer.at)
     kind, content = FORMATS[format_name], answer.body
     headers = {
         "Cache-Control": "no-store",

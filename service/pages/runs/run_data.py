@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 import duckdb
-import polars as pl
 
 from analytics.queries import query_records, query_rows, run_query
 from audit.detectors.thresholds import Profile, default_profile, recorded_profile, source_of
@@ -22,6 +21,7 @@ from audit.diagnosis.events import raw_event
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
+from schemas.lazy.polars import pl
 from schemas.records import Diagnosis
 from service.documents.evaluations import evaluation_page
 from service.documents.members import Document

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from audit.fingerprints import digest
+from audit.times import iso_time
 from service.simulator.api.behaviors import MEGABYTE, PAGE, altered, refusal_of
 from service.simulator.api.http_calls import json_bytes
 from service.simulator.api.plays import Plays
@@ -149,10 +150,10 @@ class SimulatedBatches:
             "type": "message_batch",
             "processing_status": "in_progress" if took is None else "ended",
             "request_counts": {"processing": len(batch.requests) if took is None else 0, **counts},
-            "created_at": _time(batch.created),
-            "expires_at": _time(batch.created + _LIFE),
-            "ended_at": None if took is None else _time(batch.created + timedelta(seconds=took)),
-            "cancel_initiated_at": None if cancelled is None else _time(cancelled),
+            "created_at": iso_time(batch.created),
+            "expires_at": iso_time(batch.created + _LIFE),
+            "ended_at": None if took is None else iso_time(batch.created + timedelta(seconds=took)),
+            "cancel_initiated_at": None if cancelled is None else iso_time(cancelled),
             "archived_at": None,
             "results_url": None if took is None else f"https://judge.invalid/v1/messages/batches/{batch.batch_id}/results",
         }
@@ -224,7 +225,3 @@ def _complaint_of(requests: Any) -> str | None:
             return f"requests.{place}.custom_id: Input should be unique within the batch"
         seen.add(name)
     return None
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")

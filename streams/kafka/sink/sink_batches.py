@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import polars as pl
-
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
@@ -25,6 +23,7 @@ from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import RecordError
+from schemas.lazy.polars import pl
 from schemas.registry import schema_of, topics
 from streams.kafka.values.decoding import RejectedRecord, conflict_of, decode_values, letter_of
 from streams.kafka.worker.processing import Chunk, RawRecord

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple, Self
 
-import polars as pl
 import xxhash
 
 from analytics.identity.identity_index import identity_of
 from analytics.identity.repetitions import CONTENT
+from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 from streams.stage_batches import KEY, OFFSET, StageBatch
 

@@ -12,19 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import polars as pl
-
 from audit.redaction.redactor import Redactor
 from schemas.bounds.contract import breaches
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
+from schemas.lazy.polars import pl
 from schemas.registry import topics
 from streams.kafka.keys import partition_of
 from streams.kafka.topics import TOPICS
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.stage_batches import MESSAGE, OFFSET, SESSION_KEY, StageBatch
+from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
@@ -101,10 +100,10 @@ def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[p
 
 def _by_key(frame: pl.DataFrame, keys: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
     """The rows that came under the key of their session, and the others."""
-    right = keys.gather(frame[INDEX]).eq_missing(frame.select(SESSION_KEY.cast(pl.Binary)).to_series())
+    right = keys.gather(frame[INDEX]).eq_missing(frame.select(key_column().cast(pl.Binary)).to_series())
     if right.all():
         return frame, []
-    others = frame.filter(~right).select(INDEX, key=SESSION_KEY)
+    others = frame.filter(~right).select(INDEX, key=key_column())
     rejected = [
         Rejected(place, WrongKeyError(f"the key is not that of the session, which is {key}")) for place, key in others.rows()
     ]
@@ -113,7 +112,7 @@ def _by_key(frame: pl.DataFrame, keys: pl.Series) -> tuple[pl.DataFrame, list[Re
 
 def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple[pl.DataFrame, list[Rejected]]:
     """The rows of sessions that belong on the partition, and the others."""
-    keys = frame.select(SESSION_KEY).to_series()
+    keys = frame.select(key_column()).to_series()
     elsewhere = {
         key: place for key in keys.unique().to_list() if (place := partition_of(key.encode(), partitions)) != partition
     }

@@ -18,7 +18,7 @@ import msgspec
 
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
-from streams.engine.stage_runs import FAILURES, stage_failed
+from streams.engine.stage_runs import failures, stage_failed
 from streams.judging.call_budget import StoppedError, all_interrupted
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
@@ -145,7 +145,7 @@ class KafkaTasks:
         try:
             batch, letters = batch_of(chunk, self._context.states.partitions, self._context.redactor)
             return list(batch.records()), letters
-        except FAILURES as error:
+        except failures() as error:
             log.exception("stage %s cannot read offset %d of partition %d", self._stage.name, chunk.first_offset, self.number)
             if len(chunk.records) == 1:
                 return [], unworkable(chunk, stage_failed(self._stage.name, error), self._context.redactor)

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import polars as pl
-
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
-from streams.engine.stage_runs import FAILURES, StageOutcome, StageRuns, stage_failed
+from schemas.lazy.polars import pl
+from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
 from streams.kafka.keys import key_of, keyed
 from streams.kafka.producing import Message, Sender
 from streams.kafka.state.deduplication import Sifted, sift
@@ -110,7 +109,7 @@ class StageProcessor:
                 worked = await asyncio.to_thread(self._work, chunk, values)
         except OURS:
             raise
-        except FAILURES as error:
+        except failures() as error:
             words = "stage %s failed on the positions %d to %d of %s, partition %d"
             ends = chunk.first_offset, chunk.next_offset - 1
             log.exception(words, self._stage.name, *ends, chunk.topic, chunk.partition)

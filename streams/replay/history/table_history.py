@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import duckdb
-import polars as pl
-from polars import selectors
 
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
+from schemas.lazy.polars import pl
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
 from streams.judging.recorded_judgements import Subject
@@ -101,7 +100,7 @@ class Tables:
         statement = f"SELECT {columns}, _partition, _offset FROM {schema_of(name).table} {where} ORDER BY {order}"
         frame = fetch(self.connection, statement, values)
         # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
-        return frame.with_columns(selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
+        return frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
 
     def scores(self, scope: Scope, part: Part | None = None) -> Iterator[pl.DataFrame]:
         """The source's own scores in a scope, of a part's sessions alone where one is given, some thousands at a time."""

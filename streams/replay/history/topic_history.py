@@ -11,9 +11,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-import polars as pl
-
 from analytics.store.store import Store
+from schemas.lazy.polars import pl
 from schemas.records import Judgement
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,23 @@ MAX_RATINGS = 64
 MAX_CONTENT = 900_000
 """Bytes of a record's content; the rest of a message is for ids and names."""
 _NAMES = ("session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
+_PLAIN = (
+    *(
+        "name",
+        "session_id",
+        "agent",
+        "service",
+        "question",
+        "answer",
+        "thinking",
+        "model",
+        "response_id",
+        "stop_reason",
+        "error",
+    ),
+    "memory",
+)
+"""The facts that are texts of the sender's."""
 _TEXTS = ("question", "answer", "thinking")
 _LIMITS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
@@ -76,15 +93,32 @@ def kept_span(record: Span) -> KeptSpan:
 
 
 def _redacted(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
-    shallow = msgspec.structs.replace(
+    """The facts without secrets. All texts have one first look, since most hold none; where names tell of secrets, they are walked."""
+    calls, results = facts.calls[:MAX_CALLS], facts.results[:MAX_CALLS]
+    told = facts.returned
+    texts = {name: text for name in _PLAIN if (text := getattr(facts, name)) is not None}
+    redact = redactor.redacting([*texts.values(), *_words(calls, results, facts.called, told)])
+
+    def clean(text: str | None) -> str | None:
+        return None if text is None else redact(text)[0]
+
+    def call_of(call: ToolCall) -> ToolCall:
+        return ToolCall(clean(call.name), clean(call.call_id), redactor.redact_json(_shallow(call.arguments))[0])
+
+    def result_of(result: ToolResult) -> ToolResult:
+        return ToolResult(redact(result.output)[0], clean(result.name), clean(result.call_id), result.is_error)
+
+    return msgspec.structs.replace(
         facts,
-        calls=tuple(map(_shallow, facts.calls[:MAX_CALLS])),
-        results=facts.results[:MAX_CALLS],
-        called=None if facts.called is None else _shallow(facts.called),
+        **{name: redact(text)[0] for name, text in texts.items()},
+        calls=tuple(map(call_of, calls)),
+        results=tuple(map(result_of, results)),
+        called=None if facts.called is None else call_of(facts.called),
+        returned=None if told is None else result_of(told),
+        labels=redactor.redact_json(facts.labels)[0],
+        ratings=tuple(msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings),
         tags=_tags(facts, is_cut=max(len(facts.calls), len(facts.results)) > MAX_CALLS),
     )
-    clean, _ = redactor.redact_json(msgspec.to_builtins(shallow))
-    return msgspec.convert(clean, SpanFacts)
 
 
 def _named(facts: SpanFacts) -> SpanFacts:
@@ -109,11 +143,19 @@ def _short_name(name: str | None) -> str | None:
     return (name and name[:MAX_ID].strip()) or None
 
 
-def _shallow(call: ToolCall) -> ToolCall:
-    """The call; arguments that nest too deep become a text."""
-    if not is_too_deep(call.arguments, MAX_DEPTH - 8):
-        return call
-    return msgspec.structs.replace(call, arguments=msgspec.json.encode(call.arguments).decode())
+def _words(
+    calls: Sequence[ToolCall], results: Sequence[ToolResult], called: ToolCall | None, told: ToolResult | None
+) -> Iterator[str]:
+    """The texts of calls and outputs, but for arguments."""
+    for call in (*calls, *([called] if called else [])):
+        yield from filter(None, (call.name, call.call_id))
+    for result in (*results, *([told] if told else [])):
+        yield from filter(None, (result.output, result.name, result.call_id))
+
+
+def _shallow(arguments: Any) -> Any:
+    """Arguments that nest too deep as a text."""
+    return msgspec.json.encode(arguments).decode() if is_too_deep(arguments, MAX_DEPTH - 8) else arguments
 
 
 def _encoded(facts: SpanFacts) -> str:

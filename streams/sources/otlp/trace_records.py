@@ -18,6 +18,7 @@ from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.trace import Trace
 from streams.sources.otlp.trace_events import TracedEvent, events_of
 from streams.sources.otlp.trace_exchanges import TracedExchange, exchanges_of
+from streams.sources.otlp.trace_ratings import TracedRating, ratings_of
 
 COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
@@ -28,6 +29,7 @@ class Assembly(NamedTuple):
 
     exchanges: list[Exchange]
     events: list[AgentEvent]
+    ratings: list[TracedRating]
     decision: TraceAssembly
 
 
@@ -54,6 +56,7 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     return Assembly(
         exchanges=fresh,
         events=_event_records(trace, events, traced, first, decision.now),
+        ratings=list(ratings_of(trace, traced)),
         decision=TraceAssembly(
             connection=first.connection,
             project=first.project,

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-import numpy as np
-
 from audit.drift.cells import Cells, Flags
+from schemas.lazy.numpy import np
 from streams.watch.incidents.moves import MOVED_TOO
 from streams.watch.incidents.recovery import CERTAIN
 from streams.watch.measured import TIERS, midnight

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import duckdb
 
 from analytics.queries import queries, query_rows
+from audit.times import iso_time, time_text
 from schemas.records import Baseline
 from streams.watch.incidents.slices import QUERY, began_with, parameters_of, which_part
 from streams.watch.measured import Measured
@@ -77,9 +77,9 @@ def _baseline(baseline: Baseline, tier: str | None) -> dict[str, Any]:
     numbers = {} if known is None else {"mean": known.mean, "stddev": known.stddev, "count": known.count}
     return {
         "id": baseline.baseline_id,
-        "computedAt": time_text(baseline.computed_at),
-        "windowStart": time_text(baseline.window_start),
-        "windowEnd": time_text(baseline.window_end),
+        "computedAt": iso_time(baseline.computed_at),
+        "windowStart": iso_time(baseline.window_start),
+        "windowEnd": iso_time(baseline.window_end),
         "exchangeCount": baseline.exchange_count,
         "anomalyRate": baseline.anomaly_rate,
         **numbers,
@@ -94,7 +94,7 @@ def _exchange(row: Row, finding: Finding) -> dict[str, Any]:
         "agent": row["agent"],
         "sessionId": row["session_id"],
         "turnNumber": row["turn_number"],
-        "exchangeTimestamp": time_text(row["exchange_at"]),
+        "exchangeTimestamp": iso_time(row["exchange_at"]),
         "score": row["score"],
         "weight": row["weight"],
         "moved": row["moved"],
@@ -138,8 +138,3 @@ def named_query(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": {key: time_text(value) for key, value in parameters.items()},
         "sql": queries()[name].text,
     }
-
-
-def time_text(value: Any) -> Any:
-    """A time as text, as JSON has it; anything else as it is."""
-    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value

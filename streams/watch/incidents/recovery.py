@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 import msgspec
-import numpy as np
 
+from schemas.lazy.numpy import np
 from schemas.records import Incident
 from streams.watch.incidents.moves import DAY, Level, Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself

@@ -9,7 +9,8 @@ from typing import Any
 import duckdb
 
 from analytics.queries import query_rows
-from streams.watch.incidents.evidence import named_query, time_text
+from audit.times import iso_time
+from streams.watch.incidents.evidence import named_query
 from streams.watch.rules.findings import Finding
 
 RUNS_SHOWN = 10
@@ -53,7 +54,7 @@ def _run(row: Row) -> dict[str, Any]:
         "connection": row["connection"],
         "sessionId": row["session_id"],
         "agent": row["agent"],
-        "endedAt": time_text(row["ended_at"]),
+        "endedAt": iso_time(row["ended_at"]),
         "value": row["value"],
         "moved": row["moved"],
         "trustScore": row["trust_score"],

@@ -10,6 +10,7 @@ import duckdb
 
 from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
+from audit.times import iso_time
 from streams.upkeep.deployments import deployments
 from streams.watch.rules.findings import Finding
 
@@ -66,7 +67,7 @@ def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding
             "label": row["label"],
             "version": row["version"],
             "agent": row["agent"],
-            "at": row["occurred_at"].isoformat().replace("+00:00", "Z"),
+            "at": iso_time(row["occurred_at"]),
             "by": row["deployed_by"],
             "comment": row["comment"],
             "url": row["url"],

@@ -15,6 +15,7 @@ from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.reference import NO_DECISION, Reference
+from audit.drift.score_history import REFERENCE_DAYS
 from streams.watch.rules.cases import shown
 from streams.watch.rules.changes import Asked, Told, change_finding
 from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked
@@ -59,7 +60,10 @@ def series_name(series: str) -> str:
 
 
 def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
-    found = find_change(agent.units(series), case.runs.as_of.date(), reference=case.reference(agent, series))
+    as_of, first = case.runs.as_of.date(), agent.first_day
+    if first is None or (as_of - first).days < REFERENCE_DAYS:
+        return None
+    found = find_change(agent.units(series), as_of, reference=case.reference(agent, series))
     needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
 

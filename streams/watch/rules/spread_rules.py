@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import numpy as np
-
 from audit.drift.cells import Cells
 from audit.drift.spread import SpreadChange, find_spread
+from schemas.lazy.numpy import np
 from streams.watch.measured import TIERS
 from streams.watch.rules.cases import Case, days_shown, shown
 from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding, Key

@@ -45,7 +45,9 @@ def watched(store: Store, values: Mapping[str, Any]) -> list[Row]:
 
 def read(store: Store, values: Mapping[str, Any]) -> pl.DataFrame:
     """What a check reads."""
-    return read_hours(store.cursor(), values["projects"], values["since"].date(), values["until"])
+    hours = read_hours(store.cursor(), values["projects"], values["since"].date(), values["until"])
+    assert hours is not None
+    return hours
 
 
 def added_up(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
@@ -158,6 +160,15 @@ def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -
     assert [7] == [row["exchanges"] for row in watched(store, asked(NOON))]
     assert [7] == read(store, asked(NOON))["exchanges"].to_list()
     assert [] == watched(store, asked(NOON - timedelta(hours=2)))
+
+
+def test_where_there_are_no_scores_there_are_no_hours(store: Store) -> None:
+    """A check of projects with runs alone loads no library for columns."""
+    publish(store, score("a", 1, exchange_at=NOON))
+    refresh_daily(store)
+
+    assert read_hours(store.cursor(), ["nobody"], SINCE.date(), NOON + timedelta(days=1)) is None
+    assert read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=1)) is not None
 
 
 def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> None:

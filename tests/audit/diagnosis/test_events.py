@@ -24,7 +24,7 @@ from audit.diagnosis.events import (
 from audit.diagnosis.payloads import MAX_DEPTH
 from audit.fingerprints import canonical_json, digest
 from audit.times import parse_timestamp
-from schemas.errors import BoundsError, InputError
+from schemas.errors import BoundsError, InputError, RecordError
 
 JSON = st.recursive(
     st.none()
@@ -341,9 +341,9 @@ def test_record_carries_the_columns_of_the_event() -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "3", pytest.param("[" * 100_000, id="deep"), '{"a": "\\ud800"'])
-def test_a_damaged_payload_is_an_input_error(payload: str) -> None:
+def test_a_damaged_payload_is_an_error_of_the_record(payload: str) -> None:
     """A page that shows raw events must not fall over one of them."""
-    with pytest.raises(InputError, match=r"^payload: "):
+    with pytest.raises(RecordError, match=r"^payload: "):
         raw_event(payload)
 
 

@@ -18,6 +18,35 @@ HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "k
 RULES = ("audit.detectors", "audit.policy", "audit.evaluation", "streams.topology", "streams.engine")
 PACKAGES = 3
 """Dots in the name of a package of commands: its modules have one more."""
+AT_REST = """
+import asyncio, sys
+from pathlib import Path
+
+import service.cli.commands.server.serving
+from service.access.access import AccessStore, access_file
+from service.judge_setup import NONE, OpenedJudge
+from service.settings import Settings
+from service.supervisor import server_lifecycle as server
+from service.workspace import open_workspace
+
+async def rest(settings):
+    with open_workspace(settings, writes=True) as workspace, AccessStore(access_file(settings.database), workspace.now) as access:
+        engine = server._engine(workspace, OpenedJudge(None, NONE))
+        app = server.create_app(engine, access, server.api_settings(settings, ()))
+        tasks = server.periodic_tasks_of(engine, settings, app.state.context.watch)
+        await engine.start()
+        while not engine.state().ready:
+            await asyncio.sleep(0.005)
+        for task in tasks:
+            await task.run()
+        found = list(sys.modules)
+        await engine.stop(0)
+        await app.state.query_pool.close()
+        return found
+
+print(*asyncio.run(rest(Settings(database=Path(sys.argv[1])))))
+"""
+"""A server with a run in its database, up to the moment at which each of its periodic tasks has run once."""
 LOADED = "import sys; {0}; print('\\n'.join(sys.modules))"
 
 
@@ -49,6 +78,19 @@ def test_a_server_loads_no_client_of_a_judge_before_it_has_one() -> None:
     found = loaded_by("import service.supervisor.server_lifecycle")
 
     assert not {"anthropic", "aiokafka", "faust"} & found
+
+
+def test_a_server_at_rest_holds_no_library_for_columns(tmp_path: Path) -> None:
+    """Polars and numpy take 80 MB: the first batch that lands and the first series that is checked load them."""
+    python, environment = [sys.executable, "-P"], {"PYTHONPATH": str(ROOT)}
+    database, events = tmp_path / "fleet.duckdb", ROOT / "examples" / "session.json"
+    imported = ["-m", "service.cli.main", "import", "events", str(events), "--db", str(database)]
+    subprocess.run([*python, *imported], env=environment, check=True, capture_output=True)
+    at_rest = [*python, "-c", AT_REST, str(database)]
+    found = subprocess.run(at_rest, env=environment, check=True, capture_output=True, text=True).stdout.split()
+
+    assert "rocksdict" in found
+    assert not {"polars", "numpy", "anthropic", "faust", "aiokafka", "kafka"} & set(found)
 
 
 def test_the_list_says_of_each_command_what_it_says_of_itself() -> None:

@@ -14,8 +14,8 @@ from finished import filled
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
+from audit.times import iso_time
 from service.documents.evaluations import evaluation_document, evaluation_row
-from service.documents.members import iso_time
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 PAGE = {"project": "shop", "case": None, "model": None, "session": None, "after_at": None, "after_id": None, "limit": 9}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from analytics.store.store import Store
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
-from service.documents.members import iso_time
 from service.documents.scores import Wanted, project_scores, project_summary, score_by_id
 
 SCORE_FIELDS = (
@@ -312,20 +311,6 @@ def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: St
 def fields_of(document: dict[str, Any]) -> list[Any]:
     """The names of the fields, nested ones included."""
     return [(name, list(value) if isinstance(value, dict) else None) for name, value in document.items()]
-
-
-@pytest.mark.parametrize(
-    ("moment", "expected"),
-    [
-        (None, None),
-        (datetime(2026, 10, 1, 9, tzinfo=UTC), "2026-10-01T09:00:00Z"),
-        (datetime(2026, 10, 1, 9, 0, 0, 1500, tzinfo=UTC), "2026-10-01T09:00:00.001500Z"),
-        (datetime(2026, 10, 1, 1, tzinfo=timezone(timedelta(hours=2))), "2026-09-30T23:00:00Z"),
-    ],
-)
-def test_times_are_iso_8601_in_utc(moment: datetime | None, expected: str | None) -> None:
-    """Whatever zone they came in."""
-    assert expected == iso_time(moment)
 
 
 def records_of(store: Store, name: str, query: str, values: dict[str, Any]) -> Sequence[Record]:

@@ -6,11 +6,14 @@ An endpoint that is added has to be added here: who may call it, and what it ans
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import fastapi.routing
 import httpx2
 import pytest
 from api_server import NOW, BodyBuilder, Call, Tokens
@@ -18,9 +21,11 @@ from engines import live_judge, policy_of
 from fastapi import FastAPI
 from watched import fallen, history, put
 
+import service.http.app as app_module
 from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access.access import SCOPES, AccessStore, Holder
+from service.http.app import prepare_routes
 from service.http.bounds import LINES
 from service.simulator import running
 from streams.engine.engine import Engine
@@ -381,3 +386,29 @@ def test_lines_are_described_where_they_are_taken(app: FastAPI) -> None:
     """A generated client offers what the server takes, and nothing else."""
     bodies = {path: one["post"].get("requestBody", {}) for path, one in app.openapi()["paths"].items() if "post" in one}
     assert {path for path, body in bodies.items() if "application/x-ndjson" in body.get("content", {})} == LINES
+
+
+def test_prepared_routes_leave_nothing_to_build_to_the_first_call(
+    app: FastAPI, call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FastAPI builds endpoints when they are first looked for: a tenth of a second, which the first caller would wait for."""
+    prepare_routes(app)
+    built: list[str] = []
+    whole = fastapi.routing.get_dependant
+
+    def counted(**given: Any) -> Any:
+        built.append(given["path"])
+        return whole(**given)
+
+    monkeypatch.setattr(fastapi.routing, "get_dependant", counted)
+    assert [200, 404] == [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")]
+    assert [] == built
+
+
+def test_every_router_is_part_of_the_application() -> None:
+    """Their modules are named as text: a wrong name fails when the application is imported, and none may be left out."""
+    service = Path(app_module.__file__).parents[1]
+    files = [file.relative_to(service.parent) for file in service.rglob("*.py") if "\nrouter = " in file.read_text()]
+    defined = [importlib.import_module(".".join(file.with_suffix("").parts)).router for file in files]
+    assert len(defined) == len(app_module.ROUTERS)
+    assert set(map(id, app_module.ROUTERS)) == set(map(id, defined))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 from servers import until
 
+from analytics.store.store import Store
 from streams.engine.engine import Engine
 
 OPS = "/api/audit/ops"
@@ -81,6 +83,19 @@ def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
     assert {"trust_score", "causal_graph"} <= shown.json()["diagnosis"].keys()
     missing = [call("GET", f"/api/audit/{path}", tokens.root).status_code for path in ("web/runs/run_001", "ops/runs/run_0001")]
     assert [404, 404] == missing
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
+    call: Call, tokens: Tokens, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers of bodies raise errors of the same kind, which are answered with 400; this one is ours, and named in the log only."""
+    with store.transaction():
+        store.cursor().execute("UPDATE log.agent_events SET payload = '{'")
+    shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
+    assert (500, "internal") == (shown.status_code, shown.json()["code"])
+    [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "a stored record cannot be read: payload: is not JSON" in str(fault.exc_info)
 
 
 @pytest.mark.usefixtures("filled")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import polars as pl
 import typer
 
 from analytics.queries import Query, queries
@@ -25,6 +24,7 @@ from analytics.sandbox.result_formats import FORMATS
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError
+from schemas.lazy.polars import pl
 from service.cli.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
 from service.cli.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.known_projects import require_known

@@ -12,10 +12,10 @@ from builders import exchange
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
+from audit.times import iso_time
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
-from service.documents.members import iso_time
 from service.supervisor.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 

@@ -1,0 +1,96 @@
+"""Connecting: from nothing to the first session. A token, the lines of one's stack, and what has come of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from schemas.bounds.limits import NAME
+from service.access.access import Holder
+from service.http.context import ApiContext, Services
+from service.pages.rendering import page
+from service.pages.viewing import Viewer
+
+router = APIRouter(include_in_schema=False)
+SHOWN = 24
+"""Connections to choose from; a fleet may have thousands."""
+UNKNOWN = "dl_…"
+"""Shown in place of a token that is not known here: it is shown once, where it is made."""
+ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
+
+
+class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How agents of one stack are connected: what to install, which lines to add, and where a session's id comes from."""
+
+    key: str
+    name: str
+    install: str
+    language: str
+    has_exporter: bool
+    code: str
+    session: str
+
+
+class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stacks, the variables of the environment for all of them, and the lines with which Python programs export."""
+
+    environment: str
+    exporter: str
+    stacks: tuple[Stack, ...]
+
+    def lines(self, stack: Stack, filled: Mapping[str, str]) -> str:
+        """The lines to add to a program, or to a configuration, whose places are filled."""
+        if stack.language == "yaml":
+            return stack.code.format(**filled)
+        return f"{self.exporter}\n{stack.code}" if stack.has_exporter else stack.code
+
+
+@cache
+def stacks() -> Stacks:
+    """Return the stacks that are known."""
+    text = (Path(__file__).parent / "stacks.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), Stacks)
+
+
+@router.get("/connect")
+async def connect(
+    request: Request, viewer: Viewer, services: Services, stack: str = "", connection: ConnectionName | None = None
+) -> HTMLResponse:
+    """Show how to connect an agent, and what has come from a connection."""
+    known = stacks()
+    chosen = next((one for one in known.stacks if one.key == stack), known.stacks[0])
+    filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}
+    shown = None if connection is None else _named(services, viewer, connection)
+    connections = [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)]
+    values = {
+        "stacks": known.stacks,
+        "chosen": chosen,
+        "environment": known.environment.format(**filled),
+        "lines": known.lines(chosen, filled),
+        "may_add": viewer.project is None and "admin" in viewer.scopes,
+        "connection": shown,
+        "connections": connections[:SHOWN],
+        "more": max(0, len(connections) - SHOWN),
+        "came": []
+        if shown is None
+        else await services.ask(lambda cursor: query_rows(cursor, "arrivals", {"connection": shown.name})),
+    }
+    return page(request, "connect.html", values)
+
+
+def _named(services: ApiContext, viewer: Holder, name: str) -> Holder | None:
+    """Return the connection of that name, if the viewer may see it."""
+    found = (one for one, _ in services.access.holders("connection") if one.name == name and _is_visible(viewer, one))
+    return next(found, None)
+
+
+def _is_visible(viewer: Holder, connection: Holder) -> bool:
+    return viewer.project in (None, connection.project)

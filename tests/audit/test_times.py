@@ -1,0 +1,29 @@
+"""Times are written in one form."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+
+from audit.times import iso_time, time_text
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        (None, None),
+        (datetime(2026, 10, 1, 9, tzinfo=UTC), "2026-10-01T09:00:00Z"),
+        (datetime(2026, 10, 1, 9, 0, 0, 1500, tzinfo=UTC), "2026-10-01T09:00:00.001500Z"),
+        (datetime(2026, 10, 1, 1, tzinfo=timezone(timedelta(hours=2))), "2026-09-30T23:00:00Z"),
+    ],
+)
+def test_times_are_iso_8601_in_utc(moment: datetime | None, expected: str | None) -> None:
+    """Whatever zone they came in."""
+    assert expected == iso_time(moment)
+
+
+@pytest.mark.parametrize("value", [None, 3, "2026-10-01", date(2026, 10, 1)])
+def test_what_is_no_time_stays_as_it_is(value: object) -> None:
+    """Documents hold values of every kind, and days are no moments."""
+    assert value is time_text(value)

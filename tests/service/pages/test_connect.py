@@ -1,0 +1,59 @@
+"""The page that connects an agent: lines that work, a token that only who may makes, and what has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from api_server import BodyBuilder, Call, Tokens
+from browsers import cookie, signed_in
+
+from service.pages.connect import Stack, stacks
+
+
+@pytest.mark.parametrize("stack", stacks().stacks, ids=lambda stack: stack.key)
+def test_each_stack_has_its_lines_with_the_address_filled_in(look: Callable[..., str], stack: Stack) -> None:
+    """A line with a place left open is copied as it is."""
+    page = look(f"/connect?stack={stack.key}")
+
+    assert "http://localhost:8321" in page
+    assert "{url}" not in page
+    assert "{token}" not in page
+    assert "dl_…" in page
+
+
+def test_only_who_may_add_connections_has_the_form(call: Call, tokens: Tokens) -> None:
+    """Others are told the command, instead of a button that refuses."""
+    pages = [call("GET", "/connect", headers=cookie(signed_in(call, token))).text for token in (tokens.root, tokens.ops_reader)]
+
+    assert ["data-connect" in page for page in pages] == [True, False]
+    assert "driftline connections add" in pages[1]
+
+
+def test_it_says_what_has_come_and_leads_there(
+    look: Callable[..., str], call: Call, tokens: Tokens, exchange_body: BodyBuilder
+) -> None:
+    """The first session is what one waits for."""
+    waiting = look("/connect?connection=north")
+    call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
+    came = look("/connect?connection=north")
+
+    assert "Waiting for the first trace of north" in waiting
+    assert "<strong>Connected.</strong> 1 exchange and" in came
+    assert 'href="/projects/ops' in came
+
+
+def test_an_unknown_connection_and_stack_are_as_none(look: Callable[..., str]) -> None:
+    """Links are shared, and connections are renamed."""
+    page = look("/connect?connection=nobody&stack=nothing")
+
+    assert "Make a token above, or choose a connection" in page
+    look("/connect?connection=Not+a+name", 400)
+
+
+def test_a_viewer_of_one_project_sees_its_connections_alone(call: Call, tokens: Tokens) -> None:
+    """Names of other projects' connections are nobody else's business."""
+    value = signed_in(call, tokens.ops_reader)
+    page = call("GET", "/connect?connection=south", headers=cookie(value)).text
+
+    assert "south" not in page

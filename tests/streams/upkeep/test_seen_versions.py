@@ -1,0 +1,56 @@
+"""Deployments that traces show: the first exchange of a version that was not there before, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from builders import exchange
+from engines import NOW
+from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+
+from analytics.store.store import Store
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import encode
+from schemas.records import Exchange, Label
+from streams.upkeep.seen_versions import SeenVersions
+
+
+def of_version(number: int, version: str, agent: str = "cleo", label: str = "agent_version") -> Exchange:
+    """An exchange of an agent in a version, later the higher its number."""
+    at = NOW - timedelta(hours=1) + timedelta(minutes=number)
+    return exchange("s", number, agent=agent, labels=(Label(name=label, value=version),), occurred_at=at, ingested_at=NOW)
+
+
+@pytest.fixture
+def seen(store: Store) -> SeenVersions:
+    """Nothing seen yet."""
+    return SeenVersions(store, Redactor(RedactionSettings()))
+
+
+def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVersions) -> None:
+    """Nobody knows when the first was deployed; two that take turns, as a canary does, are deployed once each."""
+    told = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
+    later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
+
+    assert [("2", NOW - timedelta(minutes=57))] == [(one.version, one.occurred_at) for one in told]
+    assert ["3"] == [one.version for one in later]
+    assert {("cleo", "agent_version", "traces")} == {(one.agent, one.label, one.deployed_by) for one in (*told, *later)}
+
+
+def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> None:
+    """Another agent's release is no change of this one, and a tenant is no version."""
+    told = [of_version(1, "1"), of_version(2, "2", agent="iris"), of_version(3, "2", label="prompt_version")]
+    told += [of_version(4, "a", label="tenant"), of_version(5, "b", label="tenant")]
+
+    assert [] == [*seen.deployments(told, NOW)]
+
+
+def test_what_the_tables_know_is_seen(store: Store) -> None:
+    """A server that was started again does not deploy everything anew."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(of_version(1, "1"))])
+    again = SeenVersions(store, Redactor(RedactionSettings()))
+
+    assert ["2"] == [one.version for one in again.deployments([of_version(2, "1"), of_version(3, "2")], NOW)]
