@@ -28,7 +28,7 @@ ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
 
 
 class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How agents of one stack are connected: what to install, which lines to add, and where a session's id comes from."""
+    """One stack of agents and how it is connected: what to install, which lines to add, and where a session's id comes from."""
 
     key: str
     name: str
