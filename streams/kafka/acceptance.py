@@ -129,7 +129,8 @@ class Acceptance:
         fates = [self._unlanded.fate(topic, record) for record in records]
         places = [place for place, fate in enumerate(fates) if fate is None]
         asked = [records[place] for place in places]
-        if are_certainly_new(self._sink.writer.seen, topic, asked):
+        seen = self._sink.writer.seen
+        if not seen.is_busy and are_certainly_new(seen, topic, asked):
             return [fate or WRITTEN for fate in fates]
         found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places])
         known = dict(zip(places, found, strict=True))

@@ -173,11 +173,11 @@ class Sink:
             else:
                 if not read.chunks or await self._insist(self._land, read):
                     await self._moved(read)
-                await self._gather(read, began)
+                await self._gather(sum(len(chunk.records) for chunk in read.chunks), began)
 
-    async def _gather(self, read: Read, began: float) -> None:
-        """Let records gather: a transaction takes as long for one as for hundreds."""
-        if not self.progress.reached.is_set() or sum(len(chunk.records) for chunk in read.chunks) >= self._limits.many:
+    async def _gather(self, landed: int, began: float) -> None:
+        """Let records gather after a transaction of so many: it takes as long for one as for hundreds."""
+        if not 0 < landed < self._limits.many or not self.progress.reached.is_set():
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(began + self._limits.gather - time.monotonic()):
