@@ -112,6 +112,22 @@ def test_calls_that_come_at_once_each_get_their_own_fates(kafka: KafkaConnection
         assert sum(map(len, brought.values())) == len(tables(store)["agent_events"])
 
 
+def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The sink sorts millions of hashes now and then; who asks for something else meanwhile is answered."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> str:
+        async with gateway_over(store, kafka) as gateway:
+            with gateway._sink.writer.seen._lock:
+                call = asyncio.create_task(gateway.take_exchange(ASKED))
+                await until(lambda: gateway.state().queues["producing"], "the call to wait")
+                assert not call.done()
+            return (await call).fate
+
+    with Store(None) as store:
+        assert WRITTEN == asyncio.run(run(store))
+
+
 def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """What came through another entry point, or landed in a database that is lost, is known before the first call is answered."""
     make_topics(*topics())
