@@ -87,7 +87,7 @@ class KnownIdentities:
 
     @property
     def is_busy(self) -> bool:
-        """Whether another thread has it at the moment, and `is_new` would wait."""
+        """True while another thread has it, so that `is_new` would wait."""
         return self._lock.locked()
 
     def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:

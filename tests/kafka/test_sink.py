@@ -90,7 +90,7 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
     assert 1 < len({row[2] for row in landed}), "over several partitions"
 
 
-def test_records_gather_until_somebody_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A transaction takes as long for one record as for hundreds, so few records wait for more; a reader waits for none of that."""
     make_topics(*topics())
 

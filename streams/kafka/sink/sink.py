@@ -53,7 +53,7 @@ class SinkLimits:
     many: int = 5_000
     """From so many records in a transaction on, the next one begins at once."""
     gather: float = 0.2
-    """Seconds from the beginning of one transaction to that of the next, unless there are many records or somebody waits."""
+    """Seconds from the beginning of one transaction to that of the next, unless there are many records or a caller waits."""
     check_every: float = 2.0
     """Seconds."""
 
@@ -154,7 +154,7 @@ class Sink:
             raise self.failure
 
     def hurry(self) -> None:
-        """Land what has come at once: somebody waits for it."""
+        """Land what has come at once, for a caller that waits for it."""
         self._awaited.set()
 
     async def _run(self) -> None:
