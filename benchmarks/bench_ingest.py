@@ -59,11 +59,16 @@ def ours(folder: Path, stored: int = 0) -> Iterator[Target]:
     database = folder / f"{stored}.duckdb"
     if stored:
         fill(database, stored)
-    with AccessStore(access_file(database), utc_now) as access:
-        token = access.add(Holder("connection", "bench", "bench"))
+    token = connected(database)
     options = ["serve", "--db", str(database), "--port", "0", "--judge", "none"]
     with serving(options, {}, folder / "serve.log") as url:
         yield Target(url, token)
+
+
+def connected(database: Path) -> str:
+    """Return the token of a connection to the server over a file."""
+    with AccessStore(access_file(database), utc_now) as access:
+        return access.add(Holder("connection", "bench", "bench"))
 
 
 @contextlib.contextmanager
@@ -74,9 +79,8 @@ def bare() -> Iterator[Target]:
 
 
 def serve_bare() -> None:
-    """Serve the endpoint that only parses; prints where."""
+    """Serve the endpoint that only parses."""
     app = FastAPI()
-    app.state.context = SimpleNamespace(settings=ApiSettings())
 
     @app.post(INGEST, status_code=201)
     async def parse(body: IngestBody) -> dict[str, str]:
@@ -86,13 +90,19 @@ def serve_bare() -> None:
     async def parse_all(body: list[IngestBody]) -> dict[str, int]:
         return {"accepted": len(body)}
 
+    run(serve_alone(app))
+
+
+async def serve_alone(app: FastAPI) -> None:
+    """Serve an application as `driftline serve` does; prints where."""
+    app.state.context = SimpleNamespace(settings=ApiSettings())
     # With the protocol given, asyncio switches off the waiting for full packets, as it does for `driftline serve`.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(1024)
     host, port = listener.getsockname()
     print(f"http://{host}:{port}", flush=True)
-    run(server_of(app, host, port).serve(sockets=[listener]))
+    await server_of(app, host, port).serve(sockets=[listener])
 
 
 def fill(database: Path, count: int) -> None:

@@ -178,11 +178,11 @@ async def begun(topics: KafkaConnection, partitions: int) -> int:
 
 
 async def rate(topics: KafkaConnection, stage: Stage, partitions: int) -> float:
-    """Records a second, from the first commit to the last."""
+    """Records a second, from the first one that the stage has made to the commit of the last."""
     async with Watcher(topics, stage, partitions) as watcher:
+        await watcher.begun(stage.sinks[0])
         looks = await watcher.follow(PATIENCE)
-    before = [one for one in looks if not sum(one.committed)][-1]
-    return sum(looks[-1].committed) / (looks[-1].seconds - before.seconds)
+    return sum(looks[-1].committed) / looks[-1].seconds
 
 
 def waiting(bootstrap: str, given: argparse.Namespace, folder: Path) -> tuple[KafkaConnection, str]:

@@ -125,6 +125,11 @@ class Met:
             self._taken.discard(self._held.pop(next(iter(self._held))))
 
 
+def may_have_twin(payload: str) -> bool:
+    """Tell whether an event with this canonical payload can have a twin."""
+    return any(mark in payload for mark in _MARKS)
+
+
 def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, met: Met) -> list[int]:
     """Those of new events (INDEX) whose twin the topic has: what a hook reported and what the transcript says, whichever came first."""
     marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))

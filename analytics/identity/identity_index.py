@@ -85,6 +85,11 @@ class KnownIdentities:
         with self._lock:
             return (topic, schema.name) in self._hashes
 
+    @property
+    def is_busy(self) -> bool:
+        """True while another thread has it, so that `is_new` would wait."""
+        return self._lock.locked()
+
     def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
         """Tell whether none of the rows is doubtful."""
         with self._lock:

@@ -1,6 +1,7 @@
 """Taking records to their topics: new ones are produced, and those that a topic or the tables have already are reported.
 
-What was produced and has not landed yet is kept in mind, so that a repetition is known at once. A record of which it cannot be told
+Calls that come at the same time are decided on and produced together: a group costs the event loop and the broker little more than one
+call. What was produced and has not landed yet is kept in mind, so that a repetition is known at once. A record of which it cannot be told
 whether the broker has it may be on the topic twice: sink and workers drop repetitions.
 """
 
@@ -10,7 +11,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
@@ -24,6 +28,7 @@ from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
 from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.log.new_records import are_certainly_new
 
 SETTLING_SECONDS = 10.0
 """Seconds to wait for a session's last records to land."""
@@ -31,7 +36,17 @@ MOST_UNLANDED = 200_000
 """Records that may be on their way to the tables."""
 RECENT = 30.0
 """Seconds for which a record that was not taken counts as trouble, unless one is taken before."""
+GROUPS = 2
+"""Groups of calls that are on their way to the broker at once; calls that come meanwhile make the next group."""
 log = logging.getLogger(__name__)
+
+
+class _Call(NamedTuple):
+    """A call that waits for the fates of its records."""
+
+    records: Sequence[Record]
+    messages: Sequence[bytes]
+    fates: asyncio.Future[list[str]]
 
 
 class Acceptance:
@@ -48,6 +63,11 @@ class Acceptance:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._refused_at = -RECENT
+        self._waiting: dict[str, list[_Call]] = defaultdict(list)
+        """Calls that no group has taken up, by topic."""
+        self._begins = False
+        self._groups = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         sink.landed = self._landed
 
     async def take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
@@ -57,16 +77,64 @@ class Acceptance:
         """
         if why_not := self.no_room():
             raise BusyError(why_not)
+        call = _Call(records, messages, asyncio.get_running_loop().create_future())
+        with self._under_way():
+            self._waiting[topic].append(call)
+            self._begin_soon()
+            return await call.fates
+
+    def _begin_soon(self) -> None:
+        """Take up what waits, with what comes before the event loop is back here."""
+        if not self._begins and self._groups < GROUPS:
+            self._begins = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._begins = False
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        for topic, calls in waiting.items():
+            self._groups += 1
+            task = asyncio.create_task(self._take_together(topic, calls))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._groups -= 1
+        if self._waiting:
+            self._begin_soon()
+
+    async def _take_together(self, topic: str, calls: Sequence[_Call]) -> None:
+        """Decide on the records of several calls, produce those that are new, and answer the calls."""
+        records = [record for call in calls for record in call.records]
+        messages = [message for call in calls for message in call.messages]
+        try:
+            fates = await self._fates(topic, records, messages)
+            fresh = [place for place, fate in enumerate(fates) if fate == WRITTEN]
+            if fresh:
+                await self._produce(topic, [records[place] for place in fresh], [messages[place] for place in fresh])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
+            for call in calls:
+                if not call.fates.done():
+                    call.fates.set_exception(error)
+            return
+        left = iter(fates)
+        for call in calls:
+            own = list(islice(left, len(call.records)))
+            if not call.fates.done():
+                call.fates.set_result(own)
+
+    async def _fates(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+        """The fate of each record; a record that another one before it repeats is known, too."""
         fates = [self._unlanded.fate(topic, record) for record in records]
         places = [place for place, fate in enumerate(fates) if fate is None]
-        found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places]) if places else []
+        asked = [records[place] for place in places]
+        seen = self._sink.writer.seen
+        if not seen.is_busy and are_certainly_new(seen, topic, asked):
+            return [fate or WRITTEN for fate in fates]
+        found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places])
         known = dict(zip(places, found, strict=True))
-        done = [fate or known[place] for place, fate in enumerate(fates)]
-        fresh = [place for place, fate in enumerate(done) if fate == WRITTEN]
-        if fresh:
-            with self._under_way():
-                await self._produce(topic, [records[place] for place in fresh], [messages[place] for place in fresh])
-        return done
+        return [fate or known[place] for place, fate in enumerate(fates)]
 
     def no_room(self) -> str:
         """Return the reason why no more records can be taken now; an empty text if they can."""
@@ -108,6 +176,7 @@ class Acceptance:
         try:
             async with asyncio.timeout(SETTLING_SECONDS):
                 while not settled():
+                    self._sink.hurry()
                     await self._moved.wait()
         except TimeoutError as error:
             raise BusyError(otherwise) from error
@@ -132,7 +201,8 @@ class Acceptance:
 
     async def _produce(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> None:
         keyed = [(key_of(record), message) for record, message in zip(records, messages, strict=True)]
-        produced = await self._producer.send(topic, keyed)
+        with self._noting_trouble():
+            produced = await self._producer.send(topic, keyed)
         for record, (number, offset) in zip(records, produced, strict=True):
             partition = (topic, number)
             # Where the broker only says that it had the record already, it stands somewhere before the end.
@@ -146,17 +216,21 @@ class Acceptance:
         self._quiet.clear()
         try:
             yield
+        finally:
+            self._producing -= 1
+            if not self._producing:
+                self._quiet.set()
+
+    @contextlib.contextmanager
+    def _noting_trouble(self) -> Iterator[None]:
+        try:
+            yield
         except BrokerError as error:
             if time.monotonic() - self._refused_at >= RECENT:
                 log.warning("Kafka takes no records: %s", error)
             self._refused_at = time.monotonic()
             raise
-        else:
-            self._refused_at = -RECENT
-        finally:
-            self._producing -= 1
-            if not self._producing:
-                self._quiet.set()
+        self._refused_at = -RECENT
 
     def _landed(self) -> None:
         positions = self._sink.progress.positions

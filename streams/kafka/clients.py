@@ -1,7 +1,9 @@
-"""Starting and stopping clients of aiokafka so that no connection of theirs stays open.
+"""Clients of aiokafka: started and stopped so that no connection of theirs stays open, and reading records at half the cost.
 
-aiokafka loses sight of two: the first one, when a start is cancelled while the node is silent, and one that a task of the client's opens
-while the client closes. They would stay open until the garbage collector comes by, which warns of them.
+1. aiokafka loses sight of two connections: the first one, when a start is cancelled while the node is silent, and one that a task of the
+   client's opens while the client closes. They would stay open until the garbage collector comes by, which warns of them.
+2. A consumer whose `value_deserializer` is `as_parsed` reads what aiokafka's parser makes, which has all that a stage looks at, and not
+   a copy of it with eleven fields for each record.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 import aiokafka.client
 from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.consumer import fetcher
 
 
 class Client(Protocol):
@@ -60,7 +64,37 @@ async def _noted(*arguments: Any, **options: Any) -> AIOKafkaConnection:
     return connection
 
 
+def as_parsed(value: bytes) -> bytes:
+    """Return a value as it is: the `value_deserializer` of a consumer that wants records as they are parsed."""
+    return value
+
+
+class _Records(fetcher.PartitionRecords):  # type: ignore[misc]  # it has no types
+    """The records of a partition in one answer of a broker."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self._value_deserializer is as_parsed:
+            self._consumer_record = lambda _, record: record
+
+
+class _Fetched(fetcher.FetchResult):  # type: ignore[misc]  # it has no types
+    """What is left of such an answer."""
+
+    def getall(self, max_records: int | None = None) -> list[Any]:
+        """Take so many records, or all; as aiokafka's own, without a call for each."""
+        if not self.check_assignment(self._topic_partition) or not self.has_more():
+            return []
+        records: Any = self._partition_records
+        found = list(islice(records._records_iterator, max_records))  # noqa: SLF001 - the library offers one by one only
+        self._update_position()
+        if max_records is None or len(found) < max_records:
+            self._partition_records: Any = None
+        return found
+
+
 aiokafka.client.create_conn = _noted
+fetcher.PartitionRecords, fetcher.FetchResult = _Records, _Fetched
 
 
 async def start(client: Client) -> None:

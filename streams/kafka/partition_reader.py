@@ -56,6 +56,7 @@ class PartitionReader:
         options: dict[str, Any] = {
             "group_id": None,
             "enable_auto_commit": False,
+            "value_deserializer": clients.as_parsed,
             "auto_offset_reset": "none",
             "isolation_level": "read_committed",
             "fetch_max_wait_ms": WAIT_MILLISECONDS,

@@ -15,11 +15,12 @@ from typing import Any
 import duckdb
 
 from analytics.deletion.erased import ERASURES
+from analytics.identity.duplicate_matching import may_have_twin
 from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.store import Store
 from schemas.codec.arrow import empty_frame
 from schemas.lazy.polars import pl
-from schemas.records import Record
+from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.upkeep.erased_now import ErasedNow
 
@@ -69,6 +70,19 @@ class NewRecords:
         """Whether the record's session is erased; what belongs to no session, the tables tell."""
         connection, session = getattr(record, "connection", None), getattr(record, "session_id", None)
         return connection is None or session is None or self._erased.has(connection, session)
+
+
+def are_certainly_new(seen: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
+    """Tell, without asking the tables, whether `seen` knows none of the records, and none repeats another or can have a twin."""
+    for name, of_type in _by_type(records).items():
+        identities = _identities(name, of_type)
+        if len(set(identities)) < len(identities) or any(
+            isinstance(one, AgentEvent) and may_have_twin(one.payload) for one in of_type
+        ):
+            return False
+        if not seen.is_new(schema_of(name), topic, _frame(name, identities)):
+            return False
+    return True
 
 
 def _by_type(records: Iterable[Record]) -> Mapping[str, list[Record]]:

@@ -78,6 +78,56 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
         assert [WRITTEN, CONFLICT, KNOWN] == asyncio.run(run(store))
 
 
+def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Calls that come together are decided on together, and one of them repeats the other."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> list[str]:
+        async with gateway_over(store, kafka) as gateway:
+            with held_back(gateway):
+                calls = await asyncio.gather(*(gateway.publish("agent-events", [event("s", 1)]) for _ in range(8)))
+            await until(lambda: not gateway.state().queues["unlanded"], "the event to land")
+            return [one.fates[0] for one in calls]
+
+    with Store(None) as store:
+        assert [WRITTEN, *[KNOWN] * 7] == asyncio.run(run(store))
+        assert 1 == len(tables(store)["agent_events"])
+
+
+def test_calls_that_come_at_once_each_get_their_own_fates(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """They are produced in few groups; what one call brought must not be told to another."""
+    make_topics(*topics())
+    brought = {number: [event(f"s{number}", seq) for seq in range(1, number % 4 + 1)] for number in range(40)}
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            await gateway.publish("agent-events", brought[2])
+            calls = await asyncio.gather(*(gateway.publish("agent-events", brought[number]) for number in brought))
+            expected = [[KNOWN if number == 2 else WRITTEN] * len(events) for number, events in brought.items()]
+            assert expected == [list(call.fates) for call in calls]
+            await until(lambda: not gateway.state().queues["unlanded"], "the events to land")
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert sum(map(len, brought.values())) == len(tables(store)["agent_events"])
+
+
+def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The sink sorts millions of hashes now and then; who asks for something else meanwhile is answered."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> str:
+        async with gateway_over(store, kafka) as gateway:
+            with gateway._sink.writer.seen._lock:
+                call = asyncio.create_task(gateway.take_exchange(ASKED))
+                await until(lambda: gateway.state().queues["producing"], "the call to wait")
+                assert not call.done()
+            return (await call).fate
+
+    with Store(None) as store:
+        assert WRITTEN == asyncio.run(run(store))
+
+
 def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """What came through another entry point, or landed in a database that is lost, is known before the first call is answered."""
     make_topics(*topics())

@@ -19,6 +19,7 @@ from engines import NOW, Clock
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from kafka_workers import contents
+from servers import PATIENCE
 from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
 
 from analytics.identity.identity_index import KnownIdentities
@@ -33,6 +34,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
+from streams.kafka.sink.sink import SinkLimits
 from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
 
 REDACTOR = Redactor(Policy().redaction)
@@ -88,6 +90,31 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
     assert 1 < len({row[2] for row in landed}), "over several partitions"
 
 
+def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A transaction takes as long for one record as for hundreds, so few records wait for more; a reader waits for none of that."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        sink, moved = sink_over(store, kafka, limits=SinkLimits(gather=PATIENCE)), asyncio.Queue[int]()
+        sink.landed = lambda: moved.put_nowait(len(tables(store)["agent_events"]))
+        await sink.start()
+        async with producing(kafka) as producer:
+            await produce(producer, "agent-events", [event("s", 1)])
+            assert 1 == await moved.get()
+            for seq in (2, 3):
+                await produce(producer, "agent-events", [event("s", seq)])
+            assert moved.empty()
+            landed = 1
+            while landed < 3:
+                sink.hurry()
+                landed = await moved.get()
+        await sink.stop()
+        assert 3 == landed
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+
+
 def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A topic is a table: nothing that travels is left where nobody can ask for it."""
     make_topics(*topics())
@@ -132,8 +159,6 @@ def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: 
 @pytest.mark.parametrize("at_once", [1, 1000])
 def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
     """Two exchanges under one id are no repetition; which of them counts must not depend on how the batches are cut."""
-    from streams.kafka.sink.sink import SinkLimits
-
     make_topics(*topics(), partitions=1)
     records = [exchange("s", 1), exchange("s", 1), exchange("s", 1, "No.", content_digest="f" * 16), exchange("s", 2)]
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,10 +46,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkLimits:
-    """The sink's limits: records at once, and seconds between questions about the ends of the topics."""
+    """The sink's limits: records at once, and how often it does what."""
 
     at_once: int = 50_000
     """Records in one transaction."""
+    many: int = 5_000
+    """From so many records in a transaction on, the next one begins at once."""
+    gather: float = 0.2
+    """Seconds from the beginning of one transaction to that of the next, unless there are many records or a caller waits."""
     check_every: float = 2.0
     """Seconds."""
 
@@ -87,6 +92,7 @@ class Sink:
         self._stuck = ""
         self._added: dict[Partition, int] = {}
         self._stopping = asyncio.Event()
+        self._awaited = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -114,6 +120,7 @@ class Sink:
     async def stop(self) -> None:
         """Finish the batch that is landing, and let go of the brokers."""
         self._stopping.set()
+        self._awaited.set()
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,9 +153,14 @@ class Sink:
         if self.failure is not None:
             raise self.failure
 
+    def hurry(self) -> None:
+        """Land what has come at once, for a caller that waits for it."""
+        self._awaited.set()
+
     async def _run(self) -> None:
         """Read and land until it is to stop."""
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
                 await self._take_on()
                 read = await self._look()
@@ -161,6 +173,17 @@ class Sink:
             else:
                 if not read.chunks or await self._insist(self._land, read):
                     await self._moved(read)
+                await self._gather(sum(len(chunk.records) for chunk in read.chunks), began)
+
+    async def _gather(self, landed: int, began: float) -> None:
+        """Let records gather after a transaction of so many: it takes as long for one as for hundreds."""
+        if not 0 < landed < self._limits.many or not self.progress.reached.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(began + self._limits.gather - time.monotonic()):
+                await self._awaited.wait()
+        if not self._stopping.is_set():
+            self._awaited.clear()
 
     async def _look(self) -> Read:
         """Return the records that have come or come soon; none as soon as it is to stop."""

@@ -21,7 +21,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
-from faust.types import TP, Message
+from faust.types import TP, ConsumerMessage, Message
 
 from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
@@ -93,6 +93,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             "group_id": conf.id,
             "partition_assignment_strategy": [RoundRobinPartitionAssignor],
             "enable_auto_commit": False,
+            "value_deserializer": clients.as_parsed,
             "auto_offset_reset": "earliest",
             "isolation_level": "read_committed",
             "max_partition_fetch_bytes": FETCH_BYTES,
@@ -181,9 +182,20 @@ class BatchConsumer(driver.Consumer):
 
     def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
         topic, partition = self.hooks.place(tp)
-        message = self._to_message(tp, records[0])
-        message.key, message.value = None, cast("Any", self.hooks.tracker.deliver(Chunk(topic, partition, records)))
-        return message
+        delivery, first = self.hooks.tracker.deliver(Chunk(topic, partition, records)), records[0]
+        return ConsumerMessage(
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=first.offset,
+            timestamp=first.timestamp / 1000,
+            timestamp_type=0,
+            headers=None,
+            key=None,
+            value=cast("Any", delivery),
+            checksum=None,
+            tp=tp,
+            generation_id=self.app.consumer_generation_id,
+        )
 
     async def _fetch(self) -> None:
         """Fetch for the partitions that have room and of which nothing is held; wait for one where there is none."""
