@@ -1,6 +1,7 @@
 """Direct intake: records that are certainly new are taken in, and decided on in memory, for the write-ahead log.
 
-1. What may be known goes to the tables: they decide about duplicates and conflicts.
+1. A record is certainly new when neither the tables nor the log can have its identity, it comes once in its group, and its session is
+   not erased. What may be known goes to the tables: they decide about duplicates and conflicts.
 2. Stages work on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
    the database meanwhile; those of records that have not landed are in the log's entries.
 3. What is answered is what lands: the log has the decision, too.
@@ -11,28 +12,32 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import polars as pl
 
-from analytics.identity.identity_index import KnownIdentities
+from analytics.deletion.erased import ERASURES
+from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.stage_states import states_of_stages, stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
+from schemas.codec.arrow import empty_frame
 from schemas.records import Record, Score, ScoringTask
+from schemas.registry import schema_of
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.log.admission import Accepted, encode_all
-from streams.log.landing import INTAKE
-from streams.log.new_records import NewRecords, Outside
-from streams.log.write_ahead import WriteAheadLog
+from streams.log.write_ahead import INTAKE, WriteAheadLog
 from streams.stage_batches import RecordBatch, StepOutcome, named_session, session_key
 from streams.steps.intake import IntakeStep
 from streams.steps.judging import JudgingStep
+from streams.upkeep.erased_now import ErasedNow
 
 if TYPE_CHECKING:
     from streams.judging.recorded_judgements import Subject
@@ -41,6 +46,80 @@ KNOWN_SESSIONS = 100_000
 """Sessions whose state is kept in memory; that of others is read again when they come back."""
 log = logging.getLogger(__name__)
 Decisions = dict["Subject", ScoringTask | Score]
+Outside = Mapping[str, Sequence[Record]]
+"""Records from outside by topic."""
+
+
+class NewRecords:
+    """See the module. Belongs to the thread that commits; `seen` follows the tables."""
+
+    def __init__(self, store: Store, seen: KnownIdentities) -> None:
+        self._store = store
+        self._seen = seen
+        self._erased = ErasedNow(store)
+        self._unlanded: set[tuple[str, str, Any]] = set()
+        """Topic, type and identity of what is in the log alone."""
+
+    def are_new(self, cursor: duckdb.DuckDBPyConnection, outside: Outside) -> bool:
+        """Tell whether all of the records are certainly new; `cursor` reads the identities that others have written to the tables."""
+        return all(
+            self._are_new(cursor, topic, name, of_type)
+            for topic, records in outside.items()
+            for name, of_type in _by_type(records).items()
+        )
+
+    def note(self, outside: Outside) -> None:
+        """Note what has become durable in the log."""
+        for topic, records in outside.items():
+            for name, of_type in _by_type(records).items():
+                self._unlanded.update((topic, name, one) for one in _identities(name, of_type))
+
+    def landed(self) -> None:
+        """Note that everything has landed: the tables tell of it."""
+        self._unlanded.clear()
+
+    def _are_new(self, cursor: duckdb.DuckDBPyConnection, topic: str, name: str, records: Sequence[Record]) -> bool:
+        identities = _identities(name, records)
+        if len(set(identities)) < len(identities) or any((topic, name, one) in self._unlanded for one in identities):
+            return False
+        if self._store.end_of(ERASURES) and any(map(self._may_be_erased, records)):
+            return False
+        self._seen.read(cursor, topic, self._store.end_of(topic))
+        return self._seen.is_new(schema_of(name), topic, _frame(name, identities))
+
+    def _may_be_erased(self, record: Record) -> bool:
+        """Whether the record's session is erased; what belongs to no session, the tables tell."""
+        connection, session = getattr(record, "connection", None), getattr(record, "session_id", None)
+        return connection is None or session is None or self._erased.has(connection, session)
+
+
+def _by_type(records: Iterable[Record]) -> Mapping[str, list[Record]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        found[type(record).__name__].append(record)
+    return found
+
+
+@cache
+def _columns(name: str) -> tuple[str, ...]:
+    return tuple(identity_of(schema_of(name)))
+
+
+@cache
+def _types(name: str) -> dict[str, pl.DataType]:
+    types = empty_frame(name).schema
+    return {column: types[column] for column in _columns(name)}
+
+
+def _identities(name: str, records: Sequence[Record]) -> list[Any]:
+    """The identity of each record: a value where its type has one column, else a tuple."""
+    return list(map(attrgetter(*_columns(name)), records))
+
+
+def _frame(name: str, identities: Sequence[Any]) -> pl.DataFrame:
+    types = _types(name)
+    columns = [identities] if len(types) == 1 else list(zip(*identities, strict=True))
+    return pl.DataFrame(dict(zip(types, columns, strict=True)), schema=types)
 
 
 @dataclass

@@ -29,10 +29,8 @@ from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Accepted
-from streams.log.direct_intake import Decided, DirectIntake, decisions_of
-from streams.log.landing import INTAKE, decide, keep, land, recover
-from streams.log.new_records import Outside
-from streams.log.write_ahead import Entry, WriteAheadLog
+from streams.log.direct_intake import Decided, DirectIntake, Outside, decisions_of
+from streams.log.write_ahead import INTAKE, Entry, WriteAheadLog, decide, keep, land, recover
 from streams.stage_batches import session_key
 from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named

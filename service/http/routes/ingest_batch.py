@@ -37,7 +37,7 @@ from service.http.routes.ingest import (
     outcome_of_ingest,
     require_audit,
 )
-from streams.log.ingest_outcome import Taken
+from streams.engine.record_intake import Taken
 
 _EXCHANGES: TypeAdapter[list[Any]] = TypeAdapter(ExchangesBody)
 _EXPLAINED = 10

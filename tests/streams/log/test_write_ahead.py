@@ -32,11 +32,10 @@ from service.http.context import ApiContext
 from service.http.routes.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
+from streams.engine.record_intake import Taken
 from streams.judges.protocol import CallBudget, Verdict
-from streams.log.ingest_outcome import Taken
-from streams.log.landing import recover, recover_closed
 from streams.log.ownership import log_folder
-from streams.log.write_ahead import Entry, WriteAheadLog
+from streams.log.write_ahead import Entry, WriteAheadLog, recover, recover_closed
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
 TURNS = 6
@@ -341,7 +340,7 @@ def test_decisions_land_beside_what_a_judge_said_before(store: Store, monkeypatc
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
             with monkeypatch.context() as patched:
-                patched.setattr("streams.log.landing.decide", never)
+                patched.setattr("streams.log.write_ahead.decide", never)
                 await engine.land_taken()
             assert 2 * TURNS == store.count("exchanges")
 
