@@ -26,9 +26,9 @@ from streams.judging.call_budget import settle_interrupted
 from streams.judging.judged_stages import JUDGED, JudgedStage
 from streams.judging.judging_partition import JudgingContext
 from streams.judging.local_tasks import LocalTasks
-from streams.log.admission import Accepted
+from streams.log.admission import WRITTEN, Accepted, Committed, Submission
 from streams.log.group_commit import Commits, GroupCommit
-from streams.log.log_writer import WRITTEN, Committed, LogWriter, Submission
+from streams.log.log_writer import LogWriter
 from streams.upkeep.erased_now import ErasedNow
 
 log = logging.getLogger(__name__)
@@ -61,10 +61,11 @@ class Engine(RecordIntake):
             self._writer.commit,
             self._writer.rest,
             finish=self._writer.close,
+            is_ordered=lambda submission: submission.is_filled,
             capacity=self._limits.waiting,
             at_once=self._limits.at_once,
         )
-        self._commits = Commits(self._log, self.broken)
+        self._commits = Commits(self._log, self._writer.commit_at_hand, self.broken)
         self._workers: tuple[LocalTasks, ...] = ()
         self._is_started = self._stopping = False
         self._moved = asyncio.Event()
@@ -79,6 +80,7 @@ class Engine(RecordIntake):
         loop = asyncio.get_running_loop()
         self._writer.on_moved = functools.partial(loop.call_soon_threadsafe, self._wake)
         self._writer.on_fatal = lambda error: loop.call_soon_threadsafe(self._commits.give_up_database, error)
+        self._writer.on_unlanded = self._log.call
         self._log.start()
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
         for task in self._tasks:

@@ -31,8 +31,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import FEW, Accepted, encoded_each
-from streams.log.log_writer import KNOWN, WRITTEN, Committed
+from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, encoded_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 

@@ -1,10 +1,12 @@
-"""Group commit: what many callers want to have durable at the same moment is committed together, by one thread.
+"""Group commit: what many callers want to have durable at the same moment is committed together.
 
 1. A commit costs about the same for one record as for a hundred, so under load its cost is shared. Order is kept: what was submitted
    first is committed first.
 2. What callers bring fails where the log does not take it: they hear so, and may bring it again.
 3. What the engine made of it was promised or paid for. It is submitted again until the log takes it: a full disk may pass.
-4. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
+4. A thread commits. What the event loop can commit without waiting it commits itself, unless the thread has something to commit: a
+   change of threads costs more than the commit.
+5. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 
 from schemas.errors import BusyError, first_line
 from streams.judging.call_budget import StoppedError
-from streams.log.log_writer import AGAIN_SECONDS, TROUBLE, Committed, Submission
+from streams.log.admission import Committed, Submission
+from streams.log.log_writer import AGAIN_SECONDS, TROUBLE
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -40,7 +43,8 @@ class GroupCommit(Generic[Work, Done]):
 
     `commit` makes all of them durable or none, and answers one outcome each. When it fails for several, each is tried alone, so that
     one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers after how many seconds
-    it is to be called again, None: once something was committed; without it nothing can wait. `finish` is called at the end. All three run in one thread.
+    it is to be called again, None: once something was committed; without it nothing can wait. `finish` is called at the end. All three run in one thread. `is_ordered` tells whether work is to be committed
+    before what is submitted later elsewhere.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class GroupCommit(Generic[Work, Done]):
         rest: Callable[[], float | None] = lambda: None,
         *,
         finish: Callable[[], None] = lambda: None,
+        is_ordered: Callable[[Work], bool] = lambda _: True,
         capacity: int,
         at_once: int,
     ) -> None:
@@ -59,7 +64,9 @@ class GroupCommit(Generic[Work, Done]):
         self._at_once = at_once
         self._waiting: deque[tuple[Work, Future[Done]]] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._is_ordered = is_ordered
+        self._ordered = 0
+        self._closed = self._is_called = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
 
     def start(self) -> None:
@@ -70,6 +77,11 @@ class GroupCommit(Generic[Work, Done]):
     def waiting(self) -> int:
         """How many submissions wait to be committed."""
         return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open and has nothing to commit that is ordered."""
+        return not (self._ordered or self._closed)
 
     def submit(self, work: Work, *, must: bool = False, wakes: bool = True) -> Future[Done]:
         """Ask for work to be committed; the future is done when it is durable.
@@ -82,6 +94,7 @@ class GroupCommit(Generic[Work, Done]):
             if self._closed or (not must and len(self._waiting) >= self._capacity):
                 raise BusyError("the log cannot take more at the moment" if not self._closed else "the log is closed")
             self._waiting.append((work, future))
+            self._ordered += self._is_ordered(work)
             if wakes:
                 self._changed.notify()
         return future
@@ -89,6 +102,12 @@ class GroupCommit(Generic[Work, Done]):
     def wake(self) -> None:
         """Have what waits committed."""
         with self._changed:
+            self._changed.notify()
+
+    def call(self) -> None:
+        """Have the work that can wait looked at."""
+        with self._changed:
+            self._is_called = True
             self._changed.notify()
 
     def close(self) -> None:
@@ -103,6 +122,8 @@ class GroupCommit(Generic[Work, Done]):
         while (batch := self._next(pause)) is not None:
             if batch:
                 self._settle(batch)
+                with self._changed:
+                    self._ordered -= sum(self._is_ordered(work) for work, _ in batch)
                 pause = 0.0
             else:
                 pause = self._rest_quietly()
@@ -114,7 +135,8 @@ class GroupCommit(Generic[Work, Done]):
     def _next(self, pause: float | None) -> list[tuple[Work, Future[Done]]] | None:
         """Return what is waiting, nothing where nothing came for so many seconds; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed, pause)
+            self._changed.wait_for(lambda: self._waiting or self._closed or self._is_called, pause)
+            self._is_called = False
             if self._closed and not self._waiting:
                 return None
             count = min(self._at_once, len(self._waiting))
@@ -144,19 +166,29 @@ class GroupCommit(Generic[Work, Done]):
             return AGAIN_SECONDS
 
 
+AtHand = Callable[[Sequence[Submission]], Sequence[Committed] | None]
+"""Commits a group without waiting; None where that cannot be: then nothing was done."""
+
+
 class Commits:
-    """The group commit as the engine's coroutines use it, by rules 2 to 4. Belongs to one event loop; the clock is monotonic, in seconds."""
+    """The group commit as the engine's coroutines use it, by rules 2 to 5. Belongs to one event loop; the clock is monotonic, in seconds."""
 
     def __init__(
-        self, group: GroupCommit[Submission, Committed], broken: asyncio.Event, clock: Callable[[], float] = time.monotonic
+        self,
+        group: GroupCommit[Submission, Committed],
+        at_hand: AtHand,
+        broken: asyncio.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
+        self._at_hand = at_hand
         self._broken = broken
         self._clock = clock
         self._failed_at = -RECENT
         self._given_up = asyncio.Event()
         self._told: _Told[Committed] = _Told()
-        self._is_waking = False
+        self._submitted: list[tuple[Submission, bool, asyncio.Future[Committed]]] = []
+        """What the event loop has submitted in this turn: the submission, whether it must be taken, and who waits for it."""
 
     @property
     def trouble(self) -> str:
@@ -167,13 +199,14 @@ class Commits:
 
     async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
         """Commit what a caller brings; see `GroupCommit.submit`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Committed] = loop.create_future()
+        if not self._submitted:
+            # Once everything that the event loop has read together is submitted.
+            loop.call_soon(self._commit)
+        self._submitted.append((submission, must, answer))
         try:
-            future = self._group.submit(submission, must=must, wakes=False)
-            if not self._is_waking:
-                # Once everything that the event loop has read together is submitted: the thread would take turns with it meanwhile.
-                self._is_waking = True
-                asyncio.get_running_loop().call_soon(self._wake)
-            committed = await self._told.when_done(future)
+            committed = await answer
         except TROUBLE as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
@@ -201,9 +234,28 @@ class Commits:
         """What the log does not take now is made again by the next start."""
         self._given_up.set()
 
-    def _wake(self) -> None:
-        self._is_waking = False
-        self._group.wake()
+    def _commit(self) -> None:
+        """Commit what was submitted in this turn of the event loop, or have the thread commit it."""
+        submitted, self._submitted = self._submitted, []
+        done = self._done_at_hand([submission for submission, *_ in submitted]) if self._group.is_idle else None
+        if done is None:
+            for submission, must, answer in submitted:
+                try:
+                    self._told.when_done(self._group.submit(submission, must=must, wakes=False), answer)
+                except BusyError as error:
+                    answer.set_exception(error)
+            self._group.wake()
+            return
+        for (*_, answer), outcome in zip(submitted, done, strict=True):
+            if not answer.done():
+                answer.set_result(outcome)
+
+    def _done_at_hand(self, group: Sequence[Submission]) -> Sequence[Committed] | None:
+        try:
+            return self._at_hand(group)
+        except Exception as error:  # noqa: BLE001 - the thread tries each alone, and tells who submitted it
+            log.warning("a group of %d could not be committed at hand: %s", len(group), first_line(error))
+            return None
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, TROUBLE) and not self._broken.is_set()
@@ -225,10 +277,9 @@ class _Told(Generic[Done]):
         self._done: deque[tuple[asyncio.Future[Done], Future[Done]]] = deque()
         self._is_due = False
 
-    async def when_done(self, future: Future[Done]) -> Done:
-        """Return what the future has once it is done."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Done] = loop.create_future()
+    def when_done(self, future: Future[Done], answer: asyncio.Future[Done]) -> None:
+        """Let the answer have what the future has once it is done."""
+        loop = answer.get_loop()
 
         def done(_: Future[Done]) -> None:
             self._done.append((answer, future))
@@ -238,7 +289,6 @@ class _Told(Generic[Done]):
                     loop.call_soon_threadsafe(self._tell)
 
         future.add_done_callback(done)
-        return await answer
 
     def _tell(self) -> None:
         # First, so that what is done from here on wakes the loop again.

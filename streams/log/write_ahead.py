@@ -15,7 +15,7 @@ import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
@@ -27,8 +27,8 @@ from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Appended, Store, Transaction
 from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError
-from schemas.records import Record
 from streams.engine.embedded import EmbeddedRunner
+from streams.engine.stage_runs import StageOutcome
 from streams.judging.judged_stages import JUDGED
 from streams.log.ownership import log_folder
 from streams.stage_batches import StageBatch
@@ -78,6 +78,19 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
         return found
 
 
+class Unlanded(NamedTuple):
+    """What is to land together."""
+
+    entries: Sequence[Entry]
+    next: int
+    """The number of the entry after them."""
+
+    def stands(self, transaction: Transaction) -> bool:
+        """Tell whether what intake decided still holds: nobody asked for an erasure since, and its topic ends where it did."""
+        asked, end = transaction.end_of(ERASURES), transaction.end_of(INTAKE.source)
+        return all(one.erasures == asked for one in self.entries) and (not self.entries or self.entries[0].position == end)
+
+
 class WriteAheadLog:
     """See the module. Belongs to the process that has the database, and to one thread at a time."""
 
@@ -102,8 +115,8 @@ class WriteAheadLog:
             self._take_up(landed)
         self._is_read = True
 
-    def append(self, entry: Entry) -> None:
-        """Make an entry durable. StoreError when it is not; then it is as if it had never been brought."""
+    def append(self, entry: Entry) -> int:
+        """Make an entry durable; return its number. StoreError when it is not; then it is as if it had never been brought."""
         files = self._open()
         try:
             files[_key(self._next)] = msgspec.msgpack.encode(entry)
@@ -113,29 +126,28 @@ class WriteAheadLog:
             raise StoreError(f"{self._folder}: {error}", hint=_DISK) from error
         self._hold(self._next, entry)
         self._next += 1
+        return self._next - 1
 
-    def held(self, landed: int) -> Sequence[Entry]:
-        """Return the entries that the database has not landed, in order; `landed` is the number of the entry that it lands next."""
-        return [entry for number, entry in self._held if number >= landed]
+    def unlanded(self, landed: int) -> Unlanded:
+        """Return what the database has not landed, in order; `landed` is the number of the entry that it lands next."""
+        # A commit can fail and yet be durable: the database says what it has.
+        return Unlanded([entry for number, entry in self._held if number >= landed], self._next)
 
     @property
     def is_empty(self) -> bool:
         """Whether everything has landed."""
         return not self._held
 
-    @property
-    def next(self) -> int:
-        """The number that the next entry gets."""
-        return self._next
-
-    def forget(self) -> None:
-        """Delete the entries: they have landed."""
+    def forget(self, end: int) -> None:
+        """Delete the entries before this number: they have landed."""
         if self._held and self._files is not None:
             with contextlib.suppress(Exception):  # what stays is left out by its number
-                self._files.delete_range(_key(self._held[0][0]), _key(self._next))
-        self._held.clear()
-        self.waiting = Counter()
-        self.states.clear()
+                self._files.delete_range(_key(self._held[0][0]), _key(end))
+        left = [(number, entry) for number, entry in self._held if number >= end]
+        # In place of the old ones, which other threads may be reading.
+        self._held, self.waiting, self.states = deque(), Counter(), defaultdict(dict)
+        for number, entry in left:
+            self._hold(number, entry)
 
     def close(self) -> None:
         """Let go of the folder, and remove it where everything in it has landed."""
@@ -192,28 +204,25 @@ def _key(number: int) -> bytes:
 
 
 def land(
-    transaction: Transaction, ahead: WriteAheadLog, runner: EmbeddedRunner, seen: KnownIdentities | None = None
+    transaction: Transaction, unlanded: Unlanded, runner: EmbeddedRunner, seen: KnownIdentities | None = None
 ) -> dict[str, Appended]:
-    """Write what the log holds to the tables within a transaction; once that is committed, the log may `forget` it.
+    """Write entries to the tables within a transaction; once that is committed, the log may `forget` them.
 
     Returns what was written of the records from outside, by topic.
 
     Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again, and the stages
     after it come later: records that are left out move those after them.
     """
-    # A commit can fail and yet be durable: the database says what it has.
-    entries = ahead.held(transaction.watermark(AHEAD, ""))
+    entries, stands = unlanded.entries, unlanded.stands(transaction)
     if not entries:
         return {}
-    asked, end = transaction.end_of(ERASURES), transaction.end_of(INTAKE.source)
     exchanges = [message for entry in entries for message in entry.exchanges]
-    as_decided = entries[0].position == end and all(entry.erasures == asked for entry in entries)
-    appended = transaction.append(INTAKE.source, exchanges, skip_known=not as_decided, seen=seen)
-    if not as_decided:
+    appended = transaction.append(INTAKE.source, exchanges, skip_known=not stands, seen=seen)
+    if not stands:
         entries = [_undecided(transaction, entry) for entry in entries]
         decide(transaction, runner, appended)
     others = keep(transaction, entries, seen)
-    transaction.set_watermark(AHEAD, "", ahead.next)
+    transaction.set_watermark(AHEAD, "", unlanded.next)
     return others | {INTAKE.source: appended}
 
 
@@ -246,13 +255,13 @@ def keep(transaction: Transaction, entries: Sequence[Entry], seen: KnownIdentiti
     return appended
 
 
-def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended) -> Sequence[tuple[str, Record]]:
-    """Let intake decide on what was just appended to its topic, in the same transaction; return the records that it made."""
+def decide(transaction: Transaction, runner: EmbeddedRunner, appended: Appended) -> StageOutcome:
+    """Let intake decide on what was just appended to its topic, in the same transaction; return what it made."""
     if not appended.frames:
-        return ()
+        return StageOutcome()
     frames = {name: frame.drop(INDEX) for name, frame in appended.frames.items()}
     end = 1 + max(int(frame["_offset"][-1]) for frame in frames.values())
-    return runner.process(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end).records
+    return runner.process(transaction, INTAKE, StageBatch.of(INTAKE.source, frames), end)
 
 
 def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:
@@ -260,8 +269,9 @@ def recover(store: Store, ahead: WriteAheadLog, runner: EmbeddedRunner) -> int:
     with store.transaction() as transaction:
         ahead.recover(transaction.watermark(AHEAD, ""))
         left = ahead.waiting.total()
-        land(transaction, ahead, runner)
-    ahead.forget()
+        landed = ahead.unlanded(transaction.watermark(AHEAD, ""))
+        land(transaction, landed, runner)
+    ahead.forget(landed.next)
     return left
 
 

@@ -39,8 +39,7 @@ from service.http.routes.events import (
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.engine_state import Published
 from streams.engine.record_intake import RecordIntake
-from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.log.log_writer import KNOWN
+from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
 from streams.sources.documents import event_in
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem

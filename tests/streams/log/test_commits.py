@@ -17,8 +17,9 @@ from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.call_budget import StoppedError
-from streams.log.group_commit import RECENT, Commits, GroupCommit
-from streams.log.log_writer import Committed, LogWriter, Submission
+from streams.log.admission import Committed, Submission
+from streams.log.group_commit import RECENT, AtHand, Commits, GroupCommit
+from streams.log.log_writer import LogWriter
 from streams.topology import Stage
 
 FULL = duckdb.IOException("No space left on device")
@@ -27,6 +28,8 @@ DEAD = duckdb.FatalException("database has been invalidated")
 
 class Log:
     """Takes what comes, after it has failed in the ways that it was told."""
+
+    is_idle = True
 
     def __init__(self, *failures: Exception) -> None:
         self._failures = list(failures)
@@ -69,9 +72,13 @@ class SleepingLog(Log):
             future.set_result(Committed({}, {}, {}))
 
 
-def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
+def never(_: Sequence[Submission]) -> None:
+    """Nothing is at hand."""
+
+
+def commits(log: Log, clock: Callable[[], float] = lambda: 0.0, at_hand: AtHand = never) -> Commits:
     """Commits over a log, in an event loop."""
-    return Commits(cast("GroupCommit[Submission, Committed]", log), asyncio.Event(), clock)
+    return Commits(cast("GroupCommit[Submission, Committed]", log), at_hand, asyncio.Event(), clock)
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +117,37 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
         return log.groups
 
     assert [5, 5] == asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_the_event_loop_commits_what_is_at_hand_unless_the_thread_has_something_to_commit(*, is_idle: bool) -> None:
+    """A change of threads costs more than a commit; but what was submitted first is committed first."""
+    at_hand: list[int] = []
+
+    def commit(group: Sequence[Submission]) -> list[Committed]:
+        at_hand.append(len(group))
+        return [Committed({}, {}, {}) for _ in group]
+
+    async def work() -> list[int]:
+        log = SleepingLog()
+        log.is_idle = is_idle
+        over = commits(log, at_hand=commit)
+        await asyncio.gather(*(over.submit(Submission()) for _ in range(5)))
+        return log.groups
+
+    assert ([] if is_idle else [5]) == asyncio.run(work())
+    assert ([5] if is_idle else []) == at_hand
+
+
+def test_what_fails_at_hand_is_left_to_the_thread() -> None:
+    """It tries each submission alone, so that a bad one costs no other."""
+
+    def fail(_: Sequence[Submission]) -> list[Committed]:
+        raise StoreError("1 of 2 rows were written")
+
+    log = Log()
+    asyncio.run(commits(log, at_hand=fail).submit(Submission()))
+    assert 1 == log.tries
 
 
 def test_what_the_engine_made_is_submitted_until_the_log_takes_it() -> None:
