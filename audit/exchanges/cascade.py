@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from audit.exchanges.applicability import applicable
+from audit.exchanges.applicability import applicable, is_applicable
 from audit.exchanges.outcomes import JudgedTiers, TierState, score_of, thinking_state
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
@@ -79,6 +79,17 @@ def cascade(
     if case.tier3.state == SCORED:
         case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
     return _score(case)
+
+
+def unasked_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
+    """Return what `cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
+
+    No question is made for it.
+    """
+    # What only a flag of Tier 2 would make apply is as undecided as Tier 2.
+    tier3 = state if is_applicable(exchange, policy, flagged=True) else NO_DIMENSION
+    tiers = JudgedTiers(tier2=state, tier2_5=thinking_state(exchange, policy, state), tier3=tier3)
+    return score_of(task, exchange, policy, tiers)
 
 
 def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
@@ -151,7 +162,7 @@ def _is_flagged(case: _Case) -> bool:
 
 def _without_dimensions(case: _Case) -> TierState:
     """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
-    undecided = _has_no_score(case.tier2) and applicable(case.exchange, case.policy, flagged=True)
+    undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
     return case.tier2 if undecided else NO_DIMENSION
 
 

@@ -24,7 +24,7 @@ from analytics.identity.identity_index import Identity, KnownIdentities, identit
 from analytics.store.stage_states import KnownSessions, states_of_stages
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from schemas.records import Record, Score, ScoringTask
+from schemas.records import Exchange, Record, Score, ScoringTask
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import nothing_recorded
@@ -196,24 +196,25 @@ class DirectIntake:
         if not records:
             return decided
         keys = list(map(_session_of, records))
-        rows = _placed(decided.position, keys, records, encoded)
-        outcome = self._intake(rows, self._states_of(INTAKE.name, keys))
+        rows = _placed(decided.position, keys, records)
+        outcome = self._intake(RecordBatch(rows, encoded), self._states_of(INTAKE.name, keys))
         decided.add(INTAKE.name, outcome, decided.position + len(records))
         decided.decisions = decisions_of(outcome.records)
         sampled = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
         if self._scoring is None or scored != tasks or any(map(SCORING.may_be_known, sampled)):
             decided.spent = _spent(self._states_of(SCORING.name, list(map(session_key, sampled))))
         elif sampled:
-            self._score(self._scoring, sampled, tasks, decided)
+            exchanges = {message: one for message, one in zip(encoded, records, strict=True) if isinstance(one, Exchange)}
+            batch = RecordBatch(_placed(tasks, list(map(session_key, sampled)), sampled), decoded=exchanges)
+            self._score(self._scoring, batch, tasks + len(sampled), decided)
         return decided
 
-    def _score(self, scoring: JudgingStep, sampled: Sequence[ScoringTask], position: int, decided: Decided) -> None:
-        """Score tasks that stand at a position; where one of them cannot be, they wait for what sets it aside."""
-        keys = list(map(session_key, sampled))
-        states = self._states_of(SCORING.name, keys)
-        outcome = scoring(_placed(position, keys, sampled), states)
+    def _score(self, scoring: JudgingStep, tasks: RecordBatch, end: int, decided: Decided) -> None:
+        """Score tasks that end at a position; where one of them cannot be, they wait for what sets it aside."""
+        states = self._states_of(SCORING.name, [key for _, key, _ in tasks.rows])
+        outcome = scoring(tasks, states)
         if not outcome.failed:
-            decided.add(SCORING.name, outcome, position + len(sampled))
+            decided.add(SCORING.name, outcome, end)
             decided.scores = {(one.connection, one.exchange_id): one for _, one in outcome.records if isinstance(one, Score)}
         decided.spent = _spent(states)
 
@@ -255,10 +256,9 @@ def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
     }
 
 
-def _placed(position: int, keys: Sequence[str], records: Sequence[Record], encoded: Sequence[bytes] = ()) -> RecordBatch:
-    """The records as a batch that begins at a position; `encoded` are their encodings, if they are there already."""
-    rows = [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))]
-    return RecordBatch(rows, encoded)
+def _placed(position: int, keys: Sequence[str], records: Sequence[Record]) -> list[tuple[int, str, Record]]:
+    """The rows of a batch that begins at a position."""
+    return [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))]
 
 
 def _spent(states: Mapping[str, bytes]) -> dict[str, int]:

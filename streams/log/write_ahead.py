@@ -70,12 +70,12 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     decided_marks: dict[str, int] = {}
     """The position that each of these stages reads next."""
 
-    def counts(self) -> Counter[str]:
-        """Return the number of records by topic."""
-        found = Counter({INTAKE.source: len(self.exchanges)})
+    def counted_in(self, counts: Counter[str]) -> None:
+        """Add the number of records by topic."""
+        counts[INTAKE.source] += len(self.exchanges)
         for part in (self.decided, self.made, self.others):
-            found.update({topic: len(messages) for topic, messages in part.items()})
-        return found
+            for topic, messages in part.items():
+                counts[topic] += len(messages)
 
 
 class Unlanded(NamedTuple):
@@ -171,7 +171,7 @@ class WriteAheadLog:
 
     def _hold(self, number: int, entry: Entry) -> None:
         self._held.append((number, entry))
-        self.waiting.update(entry.counts())
+        entry.counted_in(self.waiting)
         for stage, changed in (*entry.states.items(), *entry.decided_states.items()):
             self.states[stage] |= changed
 

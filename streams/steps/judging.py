@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy
-from streams.judging.judged_stages import JudgedStage, JudgingTask
+from streams.judging.judged_stages import NOT_DECODED, JudgedStage, JudgingTask
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome
@@ -38,6 +37,7 @@ class JudgingStep:
         tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
         recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
         sessions = {key: STATE.decode(state) for key, state in states.items()}
+        decoded = batch.decoded if isinstance(batch, RecordBatch) else NOT_DECODED
         outcome = StepOutcome()
         for offset, key, task in tasks:
             session = sessions.get(key, JudgedState())
@@ -46,8 +46,8 @@ class JudgingStep:
             judging_task: JudgingTask | None = None
             try:
                 known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
-                judging_task = stage.open(task, self._policy, known, spent=session.spent)
-                outcome.records.append((stage.sink, drive(judging_task.judging(), judging_task.unasked)))
+                judging_task = stage.open(task, self._policy, known, spent=session.spent, decoded=decoded)
+                outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
             rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()
