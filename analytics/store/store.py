@@ -89,7 +89,7 @@ class Store:
                 raise
 
     def state_changes(self, stages: Iterable[str]) -> int:
-        """How often transactions changed the states of these stages, each stage counted: for caches of states."""
+        """Return how often transactions changed the states of these stages, each stage counted: for caches of states."""
         return sum(self._state_changes[stage] for stage in (*stages, ALL_STAGES))
 
     def give_memory_back(self) -> None:

@@ -231,6 +231,8 @@ class Transaction:
         """Delete every row of the named tables: they are derived and will be made again."""
         if schema_of("Score").table in tables:
             self._forget_days()
+        if schema_of("StageState").table in tables:
+            self.changed_stages.add(ALL_STAGES)
         delete_tables(self._connection, tables)
         self._ends.update(stored_ends(self._connection))
 

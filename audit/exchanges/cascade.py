@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from audit.exchanges.applicability import applicable, is_applicable
-from audit.exchanges.outcomes import JudgedTiers, TierState, score_of, thinking_state
+from audit.exchanges.outcomes import NO_DIMENSION, JudgedTiers, TierState, score_of, thinking_state
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
@@ -34,8 +34,6 @@ THINKING = TierState(SCORED, "thinking")
 """The state of Tier 2.5 once it is answered."""
 ROUTINE = TierState(SKIPPED_GATE, "routine")
 """The state of Tier 3 when nothing opens its gate."""
-NO_DIMENSION = TierState(NOT_APPLICABLE, "no_dimension")
-"""The state of Tier 3 when none of its dimensions applies to the exchange."""
 INVALID = TierState(UNSCORED, "invalid")
 """The state of a tier when its answer cannot be used."""
 
@@ -79,17 +77,6 @@ def cascade(
     if case.tier3.state == SCORED:
         case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
     return _score(case)
-
-
-def unasked_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
-    """Return what `cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
-
-    No question is made for it.
-    """
-    # What only a flag of Tier 2 would make apply is as undecided as Tier 2.
-    tier3 = state if is_applicable(exchange, policy, flagged=True) else NO_DIMENSION
-    tiers = JudgedTiers(tier2=state, tier2_5=thinking_state(exchange, policy, state), tier3=tier3)
-    return score_of(task, exchange, policy, tiers)
 
 
 def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:

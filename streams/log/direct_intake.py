@@ -25,14 +25,13 @@ from analytics.store.stage_states import KnownSessions, states_of_stages
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Exchange, Record, Score, ScoringTask
-from streams.judging.judged_stages import SCORING
+from streams.judging.judged_stages import SCORING, JudgingStep
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.log.admission import Accepted, Outside, encode_all
 from streams.log.write_ahead import INTAKE, WriteAheadLog
 from streams.stage_batches import RecordBatch, StepOutcome, named_session, session_key
 from streams.steps.intake import IntakeStep
-from streams.steps.judging import JudgingStep
 from streams.upkeep.erased_now import ErasedNow
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ class ErasedNow:
 
     @property
     def is_read(self) -> bool:
-        """Whether all erasures were read."""
+        """True once all erasures were read."""
         return self._store.end_of(ERASURES) == self._end
 
     def has(self, connection: str, session_id: str) -> bool:

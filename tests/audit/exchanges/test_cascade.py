@@ -18,9 +18,9 @@ from trials import examples
 
 from audit.cost.prices import ModelPrice, worst_case
 from audit.cost.session_ledger import Ledger
-from audit.exchanges.cascade import cascade, drive, unasked_score
+from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, outcome_state, recorded_reply
-from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, TierState, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, TierState, structural_score, unasked_score
 from audit.exchanges.questions import Question, Reply
 from audit.policy.methodology import BehaviouralDimension, When
 from audit.policy.policy import Policy, ProjectPolicy, ProjectSettings

@@ -16,9 +16,10 @@ from tenacity import wait_none
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine import RECENT, AtHand, Commits
 from streams.judging.call_budget import StoppedError
 from streams.log.admission import Committed, Submission
-from streams.log.group_commit import RECENT, AtHand, Commits, GroupCommit
+from streams.log.group_commit import GroupCommit
 from streams.log.log_writer import LogWriter
 from streams.topology import Stage
 
@@ -84,7 +85,7 @@ def commits(log: Log, clock: Callable[[], float] = lambda: 0.0, at_hand: AtHand 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for."""
-    monkeypatch.setattr("streams.log.group_commit.PAUSES", wait_none())
+    monkeypatch.setattr("streams.engine.engine.PAUSES", wait_none())
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:
