@@ -1,7 +1,7 @@
 """The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it.
 
-1. What comes in one turn of the event loop is committed together (group commit): by the event loop itself where that needs no table, else
-   by a thread, which also lands the log and runs diagnosis. The judged stages run in the event loop: they wait for a judge most of the time.
+1. What comes in one turn of the event loop is committed together (group commit): by the event loop itself where it is much and needs no
+   table, else by a thread, which also lands the log and runs diagnosis. The judged stages run in the event loop: they wait for a judge most of the time.
 2. What callers bring fails where the log does not take it: they hear so, and may bring it again.
 3. What the engine made of it was promised or paid for. It is submitted again until the log takes it: a full disk may pass.
 4. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
@@ -46,6 +46,8 @@ PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between one try and the next: half a second, then twice as long, up to ten."""
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
+MANY = 8
+"""Submissions of one turn that the event loop commits itself; for fewer the thread is quicker where others use the machine, too."""
 log = logging.getLogger(__name__)
 
 
@@ -300,7 +302,8 @@ class Commits:
     def _commit(self) -> None:
         """Commit what was submitted in this turn of the event loop, or have the thread commit it."""
         submitted, self._submitted = self._submitted, []
-        done = self._done_at_hand([submission for submission, *_ in submitted]) if self._group.is_idle else None
+        is_at_hand = len(submitted) >= MANY and self._group.is_idle
+        done = self._done_at_hand([submission for submission, *_ in submitted]) if is_at_hand else None
         if done is None:
             for submission, must, answer in submitted:
                 try:

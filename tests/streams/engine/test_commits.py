@@ -16,7 +16,7 @@ from tenacity import wait_none
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.engine.embedded import EmbeddedRunner
-from streams.engine.engine import RECENT, AtHand, Commits
+from streams.engine.engine import MANY, RECENT, AtHand, Commits
 from streams.judging.call_budget import StoppedError
 from streams.log.admission import Committed, Submission
 from streams.log.group_commit import GroupCommit
@@ -120,9 +120,11 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
     assert [5, 5] == asyncio.run(work())
 
 
-@pytest.mark.parametrize("is_idle", [True, False])
-def test_the_event_loop_commits_what_is_at_hand_unless_the_thread_has_something_to_commit(*, is_idle: bool) -> None:
-    """A change of threads costs more than a commit; but what was submitted first is committed first."""
+@pytest.mark.parametrize(("count", "is_idle", "at_once"), [(MANY, True, True), (MANY, False, False), (MANY - 1, True, False)])
+def test_the_event_loop_commits_much_that_is_at_hand_unless_the_thread_has_something_to_commit(
+    *, count: int, is_idle: bool, at_once: bool
+) -> None:
+    """With many callers a change of threads costs more than it gains; but what was submitted first is committed first."""
     at_hand: list[int] = []
 
     def commit(group: Sequence[Submission]) -> list[Committed]:
@@ -133,11 +135,11 @@ def test_the_event_loop_commits_what_is_at_hand_unless_the_thread_has_something_
         log = SleepingLog()
         log.is_idle = is_idle
         over = commits(log, at_hand=commit)
-        await asyncio.gather(*(over.submit(Submission()) for _ in range(5)))
+        await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
         return log.groups
 
-    assert ([] if is_idle else [5]) == asyncio.run(work())
-    assert ([5] if is_idle else []) == at_hand
+    assert ([] if at_once else [count]) == asyncio.run(work())
+    assert ([count] if at_once else []) == at_hand
 
 
 def test_what_fails_at_hand_is_left_to_the_thread() -> None:
@@ -146,9 +148,13 @@ def test_what_fails_at_hand_is_left_to_the_thread() -> None:
     def fail(_: Sequence[Submission]) -> list[Committed]:
         raise StoreError("1 of 2 rows were written")
 
+    async def work() -> None:
+        over = commits(log, at_hand=fail)
+        await asyncio.gather(*(over.submit(Submission()) for _ in range(MANY)))
+
     log = Log()
-    asyncio.run(commits(log, at_hand=fail).submit(Submission()))
-    assert 1 == log.tries
+    asyncio.run(work())
+    assert MANY == log.tries
 
 
 def test_what_the_engine_made_is_submitted_until_the_log_takes_it() -> None:
