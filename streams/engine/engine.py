@@ -47,7 +47,7 @@ PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
 MANY = 8
-"""Submissions of one turn that the event loop commits itself; for fewer the thread is quicker where others use the machine, too."""
+"""Submissions of one turn that the event loop commits itself; for fewer a thread that sleeps is quicker where others use the machine."""
 log = logging.getLogger(__name__)
 
 
@@ -302,7 +302,8 @@ class Commits:
     def _commit(self) -> None:
         """Commit what was submitted in this turn of the event loop, or have the thread commit it."""
         submitted, self._submitted = self._submitted, []
-        is_at_hand = len(submitted) >= MANY and self._group.is_idle
+        # A thread that lands or diagnoses would keep them waiting.
+        is_at_hand = self._group.is_idle and (len(submitted) >= MANY or not self._group.is_asleep)
         done = self._done_at_hand([submission for submission, *_ in submitted]) if is_at_hand else None
         if done is None:
             for submission, must, answer in submitted:

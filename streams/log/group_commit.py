@@ -52,6 +52,8 @@ class GroupCommit(Generic[Work, Done]):
         self._is_ordered = is_ordered
         self._ordered = 0
         self._closed = self._is_called = False
+        self.is_asleep = False
+        """True while the thread waits for something to do."""
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
 
     def start(self) -> None:
@@ -120,8 +122,9 @@ class GroupCommit(Generic[Work, Done]):
     def _next(self, pause: float | None) -> list[tuple[Work, Future[Done]]] | None:
         """Return what is waiting, nothing where nothing came for so many seconds; None at the end."""
         with self._changed:
+            self.is_asleep = True
             self._changed.wait_for(lambda: self._waiting or self._closed or self._is_called, pause)
-            self._is_called = False
+            self.is_asleep = self._is_called = False
             if self._closed and not self._waiting:
                 return None
             count = min(self._at_once, len(self._waiting))

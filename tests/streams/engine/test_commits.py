@@ -30,7 +30,7 @@ DEAD = duckdb.FatalException("database has been invalidated")
 class Log:
     """Takes what comes, after it has failed in the ways that it was told."""
 
-    is_idle = True
+    is_idle = is_asleep = True
 
     def __init__(self, *failures: Exception) -> None:
         self._failures = list(failures)
@@ -120,9 +120,12 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
     assert [5, 5] == asyncio.run(work())
 
 
-@pytest.mark.parametrize(("count", "is_idle", "at_once"), [(MANY, True, True), (MANY, False, False), (MANY - 1, True, False)])
+@pytest.mark.parametrize(
+    ("count", "is_idle", "is_asleep", "at_once"),
+    [(MANY, True, True, True), (MANY, False, False, False), (MANY - 1, True, True, False), (1, True, False, True)],
+)
 def test_the_event_loop_commits_much_that_is_at_hand_unless_the_thread_has_something_to_commit(
-    *, count: int, is_idle: bool, at_once: bool
+    *, count: int, is_idle: bool, is_asleep: bool, at_once: bool
 ) -> None:
     """With many callers a change of threads costs more than it gains; but what was submitted first is committed first."""
     at_hand: list[int] = []
@@ -133,7 +136,7 @@ def test_the_event_loop_commits_much_that_is_at_hand_unless_the_thread_has_somet
 
     async def work() -> list[int]:
         log = SleepingLog()
-        log.is_idle = is_idle
+        log.is_idle, log.is_asleep = is_idle, is_asleep
         over = commits(log, at_hand=commit)
         await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
         return log.groups
