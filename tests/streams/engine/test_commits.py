@@ -124,7 +124,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
     ("count", "is_idle", "is_asleep", "at_once"),
     [(MANY, True, True, True), (MANY, False, False, False), (MANY - 1, True, True, False), (1, True, False, True)],
 )
-def test_the_event_loop_commits_much_that_is_at_hand_unless_the_thread_has_something_to_commit(
+def test_the_event_loop_commits_large_groups_unless_the_thread_has_work(
     *, count: int, is_idle: bool, is_asleep: bool, at_once: bool
 ) -> None:
     """With many callers a change of threads costs more than it gains; but what was submitted first is committed first."""
