@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import duckdb
 
 from analytics.identity.identity_index import Hashes
-from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.replacing import FEW
 from analytics.store.tables import full_name
@@ -45,10 +44,9 @@ class KnownSessions:
                 f"SELECT key, next_position FROM {full_name(schema_of('StageState'))} "
                 "WHERE stage = $stage AND next_position >= $position"
             )
-            frame = fetch(connection, statement, {"stage": stage, "position": position})
-            if frame.height:
-                self._hashes.add(list(map(hash, frame["key"].to_list())))
-                self._read[stage] = int(frame["next_position"].max())  # type: ignore[arg-type]  # a column of integers
+            rows = connection.execute(statement, {"stage": stage, "position": position}).fetchall()
+            self._hashes.add([hash(key) for key, _ in rows])
+            self._read[stage] = max((at for _, at in rows), default=position)
 
     def add(self, keys: Sequence[str]) -> None:
         """Take in sessions that have a state from now on."""
