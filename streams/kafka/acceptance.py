@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from analytics.identity.duplicate_matching import may_have_twin
+from analytics.identity.identity_index import KnownIdentities, identities_of
 from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError
-from schemas.records import Record
+from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
 from streams.kafka.in_flight import InFlight
