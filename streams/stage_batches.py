@@ -94,6 +94,8 @@ class RecordBatch:
     rows: Sequence[tuple[int, str, Record]]
     encoded: Sequence[bytes] = ()
     """Their encodings, if they are there already."""
+    decoded: Mapping[bytes, Exchange] = field(default_factory=dict)
+    """Exchanges that the records carry, by their encoding, if they were decoded already."""
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
         """Yield offset, session key and record, in the order of the topic."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from operator import attrgetter
+from typing import Any
 
 import duckdb
 
@@ -25,23 +28,26 @@ RECENT = 50_000
 """Hashes that wait to be sorted."""
 FEW = 64
 """Hashes that are looked for one by one: sooner than the query engine has begun."""
+Identity = tuple[str | int, ...]
+"""The values that tell a record from others of its type: texts, and numbers as `_number` has them."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GROWTH = 4
 """A run of sorted hashes takes in the one after it until it is so many times as large: so each hash is sorted a few times only."""
 
 
 @dataclass
-class _Hashes:
-    """The hashes of one record type's identities on one topic: sorted runs, each larger than the next, and a few that wait."""
+class Hashes:
+    """A set of hashes: sorted runs, each larger than the next, and a few that wait."""
 
     runs: list[pl.Series] = field(default_factory=list)
     recent: set[int] = field(default_factory=set)
 
-    def add(self, hashes: pl.Series) -> None:
+    def add(self, hashes: Collection[int]) -> None:
+        """Take hashes in."""
         if len(hashes) < RECENT:
-            self.recent.update(hashes.to_list())
+            self.recent.update(hashes)
         if len(hashes) >= RECENT or len(self.recent) >= RECENT:
-            rest = pl.Series(list(self.recent), dtype=pl.UInt64)
-            self._sort_in(pl.concat([hashes, rest]) if len(hashes) >= RECENT else rest)
+            self._sort_in(pl.Series([*hashes, *self.recent] if len(hashes) >= RECENT else list(self.recent), dtype=pl.Int64))
             self.recent = set()
 
     def _sort_in(self, added: pl.Series) -> None:
@@ -49,17 +55,15 @@ class _Hashes:
             added = pl.concat([self.runs.pop(), added])
         self.runs.append(added.sort())
 
-    def which_of(self, hashes: pl.Series) -> pl.Series:
+    def which_of(self, hashes: Sequence[int]) -> list[bool]:
         """For each of the hashes whether it is here."""
         if len(hashes) <= FEW:
-            return pl.Series([one in self.recent or self._is_in_a_run(one) for one in hashes.to_list()], dtype=pl.Boolean)
-        listed = hashes.to_list() if self.recent else []
-        found = pl.Series([one in self.recent for one in listed] if listed else [False], dtype=pl.Boolean)
-        found = found if listed else found.new_from_index(0, len(hashes))
+            return [one in self.recent or self._is_in_a_run(one) for one in hashes]
+        found, looked_for = pl.Series([one in self.recent for one in hashes]), pl.Series(hashes, dtype=pl.Int64)
         for run in self.runs:
-            places = run.search_sorted(hashes).clip(0, len(run) - 1)
-            found |= run.gather(places) == hashes
-        return found
+            places = run.search_sorted(looked_for).clip(0, len(run) - 1)
+            found |= run.gather(places) == looked_for
+        return found.to_list()
 
     def _is_in_a_run(self, value: int) -> bool:
         places = ((run, bisect_left(run, value)) for run in self.runs)
@@ -70,7 +74,7 @@ class KnownIdentities:
     """Belongs to one store and follows its log by position: a record of any writer is read before anything is answered."""
 
     def __init__(self) -> None:
-        self._hashes: dict[tuple[str, str], _Hashes] = {}
+        self._hashes: dict[tuple[str, str], Hashes] = {}
         self._read: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -80,21 +84,20 @@ class KnownIdentities:
             known = self._hashes.get((topic, schema.name))
             return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
 
-    def has_any(self, schema: RecordSchema, topic: str) -> bool:
-        """Tell whether the topic has any record of the type, as far as it was read."""
+    def are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> bool:
+        """Tell whether none of the identities may be on the topic, as far as it was read; `name` is of their record type."""
         with self._lock:
-            return (topic, schema.name) in self._hashes
+            known = self._hashes.get((topic, name))
+            return known is None or not any(known.which_of(list(map(hash, identities))))
 
     @property
     def is_busy(self) -> bool:
-        """True while another thread has it, so that `is_new` would wait."""
+        """True while another thread has it, so that `are_new` would wait."""
         return self._lock.locked()
 
-    def is_new(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> bool:
-        """Tell whether none of the rows is doubtful."""
-        with self._lock:
-            known = self._hashes.get((topic, schema.name))
-            return known is None or not known.which_of(_hashed(schema, frame)).any()
+    def has_read(self, topic: str, end: int) -> bool:
+        """Tell whether the topic was read up to position `end`."""
+        return self._read.get(topic, 0) >= end
 
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
         """Read what the topic has beyond what was read, up to position `end`."""
@@ -134,7 +137,7 @@ class KnownIdentities:
         if frame.height:
             hashes = _hashed(schema, frame)
             with self._lock:
-                self._hashes.setdefault((topic, schema.name), _Hashes()).add(hashes)
+                self._hashes.setdefault((topic, schema.name), Hashes()).add(hashes)
 
 
 def identity_of(schema: RecordSchema) -> list[str]:
@@ -142,13 +145,24 @@ def identity_of(schema: RecordSchema) -> list[str]:
     return [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
 
 
-def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series:
+def identities_of(name: str, records: Iterable[Any]) -> list[Identity]:
+    """The identities of records of one type."""
+    names, texts = _identity_columns(name)
+    columns = [(attrgetter(one), one in texts) for one in names]
+    return [tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns) for record in records]
+
+
+def _number(value: int | datetime) -> int:
+    """A number, or a time in microseconds, as columns have it."""
+    return value if isinstance(value, int) else (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
     """The hash of each row's identity. The log gives numbers and times back as other types than decoding does."""
+    # Not by the library for columns: its threads cost an exchange that comes alone more than all the rest of the question.
     names, texts = _identity_columns(schema.name)
-    if frame.columns == names == texts:
-        return frame.hash_rows(seed=0)  # a select would start the query engine, which takes twice as long as all of it
-    columns = [pl.col(name) if name in texts else pl.col(name).to_physical().cast(pl.Int64) for name in names]
-    return frame.select(columns).hash_rows(seed=0)
+    columns = [frame[name] if name in texts else frame[name].to_physical().cast(pl.Int64) for name in names]
+    return list(map(hash, zip(*(column.to_list() for column in columns), strict=True)))
 
 
 @cache

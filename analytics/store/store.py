@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +21,7 @@ from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.positions import next_stored, stored_ends
 from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
-from analytics.store.transaction import Appended, Transaction
+from analytics.store.transaction import ALL_STAGES, Appended, Transaction
 from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
@@ -39,6 +40,7 @@ class Store:
         self._ends: dict[str, int] = {}
         self.commits = 0
         """How many transactions were committed: for caches of what the tables hold."""
+        self._state_changes: Counter[str] = Counter()
         self.met = Met()
         """Recently matched duplicates, for callers that ask what a record is before they write it."""
         with contextlib.ExitStack() as opening:
@@ -73,16 +75,22 @@ class Store:
             ends = dict(self._ends)
             self._connection.begin()
             try:
-                yield Transaction(self._connection, ends, self.met)
+                transaction = Transaction(self._connection, ends, self.met)
+                yield transaction
                 self._connection.commit()
                 self._ends = ends
                 self.commits += 1
+                self._state_changes.update(transaction.changed_stages)
             except BaseException:
                 with contextlib.suppress(duckdb.Error):  # after a fatal error there is nothing to roll back
                     self._connection.rollback()
                 with contextlib.suppress(duckdb.Error):  # a commit can fail and yet be durable: ask
                     self._ends = stored_ends(self._connection)
                 raise
+
+    def state_changes(self, stages: Iterable[str]) -> int:
+        """Return how often transactions changed the states of these stages, each stage counted: for caches of states."""
+        return sum(self._state_changes[stage] for stage in (*stages, ALL_STAGES))
 
     def give_memory_back(self) -> None:
         """Have memory that statements have freed given back to the system in the background: for a process that stays."""

@@ -26,6 +26,7 @@ from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Wat
 from schemas.registry import schema_of
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
+ALL_STAGES = ""
 MADE_HERE = -1
 """Partition of dead letters that the sink of another log made of records that do not land: they are on no topic."""
 Partition = tuple[str, int]
@@ -58,6 +59,8 @@ class Transaction:
         self._connection = connection
         self._ends = ends
         self._met = met
+        self.changed_stages: set[str] = set()
+        """The stages whose states the transaction changes; ALL_STAGES: any."""
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -179,6 +182,8 @@ class Transaction:
 
     def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
         """Replace the states of a stage for the given keys."""
+        if states:
+            self.changed_stages.add(stage)
         replace(
             self._connection,
             [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()],
@@ -219,18 +224,22 @@ class Transaction:
 
     def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
         """Delete what these stages keep of these sessions."""
+        self.changed_stages.update(stages)
         delete_states(self._connection, keys, stages)
 
     def forget(self, tables: Sequence[str]) -> None:
         """Delete every row of the named tables: they are derived and will be made again."""
         if schema_of("Score").table in tables:
             self._forget_days()
+        if schema_of("StageState").table in tables:
+            self.changed_stages.add(ALL_STAGES)
         delete_tables(self._connection, tables)
         self._ends.update(stored_ends(self._connection))
 
     def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
         """Delete what stages made and how far they came, but for sessions of which `but` keeps a state, and the states of `stages`."""
         self._forget_days()
+        self.changed_stages.add(ALL_STAGES)
         delete_derived(self._connection, tables, but, stages, _LASTING)
         self._ends.update(stored_ends(self._connection))
 

@@ -48,3 +48,8 @@ def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
 def applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
     """The Tier 3 dimensions that apply to an exchange."""
     return tuple(one for one in policy.methodology.tier3 if applies(one.when, exchange, flagged=flagged))
+
+
+def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> bool:
+    """Tell whether any Tier 3 dimension applies to an exchange."""
+    return any(applies(one.when, exchange, flagged=flagged) for one in policy.methodology.tier3)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from audit.exchanges.applicability import applicable
-from audit.exchanges.outcomes import JudgedTiers, TierState, score_of, thinking_state
+from audit.exchanges.applicability import applicable, is_applicable
+from audit.exchanges.outcomes import NO_DIMENSION, JudgedTiers, TierState, score_of, thinking_state
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
@@ -34,8 +34,6 @@ THINKING = TierState(SCORED, "thinking")
 """The state of Tier 2.5 once it is answered."""
 ROUTINE = TierState(SKIPPED_GATE, "routine")
 """The state of Tier 3 when nothing opens its gate."""
-NO_DIMENSION = TierState(NOT_APPLICABLE, "no_dimension")
-"""The state of Tier 3 when none of its dimensions applies to the exchange."""
 INVALID = TierState(UNSCORED, "invalid")
 """The state of a tier when its answer cannot be used."""
 
@@ -151,7 +149,7 @@ def _is_flagged(case: _Case) -> bool:
 
 def _without_dimensions(case: _Case) -> TierState:
     """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
-    undecided = _has_no_score(case.tier2) and applicable(case.exchange, case.policy, flagged=True)
+    undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
     return case.tier2 if undecided else NO_DIMENSION
 
 

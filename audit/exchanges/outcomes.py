@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from audit.cost.prices import nano_of, usd_of
+from audit.exchanges.applicability import is_applicable
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
@@ -55,6 +56,8 @@ LEFT_OUT = TierState(SKIPPED_SAMPLING, "sampling_skip")
 """The state of the judged tiers when the exchange was not sampled."""
 NO_THINKING = TierState(NOT_APPLICABLE, "no_thinking")
 """The state of Tier 2.5 when there is no thinking to compare with."""
+NO_DIMENSION = TierState(NOT_APPLICABLE, "no_dimension")
+"""The state of Tier 3 when none of its dimensions applies to the exchange."""
 THINKING_OFF = TierState(NOT_APPLICABLE, "thinking_analysis_off")
 """The state of Tier 2.5 when the policy switches it off."""
 
@@ -116,6 +119,17 @@ def structural_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolic
     tiers = JudgedTiers(tier2=judged, tier2_5=thinking_state(exchange, policy, judged), tier3=judged)
     # Nothing was drawn for the judge, so it stands for no others.
     return msgspec.structs.replace(score_of(task, exchange, policy, tiers), sampling_probability=None)
+
+
+def unasked_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
+    """Return what `audit.exchanges.cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
+
+    No question is made for it.
+    """
+    # What only a flag of Tier 2 would make apply is as undecided as Tier 2.
+    tier3 = state if is_applicable(exchange, policy, flagged=True) else NO_DIMENSION
+    tiers = JudgedTiers(tier2=state, tier2_5=thinking_state(exchange, policy, state), tier3=tier3)
+    return score_of(task, exchange, policy, tiers)
 
 
 def score_of(

@@ -46,6 +46,7 @@ _MSGSPEC = (
     (re.compile(r"Expected `(?:\w+)` >= (\S+)"), "must be {0} or more"),
     (re.compile(r"Expected `(?:\w+)` <= (\S+)"), "must be {0} or less"),
     (re.compile(r"Input data was truncated"), "it ends too early"),
+    (re.compile(r"JSON is malformed: object keys must be strings \((byte \d+)\)"), "expected a name in double quotes ({0})"),
     (re.compile(r"JSON is malformed: (.+)"), "{0}"),
 )
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?:, got `([^`]+)`)?")

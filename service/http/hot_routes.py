@@ -22,7 +22,7 @@ from service.access.access import Holder, prefix_of
 from service.http.auth.authentication import bearer_token
 from service.http.bounds import BODY_LIMITS
 from service.http.context import ApiContext
-from service.http.documents.bodies import decode_body, decode_lines, rounded_json
+from service.http.documents.bodies import rounded_json
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, refuse
 from service.http.request_limits import JSON, NDJSON, CallsInFlight, allowed_names, body_kind, host_name, read_body, replayed
@@ -139,11 +139,6 @@ class HotRoutes:
 async def read_whole(size: float, read: Callable[..., Read], *given: Any) -> Read:
     """Return what `read` makes of a body: in a thread, unless the body is so small that it is read sooner than a thread begins."""
     return read(*given) if size <= READ_AT_ONCE else await anyio.to_thread.run_sync(read, *given)
-
-
-def decode_bulk(call: Call) -> Any:
-    """Return the values of a call in bulk: of an array, or of lines."""
-    return decode_lines(call.body, None) if call.is_lines else decode_body(call.body, None)
 
 
 def answered_with(status: int, answer: Answer) -> Answered:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,45 @@ least that a call takes, and what comes of that is recorded; without one, the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from audit.cost.prices import ModelPrice, least_case, nano_of, price_of, worst_case
 from audit.cost.session_ledger import Ledger
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
-from audit.exchanges.cascade import cascade
+from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
-from audit.exchanges.outcomes import NO_JUDGE, TierState
+from audit.exchanges.outcomes import NO_JUDGE, TierState, unasked_score
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
+from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3, QuestionSize, tier2_bound
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.judging.recorded_judgements import Subject
-from streams.stage_batches import encoded_exchange
+from schemas.records import EvaluationRequest, Exchange, Judgement, ScoringTask
+from streams.judging.judged_state import STATE, JudgedState, kept_after
+from streams.judging.recorded_judgements import Recorded, Subject
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
 from streams.stage_progress import SOURCES
 
 Judging = Generator[Question, Reply, Any]
 """Yields questions, takes a reply to each, and returns the record that comes of them."""
+NOT_DECODED: Mapping[bytes, Exchange] = {}
+"""No exchange was decoded already."""
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
+
+
+class Shortcut(NamedTuple):
+    """The way to a record without questions, where nothing was recorded and no judge is asked."""
+
+    bound: Callable[[], QuestionSize]
+    """A size that the first question does not pass."""
+    record: Callable[[TierState], Any]
+    """The record, given the state of every question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +72,8 @@ class JudgingTask:
     """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
+    shortcut: Shortcut | None = None
+    """See `TaskSpec`."""
     asked: list[Judgement] = field(default_factory=list)
     """The judgements that came of the questions that were asked, in order."""
 
@@ -81,6 +97,24 @@ class JudgingTask:
         """The reply without a judge."""
         earlier = self.earlier(question)
         return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
+
+    def without_judge(self) -> Any:
+        """Return the record that comes of the subject where no judge is asked."""
+        state = self._state_of_all()
+        if state is not None and self.shortcut is not None:
+            return self.shortcut.record(state)
+        return drive(self.judging(), self.unasked)
+
+    def _state_of_all(self) -> TierState | None:
+        """Return the state of every question without a judge; None where that takes the questions."""
+        if self.shortcut is None or self.recorded or self.taken_over:
+            return None
+        if self.ledger.cap is None:
+            return NO_JUDGE
+        if self.price is None:
+            return UNKNOWN_PRICE
+        most = worst_case(self.shortcut.bound(), self.price, batched=self.batched)
+        return NO_JUDGE if self.ledger.can_reserve(most) else None
 
     def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
         found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
@@ -116,6 +150,8 @@ class TaskSpec(NamedTuple):
     """True if its questions are asked in batches only."""
     takes_simulated: bool = True
     """True if the answers of a simulated judge count."""
+    shortcut: Shortcut | None = None
+    """None: the questions are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,8 +179,8 @@ class JudgedStage(Generic[Task]):
     """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
     may_rest_on: Callable[[Task, Judgement], bool]
     """True if a task may carry a judgement of something else, for an answer to the same question."""
-    read: Callable[[Task, Policy], TaskSpec]
-    """Raises what is wrong with a task that cannot be judged."""
+    read: Callable[[Task, Policy, Mapping[bytes, Exchange]], TaskSpec]
+    """Raises what is wrong with a task that cannot be judged. Exchanges that were decoded already are given by their encoding."""
 
     def subject_of(self, task: Task) -> Subject:
         """Return the subject of a task."""
@@ -166,13 +202,14 @@ class JudgedStage(Generic[Task]):
         spent: int = 0,
         ledger: Ledger | None = None,
         batched: bool = False,
+        decoded: Mapping[bytes, Exchange] = NOT_DECODED,
     ) -> JudgingTask:
         """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
         What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
         the caller asks in batches.
         """
-        spec, revision = self.read(task, policy), self.revision_of(task)
+        spec, revision = self.read(task, policy, decoded), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
         counting = [one for one in (*carried, *recorded) if spec.takes_simulated or not one.simulated]
         known = self._own(task, counting)
@@ -190,6 +227,7 @@ class JudgedStage(Generic[Task]):
             ledger=ledger,
             recorded=known,
             begin=spec.begin,
+            shortcut=spec.shortcut,
             batched=batched or spec.batched,
             taken_over=[one for one in carried if not self._is_own(task, one)],
             unasked_state=NOT_BATCHED if spec.batched and not batched else None,
@@ -222,12 +260,17 @@ class JudgedStage(Generic[Task]):
         return (one.connection, one.subject_id) == self.subject_of(task)
 
 
-def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
-    project, exchange = policy.for_project(task.project), encoded_exchange(task.exchange)
-    return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
+def _scoring(task: ScoringTask, policy: Policy, decoded: Mapping[bytes, Exchange]) -> TaskSpec:
+    project, exchange = policy.for_project(task.project), decoded.get(task.exchange) or encoded_exchange(task.exchange)
+    return TaskSpec(
+        lambda recorded: cascade(task, exchange, project, recorded),
+        project.price,
+        project.cap,
+        shortcut=Shortcut(lambda: tier2_bound(exchange, project), lambda state: unasked_score(task, exchange, project, state)),
+    )
 
 
-def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
+def _evaluation(request: EvaluationRequest, policy: Policy, _: Mapping[bytes, Exchange]) -> TaskSpec:
     plan = Terms.of(request).plan
     cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
     price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
@@ -274,3 +317,45 @@ EVALUATION = JudgedStage(
     read=_evaluation,
 )
 JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)
+
+
+class JudgingStep:
+    """The step of a judged stage without a call; see `streams.stage_batches.Step`.
+
+    Its tasks are answered from what was recorded. What was not is unscored with the reason no_judge. So an import scores without paying, and
+    a replay comes to the records that were made when the judge was asked.
+
+    `keeps_calls`: keep the recorded judgements of turns that may be judged again in the session's state, because `recorded` forgets
+    those of tasks that are done.
+    """
+
+    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded, *, keeps_calls: bool = False) -> None:
+        self._stage = stage
+        self._policy = policy
+        self._recorded = recorded
+        self._keeps_calls = keeps_calls
+
+    def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
+        """One record for each task."""
+        stage = self._stage
+        tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
+        recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
+        sessions = {key: STATE.decode(state) for key, state in states.items()}
+        decoded = batch.decoded if isinstance(batch, RecordBatch) else NOT_DECODED
+        outcome = StepOutcome()
+        for offset, key, task in tasks:
+            session = sessions.get(key, JudgedState())
+            if offset < session.next_offset:
+                continue
+            judging_task: JudgingTask | None = None
+            try:
+                known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
+                judging_task = stage.open(task, self._policy, known, spent=session.spent, decoded=decoded)
+                outcome.records.append((stage.sink, judging_task.without_judge()))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
+                outcome.failed.append((offset, task, error))
+            rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()
+            kept = kept_after(session.kept, task, rested_on, self._policy)
+            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task), kept)
+        outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
+        return outcome

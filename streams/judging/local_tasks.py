@@ -23,8 +23,7 @@ from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.judging.task_judge import TaskResult
-from streams.log.admission import Accepted
-from streams.log.log_writer import Submission
+from streams.log.admission import Accepted, Submission
 from streams.stage_progress import stage_progress
 from streams.upkeep.erased_now import ErasedNow
 

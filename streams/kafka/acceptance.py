@@ -16,19 +16,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from analytics.identity.duplicate_matching import may_have_twin
+from analytics.identity.identity_index import KnownIdentities, identities_of
 from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.errors import BrokerError, BusyError
-from schemas.records import Record
+from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
 from streams.kafka.in_flight import InFlight
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
-from streams.log.new_records import are_certainly_new
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN
 
 SETTLING_SECONDS = 10.0
 """Seconds to wait for a session's last records to land."""
@@ -237,3 +238,19 @@ class Acceptance:
         self._unlanded.release(lambda partition: positions.get(partition, 0))
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def are_certainly_new(seen: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
+    """Tell, without asking the tables, whether `seen` knows none of the records, and none repeats another or can have a twin."""
+    of_types: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        of_types[type(record).__name__].append(record)
+    return all(_are_new(seen, topic, name, of_type) for name, of_type in of_types.items())
+
+
+def _are_new(seen: KnownIdentities, topic: str, name: str, records: Sequence[Record]) -> bool:
+    identities = identities_of(name, records)
+    if len(set(identities)) < len(identities):
+        return False
+    may_be_twins = any(isinstance(one, AgentEvent) and may_have_twin(one.payload) for one in records)
+    return not may_be_twins and seen.are_new(name, topic, identities)

@@ -25,7 +25,7 @@ from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.rebuilding import finish
 from streams.kafka.sink.sink import Sink, SinkLimits
 from streams.kafka.values.decoding import Reframe
-from streams.log.log_writer import Committed
+from streams.log.admission import Committed
 from streams.log.ownership import require_kafka
 from streams.stage_batches import named_session
 

@@ -14,7 +14,7 @@ from analytics.store.transaction import Partition
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.kafka.keys import key_of
-from streams.log.log_writer import CONFLICT, KNOWN
+from streams.log.admission import CONFLICT, KNOWN
 
 Identity = tuple[Hashable, ...]
 

@@ -1,6 +1,7 @@
 """Direct intake: records that are certainly new are taken in, and decided on in memory, for the write-ahead log.
 
-1. What may be known goes to the tables: they decide about duplicates and conflicts.
+1. A record is certainly new when neither the tables nor the log can have its identity, it comes once in its group, and its session is
+   not erased. What may be known goes to the tables: they decide about duplicates and conflicts.
 2. Stages work on states in memory. They are read from the tables when a session comes, and read again when anything else has changed
    the database meanwhile; those of records that have not landed are in the log's entries.
 3. What is answered is what lands: the log has the decision, too.
@@ -11,36 +12,91 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from analytics.identity.identity_index import KnownIdentities
-from analytics.store.stage_states import states_of_stages, stored_states
+from analytics.deletion.erased import ERASURES
+from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
+from analytics.store.stage_states import KnownSessions, states_of_stages
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from schemas.records import Record, Score, ScoringTask
-from streams.judging.judged_stages import SCORING
+from schemas.records import Exchange, Record, Score, ScoringTask
+from streams.judging.judged_stages import SCORING, JudgingStep
 from streams.judging.judged_state import STATE
 from streams.judging.recorded_judgements import nothing_recorded
-from streams.log.admission import Accepted, encode_all
-from streams.log.landing import INTAKE
-from streams.log.new_records import NewRecords, Outside
-from streams.log.write_ahead import WriteAheadLog
+from streams.log.admission import Accepted, Outside, encode_all
+from streams.log.write_ahead import INTAKE, WriteAheadLog
 from streams.stage_batches import RecordBatch, StepOutcome, named_session, session_key
 from streams.steps.intake import IntakeStep
-from streams.steps.judging import JudgingStep
+from streams.upkeep.erased_now import ErasedNow
 
 if TYPE_CHECKING:
     from streams.judging.recorded_judgements import Subject
 
+STAGES = (INTAKE.name, SCORING.name)
+"""The stages whose states are kept in memory."""
 KNOWN_SESSIONS = 100_000
 """Sessions whose state is kept in memory; that of others is read again when they come back."""
 log = logging.getLogger(__name__)
 Decisions = dict["Subject", ScoringTask | Score]
+
+
+class NewRecords:
+    """See the module. Belongs to one thread at a time; `seen` follows the tables."""
+
+    def __init__(self, store: Store, seen: KnownIdentities) -> None:
+        self._store = store
+        self._seen = seen
+        self._erased = ErasedNow(store)
+        self._unlanded: dict[tuple[str, str, Identity], int] = {}
+        """The entry of what is in the log alone, by topic, type and identity."""
+
+    def are_at_hand(self, outside: Outside) -> bool:
+        """Tell whether `are_new` needs to read no table."""
+        return self._erased.is_read and all(self._seen.has_read(topic, self._store.end_of(topic)) for topic in outside)
+
+    def are_new(self, cursor: duckdb.DuckDBPyConnection, outside: Outside) -> bool:
+        """Tell whether all of the records are certainly new; `cursor` reads the identities that others have written to the tables."""
+        return all(
+            self._are_new(cursor, topic, name, of_type)
+            for topic, records in outside.items()
+            for name, of_type in _by_type(records).items()
+        )
+
+    def note(self, outside: Outside, number: int) -> None:
+        """Note what has become durable in the log, in the entry of this number."""
+        for topic, records in outside.items():
+            for name, of_type in _by_type(records).items():
+                self._unlanded.update(((topic, name, one), number) for one in identities_of(name, of_type))
+
+    def landed(self, end: int) -> None:
+        """Note that the entries before this number have landed: the tables tell of them."""
+        self._unlanded = {identity: number for identity, number in self._unlanded.items() if number >= end}
+
+    def _are_new(self, cursor: duckdb.DuckDBPyConnection, topic: str, name: str, records: Sequence[Record]) -> bool:
+        identities = identities_of(name, records)
+        if len(set(identities)) < len(identities) or any((topic, name, one) in self._unlanded for one in identities):
+            return False
+        if self._store.end_of(ERASURES) and any(map(self._may_be_erased, records)):
+            return False
+        self._seen.read(cursor, topic, self._store.end_of(topic))
+        return self._seen.are_new(name, topic, identities)
+
+    def _may_be_erased(self, record: Record) -> bool:
+        """Whether the record's session is erased; what belongs to no session, the tables tell."""
+        connection, session = getattr(record, "connection", None), getattr(record, "session_id", None)
+        return connection is None or session is None or self._erased.has(connection, session)
+
+
+def _by_type(records: Iterable[Record]) -> Mapping[str, list[Record]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        found[type(record).__name__].append(record)
+    return found
 
 
 @dataclass
@@ -66,7 +122,7 @@ class Decided:
 
 
 class DirectIntake:
-    """See the module. Belongs to the thread that commits. `scores`: no judge is asked, so scoring is done here, too."""
+    """See the module. Belongs to one thread at a time. `scores`: no judge is asked, so scoring is done here, too."""
 
     def __init__(self, store: Store, ahead: WriteAheadLog, policy: Policy, seen: KnownIdentities, *, scores: bool) -> None:
         self._store = store
@@ -74,9 +130,23 @@ class DirectIntake:
         self._new = NewRecords(store, seen)
         self._intake = IntakeStep(policy)
         self._scoring = JudgingStep(SCORING, policy, nothing_recorded) if scores else None
-        self._states: dict[str, dict[str, bytes | None]] = defaultdict(dict)
+        self._states: dict[str, dict[str, bytes | None]] = {stage: {} for stage in STAGES}
         """By stage and session key; None: the session has no state."""
-        self._commits = -1
+        self._sessions = KnownSessions(STAGES)
+        self._changes = self._rebuilds = -1
+
+    def is_at_hand(self, outside: Outside) -> bool:
+        """Tell whether `decide` needs to read no table."""
+        if self.changes != self._changes or not self._new.are_at_hand(outside):
+            return False
+        keys = dict.fromkeys(map(_session_of, outside.get(INTAKE.source, ())))
+        missing = [key for key in keys if any(key not in known for known in self._states.values())]
+        return len(self._sessions.unknown(missing)) == len(missing)
+
+    @property
+    def changes(self) -> int:
+        """How often anybody has changed the states of the stages in the tables."""
+        return self._store.state_changes(STAGES)
 
     def decide(self, outside: Outside, encoded: Sequence[bytes], scored: int) -> Decided | None:
         """Return what comes of records that go to the end of the log; None where the tables have to be asked first.
@@ -95,36 +165,29 @@ class DirectIntake:
         """The position of the next record on a topic."""
         return self._store.end_of(topic) + self._ahead.waiting[topic]
 
-    def note(self, outside: Outside, decided: Decided) -> None:
-        """Note what has become durable in the log."""
-        for stage, states in decided.states.items():
-            self._states[stage] |= states
-        self._new.note(outside)
+    def note(self, outside: Outside, states: Mapping[str, Mapping[str, bytes]], number: int = 0) -> None:
+        """Note what has become durable: states, and records in the log's entry of this number."""
+        for stage in STAGES:
+            changed, known = states.get(stage, {}), self._states[stage]
+            self._sessions.add([key for key in changed if known.get(key) is None])
+            known |= changed
+        self._new.note(outside, number)
 
-    def landed(self, before: int) -> None:
-        """Note that everything landed in a transaction that began when the database had seen so many commits."""
-        self._new.landed()
-        # Where somebody else has committed since, the states are read again.
-        self._commits = before + 1 if self._commits == before else -1
-        for states in self._states.values():
-            if len(states) > KNOWN_SESSIONS:
-                states.clear()
+    def landed(self, end: int, before: int, changes: int) -> None:
+        """Note that the entries before the number `end` have landed, and how often states had changed before, and in that transaction."""
+        self._new.landed(end)
+        # Where somebody else has changed them since, the states are read again.
+        self._changes = before + changes if self._changes == before else -1
+        if len(self._states[INTAKE.name]) > KNOWN_SESSIONS:
+            self._forget_states()
 
-    def forget_states(self) -> None:
-        """Read all states again: the tables have others now. Nothing may wait to land."""
-        self._states.clear()
-
-    def spent(self, tasks: Sequence[ScoringTask]) -> dict[str, int]:
-        """Nano-USD that the sessions of tasks have spent, by session key, where they have spent anything."""
-        keys = list(dict.fromkeys(map(session_key, tasks)))
-        states = stored_states(self.cursor, SCORING.name, keys) if keys else {}
-        unlanded = self._ahead.states[SCORING.name]
-        states |= {key: unlanded[key] for key in keys if key in unlanded}
-        return _spent(states)
+    def reread(self) -> None:
+        """Read states again: the tables have others than were decided on."""
+        self._changes = -1
 
     @cached_property
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A cursor of the thread that commits."""
+        """A cursor to read the tables with."""
         return self._store.cursor()
 
     def _decided(self, records: Sequence[Record], encoded: Sequence[bytes], scored: int) -> Decided:
@@ -132,41 +195,55 @@ class DirectIntake:
         if not records:
             return decided
         keys = list(map(_session_of, records))
-        rows = _placed(decided.position, keys, records, encoded)
-        outcome = self._intake(rows, self._states_of(INTAKE.name, keys))
+        rows = _placed(decided.position, keys, records)
+        outcome = self._intake(RecordBatch(rows, encoded), self._states_of(INTAKE.name, keys))
         decided.add(INTAKE.name, outcome, decided.position + len(records))
         decided.decisions = decisions_of(outcome.records)
         sampled = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
         if self._scoring is None or scored != tasks or any(map(SCORING.may_be_known, sampled)):
-            decided.spent = self.spent(sampled)
+            decided.spent = _spent(self._states_of(SCORING.name, list(map(session_key, sampled))))
         elif sampled:
-            self._score(self._scoring, sampled, tasks, decided)
+            exchanges = {message: one for message, one in zip(encoded, records, strict=True) if isinstance(one, Exchange)}
+            batch = RecordBatch(_placed(tasks, list(map(session_key, sampled)), sampled), decoded=exchanges)
+            self._score(self._scoring, batch, tasks + len(sampled), decided)
         return decided
 
-    def _score(self, scoring: JudgingStep, sampled: Sequence[ScoringTask], position: int, decided: Decided) -> None:
-        """Score tasks that stand at a position; where one of them cannot be, they wait for what sets it aside."""
-        keys = list(map(session_key, sampled))
-        states = self._states_of(SCORING.name, keys)
-        outcome = scoring(_placed(position, keys, sampled), states)
+    def _score(self, scoring: JudgingStep, tasks: RecordBatch, end: int, decided: Decided) -> None:
+        """Score tasks that end at a position; where one of them cannot be, they wait for what sets it aside."""
+        states = self._states_of(SCORING.name, [key for _, key, _ in tasks.rows])
+        outcome = scoring(tasks, states)
         if not outcome.failed:
-            decided.add(SCORING.name, outcome, position + len(sampled))
+            decided.add(SCORING.name, outcome, end)
             decided.scores = {(one.connection, one.exchange_id): one for _, one in outcome.records if isinstance(one, Score)}
         decided.spent = _spent(states)
 
     def _states_of(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:
-        commits = self._store.commits
-        if commits != self._commits:
-            self._states = defaultdict(dict, {name: dict(states) for name, states in self._ahead.states.items()})
-            self._commits = commits
+        if self.changes != self._changes:
+            self._refresh()
         known = self._states[stage]
         missing = list(dict.fromkeys(key for key in keys if key not in known))
         if missing:
+            new = self._sessions.unknown(missing)
+            stored = (
+                states_of_stages(self.cursor, STAGES, list(set(missing).difference(new))) if len(new) < len(missing) else {}
+            )
             # What is read for one stage is asked for by the other next: a look through the table is what it costs.
-            stages = [INTAKE.name, *([SCORING.name] if self._scoring else [])]
-            for name, stored in states_of_stages(self.cursor, stages, missing).items():
+            for name, states in self._states.items():
                 for key in missing:
-                    self._states[name].setdefault(key, stored.get(key))
+                    states.setdefault(key, stored.get(name, {}).get(key))
         return {key: state for key in keys if (state := known[key]) is not None}
+
+    def _refresh(self) -> None:
+        """Read anew which sessions have a state; of the states themselves only those that have not landed are known."""
+        rebuilds, self._changes = self._store.state_changes(()), self.changes
+        if rebuilds != self._rebuilds:
+            self._sessions, self._rebuilds = KnownSessions(STAGES), rebuilds
+        self._sessions.read(self.cursor)
+        self._forget_states()
+
+    def _forget_states(self) -> None:
+        """Forget the states that the tables have."""
+        self._states = {stage: dict(self._ahead.states.get(stage, {})) for stage in STAGES}
 
 
 def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
@@ -178,10 +255,9 @@ def decisions_of(records: Sequence[tuple[str, Record]]) -> Decisions:
     }
 
 
-def _placed(position: int, keys: Sequence[str], records: Sequence[Record], encoded: Sequence[bytes] = ()) -> RecordBatch:
-    """The records as a batch that begins at a position; `encoded` are their encodings, if they are there already."""
-    rows = [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))]
-    return RecordBatch(rows, encoded)
+def _placed(position: int, keys: Sequence[str], records: Sequence[Record]) -> list[tuple[int, str, Record]]:
+    """The rows of a batch that begins at a position."""
+    return [(position + place, key, one) for place, (key, one) in enumerate(zip(keys, records, strict=True))]
 
 
 def _spent(states: Mapping[str, bytes]) -> dict[str, int]:

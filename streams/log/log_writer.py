@@ -6,33 +6,31 @@ import contextlib
 import itertools
 import logging
 import math
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import duckdb
 import msgspec
 
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import KnownIdentities
+from analytics.store.positions import AHEAD
 from analytics.store.stage_states import stored_states
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError, first_line
-from schemas.records import Record, Score, ScoringTask
+from schemas.records import Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
+from streams.engine.stage_runs import StageOutcome
 from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
-from streams.judging.recorded_judgements import Subject
-from streams.log.admission import Accepted
-from streams.log.direct_intake import Decided, DirectIntake, decisions_of
-from streams.log.landing import INTAKE, decide, keep, land, recover
-from streams.log.new_records import Outside
-from streams.log.write_ahead import Entry, WriteAheadLog
+from streams.log.admission import CONFLICT, KNOWN, NOTHING, WRITTEN, Committed, Outside, Submission, merged, outside_of
+from streams.log.direct_intake import STAGES, Decided, DirectIntake, decisions_of
+from streams.log.write_ahead import INTAKE, Entry, Unlanded, WriteAheadLog, decide, keep, land, recover
 from streams.stage_batches import session_key
 from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named
@@ -43,6 +41,8 @@ TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 LAND_SECONDS = 0.5
 """How long a record may be in the write-ahead log alone, where nobody asks for it."""
 LAND_RECORDS = 5_000
+AT_HAND = 128
+"""Records of a group that the event loop commits itself: some 15 ms at most."""
 MOST_UNLANDED = 50_000
 """Records that may be in the write-ahead log alone; beyond that the tables have to take some first."""
 AGAIN_SECONDS = 1.0
@@ -50,41 +50,23 @@ AGAIN_SECONDS = 1.0
 log = logging.getLogger(__name__)
 READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 """Topics whose records go to the tables at once: whoever writes one reads them there for the next one."""
-WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 
-@dataclass(frozen=True)
-class Submission:
-    """Records to be committed: from outside, of which known ones are left out, or made by a stage. Empty: what was taken in lands."""
+class _Landing(NamedTuple):
+    """A landing that has begun."""
 
-    outside: Accepted = field(default_factory=Accepted)
-    made: Accepted = field(default_factory=Accepted)
-    stage: JudgedStage[Any] | None = None
-    """Whose states and watermark move."""
-    states: Mapping[str, bytes] = field(default_factory=dict)
-    """States of the stage that changed."""
-    watermark: int = 0
-    """Where the stage reads next."""
-    records: Outside = field(default_factory=dict)
-    """The records in `outside` before they were encoded; what comes without them goes to the tables."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What became of a submission."""
-
-    fates: Mapping[str, Sequence[str]]
-    """For each topic and each of its records from outside: written, known (the log has it) or conflict (with other content)."""
-    decisions: Mapping[Subject, ScoringTask | Score]
-    """What intake decided on exchanges of the whole group: judged (a task) or left out (a score)."""
-    spent: Mapping[str, int]
-    """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
-    scores: Mapping[Subject, Score] = field(default_factory=dict)
-    """The scores of tasks that were scored in the same step, which no judge is asked about."""
+    unlanded: Unlanded
+    stands: bool
+    """Whether intake need not decide again."""
+    changes: int
+    """How often states had changed before."""
 
 
 class LogWriter:
-    """Commits submissions; its `commit` and `rest` are for `streams.log.group_commit.GroupCommit`.
+    """Commits submissions; its `commit` and `rest` are for the thread of a `streams.log.group_commit.GroupCommit`.
+
+    `commit_at_hand` is for the event loop: it needs no thread, and does nothing where it would have to wait. One of both decides and
+    appends at a time, the one whose turn it is. A landing takes a turn at its beginning and at its end.
 
     Records from outside that are certainly new, and what judged stages made, go into the write-ahead log and land in the tables later: when
     LAND_SECONDS have passed or LAND_RECORDS wait, and with whatever else is committed. A database in memory has no such log.
@@ -112,6 +94,7 @@ class LogWriter:
         self._direct = (
             None if self._ahead is None else DirectIntake(store, self._ahead, policy, self._seen, scores=SCORING in unjudged)
         )
+        self._turn = threading.Lock()
         self._due = math.inf
         self.failing = ""
         """Why what was taken in does not land, in words; nothing where it does."""
@@ -119,6 +102,8 @@ class LogWriter:
         """Called in the committing thread when the tables show more records."""
         self.on_fatal: Callable[[BaseException], object] = lambda _: None
         """Called in the committing thread when the database has given up and has to be opened again."""
+        self.on_unlanded: Callable[[], object] = lambda: None
+        """Called in the event loop when the committing thread has something to land."""
 
     @property
     def is_landed(self) -> bool:
@@ -156,12 +141,37 @@ class LogWriter:
         for stage in (INTAKE, DIAGNOSIS):
             while self._runner.advance(stage):
                 pass
-        self._positions = {stage.name: stage_progress(self._store, stage).position for stage in self._computed}
+        self._positions = self._stored_positions()
+
+    def commit_at_hand(self, group: Sequence[Submission]) -> list[Committed] | None:
+        """Commit all of the group to the write-ahead log; None where that takes a thread, because it may take long."""
+        if sum(len(records) for one in group for records in one.records.values()) > AT_HAND or not self._turn.acquire(
+            blocking=False
+        ):
+            return None
+        try:
+            outside = outside_of(group)
+            at_hand = self._direct is not None and self._direct.is_at_hand(outside)
+            is_first = self._due == math.inf
+            committed = self._log_ahead(group, outside) if at_hand else None
+        finally:
+            self._turn.release()
+        if committed is not None and (is_first or (self._ahead is not None and self._ahead.waiting.total() >= LAND_RECORDS)):
+            self.on_unlanded()
+        return committed
 
     def commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Commit all of the group, or nothing when an exception leaves."""
-        self._land_if_due()
-        return self._log_ahead(group) or self._commit_to_tables(group)
+        if all(one.is_filled for one in group):
+            self._land_if_due()
+        else:
+            self._land()
+        filled = [one for one in group if one.is_filled]
+        if not filled:
+            return [NOTHING for _ in group]
+        with self._turn:
+            committed = iter(self._log_ahead(filled, outside_of(filled)) or self._commit_to_tables(filled))
+        return [next(committed) if one.is_filled else NOTHING for one in group]
 
     def rest(self) -> float | None:
         """Land what is due and let computed stages take up their next batches; return after how many seconds there is more to do."""
@@ -174,16 +184,19 @@ class LogWriter:
     def _advance_all(self) -> bool:
         """Let each computed stage take up its next batch; return whether there was any."""
         have_read = [self._advance(stage) for stage in self._computed]
-        if self.failing and self.is_landed:
-            self._due, self.failing = math.inf, ""
+        with self._turn:
+            if self.failing and self.is_landed:
+                self._due, self.failing = math.inf, ""
         return any(have_read)
 
     def _advance(self, stage: Stage) -> bool:
         """Let a stage take up its next batch; return whether there was one."""
         if self._positions[stage.name] >= self._store.end_of(stage.source):
             return False
-        has_read = bool(self._runner.advance(stage))
-        self._positions[stage.name] = stage_progress(self._store, stage).position
+        # Nothing of diagnosis is read by intake.
+        with contextlib.nullcontext() if stage is DIAGNOSIS else self._turn:
+            has_read = bool(self._runner.advance(stage))
+            self._positions[stage.name] = stage_progress(self._store, stage).position
         return has_read
 
     def close(self) -> None:
@@ -191,28 +204,24 @@ class LogWriter:
         if self._ahead is None:
             return
         try:
-            if not self._ahead.is_empty:
-                self._commit_to_tables([])
+            self._land()
         except TROUBLE as error:
             log.warning("the write-ahead log stays for the next start: %s", error)
         self._ahead.close()
 
-    def _log_ahead(self, group: Sequence[Submission]) -> list[Committed] | None:
-        """Make the group durable in the write-ahead log; None where it has to go to the tables."""
+    def _log_ahead(self, group: Sequence[Submission], outside: Outside) -> list[Committed] | None:
+        """Make the group durable in the write-ahead log; None where it has to go to the tables. It is the caller's turn."""
         if self._direct is None or self._ahead is None or not all(map(_is_direct, group)):
             return None
         if self._ahead.waiting.total() >= MOST_UNLANDED:
             return None
-        outside: dict[str, list[Record]] = defaultdict(list)
-        for one in group:
-            for topic, records in one.records.items():
-                outside[topic] += records
         encoded = [message for one in group for message in one.outside.messages.get(INTAKE.source, ())]
         decided = self._direct.decide(outside, encoded, self._positions.get(SCORING.name, 0))
         if decided is None:
             return None
-        self._ahead.append(self._entry(group, decided))
-        self._direct.note(outside, decided)
+        entry = self._entry(group, decided)
+        number = self._ahead.append(entry)
+        self._direct.note(outside, entry.states | entry.decided_states, number)
         self._positions |= {stage: mark for stage, mark in decided.marks.items() if stage in self._positions}
         if self._due == math.inf:
             self._due = self._clock() + LAND_SECONDS
@@ -228,7 +237,7 @@ class LogWriter:
 
     def _entry(self, group: Sequence[Submission], decided: Decided) -> Entry:
         """Return the entry of a group that goes into the log, with what stages made of its records."""
-        outside = _merged(one.outside for one in group).messages
+        outside = merged(one.outside for one in group).messages
         return msgspec.structs.replace(
             _of_stages(group),
             position=decided.position,
@@ -247,7 +256,7 @@ class LogWriter:
             or (self._clock() < self._due and self._ahead.waiting.total() < LAND_RECORDS)
         ):
             return
-        self._attempt(lambda: self._commit_to_tables([]))
+        self._attempt(self._land)
 
     def _attempt(self, work: Callable[[], Any]) -> Any:
         """Do work that can wait. Where the tables do not take it, it is tried again a little later, and health says why."""
@@ -260,32 +269,51 @@ class LogWriter:
                 self.on_fatal(error)
         return None
 
-    def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let identities that were read in vain be read again."""
         try:
-            return self._commit(group)
+            yield
         except BaseException:
             self._seen.rewind({topic: self._store.end_of(topic) for topic in topics()})
             raise
 
-    def _commit(self, group: Sequence[Submission]) -> list[Committed]:
-        with self._store.transaction() as transaction:
-            commits = self._store.commits
-            landed = {} if self._ahead is None else land(transaction, self._ahead, self._runner, self._seen)
-            positions = {stage.name: transaction.watermark(stage.name, stage.source) for stage in self._computed}
-            keep(transaction, [_of_stages(group)], self._seen)
-            outside = _merged(one.outside for one in group)
+    def _land(self) -> None:
+        """Land what is in the write-ahead log. Where intake need not decide again, callers go on meanwhile."""
+        if self._ahead is None or self._ahead.is_empty:
+            return
+        with self._changing(), contextlib.ExitStack() as turn:
+            with self._store.transaction() as transaction:
+                turn.enter_context(self._turn)
+                landing = self._landing(transaction)
+                if landing.stands:
+                    turn.close()
+                landed = land(transaction, landing.unlanded, self._runner, self._seen)
+                if landing.stands:
+                    turn.enter_context(self._turn)
+            self._note_landed(transaction, landing, landed)
+
+    def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
+        """Land what is in the write-ahead log, and commit the group with it. It is the caller's turn."""
+        with self._changing(), self._store.transaction() as transaction:
+            landing = self._landing(transaction)
+            landed = land(transaction, landing.unlanded, self._runner, self._seen)
+            of_stages = _of_stages(group)
+            keep(transaction, [of_stages], self._seen)
+            outside = merged(one.outside for one in group)
             appended = {
                 topic: transaction.append(topic, messages, skip_known=True, seen=self._seen)
                 for topic, messages in outside.messages.items()
             }
             intake = appended.get(INTAKE.source)
-            decisions = {} if intake is None else decisions_of(decide(transaction, self._runner, intake))
+            outcome = StageOutcome() if intake is None else decide(transaction, self._runner, intake)
+            decisions = decisions_of(outcome.records)
             spent = _spent(transaction, decisions.values())
-        for part in (landed, appended):
-            for topic, done in part.items():
-                self._seen.add(topic, done.frames)
-        self._positions = positions
-        self._note_landed(commits, decided=intake is not None)
+        for topic, done in appended.items():
+            self._seen.add(topic, done.frames)
+        self._note_landed(transaction, landing, landed)
+        if self._direct is not None:
+            self._direct.note({}, of_stages.states | ({INTAKE.name: outcome.states} if outcome.states else {}))
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
         return [
             Committed(
@@ -299,18 +327,32 @@ class LogWriter:
             for one in group
         ]
 
-    def _note_landed(self, commits: int, *, decided: bool) -> None:
-        """Note what a transaction did that began at so many commits; `decided`: intake changed states in the tables."""
-        self._due, self.failing = math.inf, ""
+    def _landing(self, transaction: Transaction) -> _Landing:
+        """Return what there is to land. It is the caller's turn."""
+        if self._ahead is None or self._direct is None:
+            return _Landing(Unlanded((), 0), stands=True, changes=0)
+        unlanded = self._ahead.unlanded(transaction.watermark(AHEAD, ""))
+        return _Landing(unlanded, stands=unlanded.stands(transaction), changes=self._direct.changes)
+
+    def _note_landed(self, transaction: Transaction, landing: _Landing, landed: Mapping[str, Appended]) -> None:
+        """Note what was committed. It is the caller's turn."""
+        self.failing = ""
         if self._direct is None or self._ahead is None:
             return
-        had = self._ahead.waiting.total()
-        self._ahead.forget()
-        self._direct.landed(commits)
-        if decided:
-            self._direct.forget_states()
+        for topic, done in landed.items():
+            self._seen.add(topic, done.frames)
+        had, end = not self._ahead.is_empty, landing.unlanded.next
+        self._ahead.forget(end)
+        self._due = math.inf if self._ahead.is_empty else self._clock() + LAND_SECONDS
+        self._direct.landed(end, landing.changes, len(transaction.changed_stages.intersection(STAGES)))
+        if not landing.stands:
+            self._direct.reread()
+            self._positions = self._stored_positions()
         if had:
             self.on_moved()
+
+    def _stored_positions(self) -> dict[str, int]:
+        return {stage.name: stage_progress(self._store, stage).position for stage in self._computed}
 
 
 def _of_stages(group: Sequence[Submission]) -> Entry:
@@ -321,7 +363,7 @@ def _of_stages(group: Sequence[Submission]) -> Entry:
         if one.stage is not None:
             states.setdefault(one.stage.name, {}).update(one.states)
             marks[one.stage.name] = max(marks.get(one.stage.name, 0), one.watermark)
-    return Entry(made=_merged(one.made for one in group).messages, states=states, marks=marks)
+    return Entry(made=merged(one.made for one in group).messages, states=states, marks=marks)
 
 
 def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -> dict[str, int]:
@@ -336,13 +378,6 @@ def _is_direct(submission: Submission) -> bool:
     if submission.records:
         return submission.records.keys().isdisjoint(READ_BACK)
     return bool(submission.made.records or submission.stage is not None)
-
-
-def _merged(parts: Iterable[Accepted]) -> Accepted:
-    whole = Accepted()
-    for part in parts:
-        whole.extend(part)
-    return whole
 
 
 def _fates(appended: Appended, count: int) -> list[str]:

@@ -16,10 +16,15 @@ class ErasedNow:
         self._end = 0
         self._erased = Erased.of([])
 
+    @property
+    def is_read(self) -> bool:
+        """True once all erasures were read."""
+        return self._store.end_of(ERASURES) == self._end
+
     def has(self, connection: str, session_id: str) -> bool:
         """Tell whether the session is erased."""
-        end = self._store.end_of(ERASURES)
-        if end != self._end:
+        if not self.is_read:
+            end = self._store.end_of(ERASURES)
             with contextlib.closing(self._store.cursor()) as cursor:
                 self._erased = erased_in(cursor)
             self._end = end

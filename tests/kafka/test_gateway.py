@@ -19,11 +19,10 @@ from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import Taken
 from streams.judging.recorded_judgements import recorded_in
 from streams.kafka.connection import KafkaConnection
-from streams.log.admission import Accepted
-from streams.log.ingest_outcome import Taken
-from streams.log.log_writer import CONFLICT, KNOWN, WRITTEN
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted
 
 ASKED = exchange("s", 1)
 OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)

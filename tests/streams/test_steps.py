@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
-from streams.judging.judged_stages import SCORING
+from streams.judging.judged_stages import SCORING, JudgingStep
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.stage_batches import RecordBatch, StageBatch, Step, StepOutcome
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
-from streams.steps.judging import JudgingStep
 
 SESSIONS = ("s1", "s2", "s3")
 RAW_EVENTS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import Request, Response
@@ -76,8 +76,8 @@ class Lines(StrictJsonRequest):
     """A request whose body has a JSON value per line."""
 
     async def json(self) -> list[Any]:
-        """Return the values of the lines; ApiError (400) names the first line that is not JSON."""
-        return decode_lines(await self.body(), self.max_depth)
+        """Return what `decode_lines` does."""
+        return decode_lines(await self.body())
 
 
 class BulkRoute(JsonRoute):
@@ -93,29 +93,36 @@ class BulkRoute(JsonRoute):
         return Lines({**request.scope, "headers": headers}, request.receive)
 
 
-def decode_lines(body: bytes, max_depth: int | None = MAX_DEPTH) -> list[Any]:
-    """Return the values of the lines of a body; blank lines do not count. ApiError (400) names the first line that is not JSON."""
-    values = []
+class FaultyLine(NamedTuple):
+    """A line that is not JSON, in the place of its value: the code of the reason, and the reason in words."""
+
+    code: str
+    detail: str
+
+
+def decode_lines(body: bytes) -> list[Any]:
+    """Return the values of the lines of a body, each looked at by itself; blank lines do not count. What is wrong with one stops no other."""
+    values: list[Any] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                values.append(decode_body(line, max_depth))
+                values.append(decode_body(line, None, f"line {number}"))
             except ApiError as error:
-                raise ApiError(error.status_code, error.code, f"line {number}: {error.detail}") from None
+                values.append(FaultyLine(error.code, error.detail))
     return values
 
 
-def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH) -> Any:
-    """Return the JSON value of a body; ApiError (400) says what is wrong, without repeating it."""
+def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH, name: str = "the body") -> Any:
+    """Return the JSON value of a body, or of what is called so; ApiError (400) says what is wrong, without repeating it."""
     try:
         value = decode_json(body)
     except UnicodeDecodeError as error:
-        raise ApiError(400, "not_utf8", f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise ApiError(400, "not_utf8", f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
-        raise ApiError(400, "too_deep", "the body nests far too deep") from None
+        raise ApiError(400, "too_deep", f"{name} nests far too deep") from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, "not_json", f"the body is not JSON: {decoding_words(error)}") from None
+        raise ApiError(400, "not_json", f"{name} is not JSON: {decoding_words(error)}") from None
     # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
     if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
-        raise ApiError(400, "too_deep", f"the body nests deeper than {max_depth} levels")
+        raise ApiError(400, "too_deep", f"{name} nests deeper than {max_depth} levels")
     return value

@@ -25,7 +25,8 @@ from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import BulkEvent, EventsInBulk
 from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
 from service.http.errors import documented, problems_at
-from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
+from service.http.hot_routes import read_whole
+from service.http.routes.bulk import Batch, quick_in_bulk
 from service.http.routes.events import (
     CONFLICTING_ID,
     TOPIC,
@@ -39,37 +40,31 @@ from service.http.routes.events import (
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from streams.engine.engine_state import Published
 from streams.engine.record_intake import RecordIntake
-from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.log.log_writer import KNOWN
+from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
 from streams.sources.documents import event_in
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
 router = APIRouter(route_class=BulkRoute, tags=["records"])
-_EVENTS: TypeAdapter[list[Any]] = TypeAdapter(EventsInBulk)
 _NO_ID = "is missing; give each event its own id"
 
 
 @dataclass
-class Bulk:
-    """The result of reading a call: records with their places in it, notes for their answers, and refusals with dead letters."""
+class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
+    """A batch of events, with dead letters of those that were refused."""
 
-    caller: str
-    records: list[AgentEvent] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    notes: list[dict[str, str]] = field(default_factory=list)
-    refused: dict[int, RefusedBulkEvent] = field(default_factory=dict)
     letters: Accepted = field(default_factory=Accepted)
 
-    def refuse(self, place: int, value: dict[str, Any], problem: Problem, admission: Admission) -> None:
-        """Set an event aside."""
-        code = "conflict" if problem.reason == CONFLICTING_ID else "invalid"
-        self.refused[place] = RefusedBulkEvent(error=problem.detail, code=code)
-        source = Place(f"http:{self.caller}/{value['session_id']}", place)
+    def set_aside(
+        self, caller: Holder, place: int, value: dict[str, Any], problem: Problem, admission: Admission
+    ) -> RefusedBulkEvent:
+        """Set an event aside; return the answer to it."""
+        source = Place(f"http:{caller.name}/{value['session_id']}", place)
         admission.set_aside(
             self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
         )
+        return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
 
 @router.post(EVENTS_BULK, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
@@ -80,13 +75,6 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     its id, or an error.
     """
     return await _take(body, caller, services)
-
-
-@quick(EVENTS_BULK)
-async def take_quickly(call: Call) -> Answered | None:
-    """Take events, from bytes to bytes."""
-    given = sound(lambda: _EVENTS.validate_python(decode_bulk(call)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
 
 
 async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> BulkEventsAnswer:
@@ -100,39 +88,39 @@ async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size:
             bulk.records = await continued(services, caller, bulk.records)
             with durable_or_refused():
                 published = await engine.publish(TOPIC, bulk.records)
-    await _refuse_conflicts(services, body, bulk, published)
+    await _refuse_conflicts(services, caller, body, bulk, published)
     await set_aside(services, bulk.letters)
-    results = [*bulk.refused.items(), *_taken(bulk, published)]
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
     return BulkEventsAnswer(
         accepted=published.written,
         known=published.known,
         refused=len(bulk.refused),
-        results=[answer for _, answer in sorted(results, key=lambda one: one[0])],
+        results=bulk.results(_taken(bulk, published)),
     )
+
+
+quick_in_bulk(EVENTS_BULK, TypeAdapter(EventsInBulk), _take)
 
 
 def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:
     """Return the records of a call, each without secrets."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
-    admission, bulk = Admission(engine.redactor, now), Bulk(caller.name)
-    for place, value in enumerate(body):
+    admission, bulk = Admission(engine.redactor, now), Bulk()
+
+    def read(value: Any, place: int) -> tuple[AgentEvent, dict[str, str]] | RefusedBulkEvent:
         try:
             given = BulkEvent.model_validate(value)
         except ValidationError as error:
-            bulk.refused[place] = RefusedBulkEvent(error=problems_at(place, error), code="invalid")
-            continue
+            return RefusedBulkEvent(error=problems_at(place, error), code="invalid")
         agent = agent_of(caller, given.agent, engine.redactor)
         owner = Owner(caller.name, caller.project or "", agent, given.session_id)
-        record = _read(
-            value, f"[{place}]", owner, ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-        )
+        context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
+        record = _read(value, f"[{place}]", owner, context)
         if isinstance(record, Problem):
-            bulk.refuse(place, value, record, admission)
-        else:
-            bulk.records.append(record)
-            bulk.places.append(place)
-            bulk.notes.append(filed_elsewhere(given.project, caller))
+            return bulk.set_aside(caller, place, value, record, admission)
+        return record, filed_elsewhere(given.project, caller)
+
+    bulk.read(body, RefusedBulkEvent, read)
     return bulk
 
 
@@ -147,7 +135,9 @@ def _read(value: dict[str, Any], place: str, owner: Owner, context: ReadingConte
     return problem_of(record, f"{place}{within}") or record
 
 
-async def _refuse_conflicts(services: ApiContext, body: Sequence[Any], bulk: Bulk, published: Published) -> None:
+async def _refuse_conflicts(
+    services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: Published
+) -> None:
     """Set aside the events whose ids the log has with other content."""
     engine = services.engine
     admission = Admission(engine.redactor, engine.now())
@@ -156,14 +146,14 @@ async def _refuse_conflicts(services: ApiContext, body: Sequence[Any], bulk: Bul
         differing = await differing_fields(services, number, bulk.records[conflict])
         within = event_in(body[place])[1]
         words = f"[{place}]{within}.event_id: {other_content(differing)}"
-        bulk.refuse(place, body[place], Problem(CONFLICTING_ID, words), admission)
+        bulk.refused[place] = bulk.set_aside(caller, place, body[place], Problem(CONFLICTING_ID, words), admission)
 
 
-def _taken(bulk: Bulk, published: Published) -> list[tuple[int, TakenEvent]]:
-    """Return the answers to the events that the log has now, with their places."""
-    answers = []
+def _taken(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
+    """Return the answers to the events that the log has now, by place."""
+    answers = {}
     for place, record, notes, fate in zip(bulk.places, bulk.records, bulk.notes, published.fates, strict=True):
         if place not in bulk.refused:
             again: dict[str, Any] = {"duplicate": True} if fate == KNOWN else {}
-            answers.append((place, TakenEvent(event_id=record.event_id, **again, **notes)))
+            answers[place] = TakenEvent(event_id=record.event_id, **again, **notes)
     return answers

@@ -26,8 +26,7 @@ from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
 from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
-from streams.engine.record_intake import RecordIntake
-from streams.log.ingest_outcome import QUEUED, Taken
+from streams.engine.record_intake import QUEUED, RecordIntake, Taken
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap

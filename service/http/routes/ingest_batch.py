@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -26,7 +25,8 @@ from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
 from service.http.errors import ApiError, documented, problems_at
-from service.http.hot_routes import Answered, Call, answered_with, decode_bulk, quick, read_whole, sound
+from service.http.hot_routes import read_whole
+from service.http.routes.bulk import Batch, quick_in_bulk
 from service.http.routes.ingest import (
     TOPIC,
     IngestAnswer,
@@ -37,24 +37,13 @@ from service.http.routes.ingest import (
     outcome_of_ingest,
     require_audit,
 )
-from streams.log.ingest_outcome import Taken
+from streams.engine.record_intake import Taken
 
-_EXCHANGES: TypeAdapter[list[Any]] = TypeAdapter(ExchangesBody)
 _EXPLAINED = 10
 """Conflicts of a batch whose differing fields are named: the log is searched for each."""
 
 
 router = APIRouter(route_class=BulkRoute, tags=["records"])
-
-
-@dataclass
-class Batch:
-    """The result of reading a body: the records with their places in it, and the answers that need no log."""
-
-    records: list[Exchange] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    notes: list[dict[str, str]] = field(default_factory=list)
-    refused: dict[int, RefusedExchange] = field(default_factory=dict)
 
 
 @router.post(EXCHANGES, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
@@ -66,13 +55,6 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     return await _take(body, caller, services)
 
 
-@quick(EXCHANGES)
-async def take_quickly(call: Call) -> Answered | None:
-    """Take exchanges, from bytes to bytes."""
-    given = sound(lambda: _EXCHANGES.validate_python(decode_bulk(call)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
-
-
 async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> ExchangesAnswer:
     """Take exchanges of a body of so many bytes; return the answer."""
     engine = services.engine
@@ -80,8 +62,7 @@ async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size:
     batch = await read_whole(size, read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         outcomes = await engine.take_exchanges(batch.records) if batch.records else []
-    answers = await _answers(services, batch, outcomes)
-    results = [batch.refused.get(place) or answers[place] for place in range(len(body))]
+    results = batch.results(await _answers(services, batch, outcomes))
     taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
     services.metrics.ingested(map(outcome_of_ingest, taken))
     counts = Counter(outcome.fate for outcome in taken)
@@ -89,18 +70,13 @@ async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size:
     return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
 
 
-def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch:
+quick_in_bulk(EXCHANGES, TypeAdapter(ExchangesBody), _take)
+
+
+def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
     """Return the records of a body, each without secrets."""
-    batch = Batch()
-    for place, value in enumerate(body):
-        found = _read(value, place, caller, redactor, now)
-        if isinstance(found, RefusedExchange):
-            batch.refused[place] = found
-        else:
-            record, notes = found
-            batch.records.append(record)
-            batch.places.append(place)
-            batch.notes.append(notes)
+    batch = Batch[Exchange, RefusedExchange]()
+    batch.read(body, RefusedExchange, lambda value, place: _read(value, place, caller, redactor, now))
     return batch
 
 
@@ -120,7 +96,7 @@ def _read(
 
 
 async def _answers(
-    services: ApiContext, batch: Batch, outcomes: Sequence[Taken | RecordError]
+    services: ApiContext, batch: Batch[Exchange, RefusedExchange], outcomes: Sequence[Taken | RecordError]
 ) -> dict[int, IngestAnswer | RefusedExchange]:
     """Return the answer to each record, by its place in the body."""
     found: dict[int, IngestAnswer | RefusedExchange] = {}

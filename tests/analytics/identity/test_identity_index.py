@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 import pytest
 from builders import closing, exchange, score
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import analytics.identity.identity_index
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.identity_index import KnownIdentities, identities_of
 from analytics.store.store import Appended, Store
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
@@ -112,9 +114,10 @@ def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch, few: i
             late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
         frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
         assert [64, 64] == [_held(known, frame), _held(late, frame)]
-        others = decode_batch([encode(exchange("t", number)) for number in range(64)]).frames["Exchange"]
-        assert (0, True) == (_held(late, others), late.is_new(schema_of("Exchange"), "exchanges", others))
-        assert not late.is_new(schema_of("Exchange"), "exchanges", pl.concat([others, frame[:1]]))
+        others = [exchange("t", number) for number in range(64)]
+        assert 0 == _held(late, decode_batch([encode(one) for one in others]).frames["Exchange"])
+        assert _are_new(late, "exchanges", others)
+        assert not _are_new(late, "exchanges", [*others, records[0]])
 
 
 @pytest.mark.parametrize(
@@ -132,9 +135,16 @@ def test_numbers_and_times_are_known_again(topic: str, records: list[Record]) ->
             with store.transaction() as transaction:
                 done = transaction.append(topic, messages[:-1], skip_known=True, seen=known)
             assert len(messages) - 1 == done.known + sum(done.written.values())
+        assert [False] * (len(records) - 1) == [_are_new(known, topic, [one]) for one in records[:-1]]
+        assert _are_new(known, topic, records[-1:])
         with store.transaction() as transaction:
             again = transaction.append(topic, messages, skip_known=True, seen=known)
     assert (len(messages) - 1, 1) == (again.known, sum(again.written.values()))
+
+
+def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
+    name = type(records[0]).__name__
+    return known.are_new(name, topic, identities_of(name, records))
 
 
 def _held(known: KnownIdentities, frame: pl.DataFrame) -> int:

@@ -207,7 +207,7 @@ def test_a_quick_answer_is_the_frameworks_to_the_byte(
     found, expected = ways(sent)
     for request, theirs, ours in zip(sent, expected, found, strict=True):
         assert theirs == ours, request
-    assert {INGEST: 13, EXCHANGES: 4, EVENTS: 5, EVENTS_BULK: 5} == quick
+    assert {INGEST: 13, EXCHANGES: 7, EVENTS: 5, EVENTS_BULK: 5} == quick
     assert {200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429} <= {one.status for one in found}
 
 

@@ -511,14 +511,14 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
-    sound = JudgingTask.judging
+    sound = JudgingTask.without_judge
 
     def fragile(judging_task: JudgingTask) -> Any:
         if judging_task.subject_id == "s:2":
             raise ZeroDivisionError("ours")
         return sound(judging_task)
 
-    monkeypatch.setattr(JudgingTask, "judging", fragile)
+    monkeypatch.setattr(JudgingTask, "without_judge", fragile)
 
     async def work() -> None:
         async with engine_over(store) as engine:

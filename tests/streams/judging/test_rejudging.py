@@ -168,14 +168,14 @@ def test_a_replay_sets_the_same_one_exchange_aside(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault in one exchange costs that one, whether a judge is asked or not, and the session's money is the same."""
-    sound = JudgingTask.judging
+    sound = JudgingTask.without_judge
 
     def fragile(judging_task: JudgingTask) -> Any:
         if judging_task.subject_id == "s:2":
             raise ZeroDivisionError("ours")
         return sound(judging_task)
 
-    monkeypatch.setattr(JudgingTask, "judging", fragile)
+    monkeypatch.setattr(JudgingTask, "without_judge", fragile)
     run(take_unjudged(store, 4))
     before = rows(store, "scores", "* EXCLUDE (_offset)")
     assert 3 == len(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,10 @@ from service.http.context import ApiContext
 from service.http.routes.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
+from streams.engine.record_intake import Taken
 from streams.judges.protocol import CallBudget, Verdict
-from streams.log.ingest_outcome import Taken
-from streams.log.landing import recover, recover_closed
 from streams.log.ownership import log_folder
-from streams.log.write_ahead import Entry, WriteAheadLog
+from streams.log.write_ahead import Entry, WriteAheadLog, land, recover, recover_closed
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
 TURNS = 6
@@ -341,7 +341,7 @@ def test_decisions_land_beside_what_a_judge_said_before(store: Store, monkeypatc
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
             with monkeypatch.context() as patched:
-                patched.setattr("streams.log.landing.decide", never)
+                patched.setattr("streams.log.write_ahead.decide", never)
                 await engine.land_taken()
             assert 2 * TURNS == store.count("exchanges")
 
@@ -375,6 +375,9 @@ def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch:
                 patched.setattr("streams.log.log_writer.land", full)
                 engine._writer._clock = lambda: 1e9
                 await engine.take_exchange(build.exchange("t", 1))
+                engine._log.call()
+                while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a landing has failed
+                    await asyncio.sleep(0)
                 assert "No space left" in engine.state().why_not
             engine._writer._clock = lambda: 2e9
             await engine.land_taken()
@@ -382,6 +385,43 @@ def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch:
             assert not engine.state().why_not
 
     run(work())
+
+
+def test_what_comes_during_a_landing_is_taken_at_once_and_lands_after_it(
+    store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A landing takes as long as its records need. Senders do not wait for it, a kill loses nothing, and nothing lands twice."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        has_begun.set()
+        assert may_end.wait(60)
+        return land(*given)
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            await engine.take_exchanges(turns("s", 3))
+            await engine.land_taken()
+            monkeypatch.setattr("streams.log.log_writer.land", slow)
+            await engine.take_exchanges(turns("s", 4)[3:])
+            landing = asyncio.create_task(engine.land_taken())
+            await asyncio.to_thread(has_begun.wait, 60)
+            taken = [await engine.take_exchange(one) for one in turns("s")[4:]]
+            taken += [await engine.take_exchange(build.exchange("t", 1))]
+            assert ["written"] * 3 == [one.fate for one in taken]
+            copy_of(store, copied)
+            may_end.set()
+            await landing
+            assert "known" == (await engine.take_exchange(turns("s")[-1])).fate
+
+    run(work())
+    with Store(copied) as later:
+        recover_closed(later, runner_of(later))
+        assert rows(store, SCORES) == rows(later, SCORES)
+        assert TURNS + 1 == later.count("exchanges") == store.count("exchanges")
+        assert rows(store, "SELECT * FROM log.scoring_tasks ORDER BY _offset") == rows(
+            later, "SELECT * FROM log.scoring_tasks ORDER BY _offset"
+        )
 
 
 def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -> None:
@@ -424,9 +464,9 @@ def test_entries_that_have_landed_are_left_out_by_their_number(store: Store) -> 
     """A kill between the commit of the rows and the deletion of the entries lands nothing twice."""
     ahead = WriteAheadLog(store.path or Path())
     recover(store, ahead, runner_of(store))
-    ahead.append(Entry(0, 0))
+    number = ahead.append(Entry(0, 0))
     with store.transaction() as transaction:
-        transaction.set_watermark(AHEAD, "", ahead.next)
+        transaction.set_watermark(AHEAD, "", number + 1)
     ahead._shut()
     again = WriteAheadLog(store.path or Path())
     assert 0 == recover(store, again, runner_of(store))

@@ -92,6 +92,17 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
     assert [("http:north/s1", place) for place in (1, 2, 5, 6, 7, 8, 10)] == [row[:2] for row in letters(store)]
 
 
+def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens, store: Store) -> None:
+    """A log that was cut off in the middle is sent as it is."""
+    body = b"\n".join([json.dumps(event("a")).encode(), b"{bad", json.dumps(event("b")).encode()])
+    answer = call("POST", EVENTS_BULK, tokens.ops, content=body, headers=LINES).json()
+
+    assert (2, 0, 1) == (answer["accepted"], answer["known"], answer["refused"])
+    bad = {"error": "[1]: line 2 is not JSON: expected a name in double quotes (byte 1)", "code": "not_json"}
+    assert bad == answer["results"][1]
+    assert [("s1", 0, "a"), ("s1", 1, "b")] == stored(store)
+
+
 def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, tokens: Tokens, store: Store) -> None:
     """The first one is the event; which of them was meant cannot be told."""
     body = call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1), event("a", n=2), event("a", "s2", n=2)]).json()

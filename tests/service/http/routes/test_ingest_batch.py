@@ -37,13 +37,20 @@ def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuild
     assert 3 == store.count("exchanges")
 
 
-def test_a_line_that_is_no_json_is_named(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Half a line says nothing of where the next one begins, so nothing is taken."""
-    answer = call("POST", EXCHANGES, tokens.ops, content=json.dumps(exchange_body()).encode() + b"\n{\n", headers=LINES)
+def test_a_line_that_is_no_json_costs_that_line_only(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """A line end is where the next value begins, whatever stands before it; the answer names the line and what is wrong with it."""
+    first, second = (json.dumps(exchange_body(turn)).encode() for turn in (1, 2))
+    bad = [b"{bad", b"{", b'"\xff"', b"[" * 5000, b'{"a": NaN}']
+    answer = call("POST", EXCHANGES, tokens.ops, content=b"\n".join([first, b"", *bad, second]), headers=LINES)
+    results = answer.json()["results"]
 
-    assert (400, "not_json") == (answer.status_code, answer.json()["code"])
-    assert answer.json()["error"].startswith("line 2: ")
-    assert 0 == store.count("exchanges")
+    assert (201, 2, 5) == (answer.status_code, answer.json()["accepted"], answer.json()["refused"])
+    assert ["not_json", "not_json", "not_utf8", "too_deep", "not_json"] == [one["code"] for one in results[1:-1]]
+    assert "[1]: line 3 is not JSON: expected a name in double quotes (byte 1)" == results[1]["error"]
+    assert all(one["error"].startswith(f"[{place}]: line {place + 2} ") for place, one in enumerate(results[:-1]) if place)
+    assert 2 == store.count("exchanges")
 
 
 def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:

@@ -16,9 +16,11 @@ from tenacity import wait_none
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from streams.engine.embedded import EmbeddedRunner
+from streams.engine.engine import MANY, RECENT, AtHand, Commits
 from streams.judging.call_budget import StoppedError
-from streams.log.group_commit import RECENT, Commits, GroupCommit
-from streams.log.log_writer import Committed, LogWriter, Submission
+from streams.log.admission import Committed, Submission
+from streams.log.group_commit import GroupCommit
+from streams.log.log_writer import LogWriter
 from streams.topology import Stage
 
 FULL = duckdb.IOException("No space left on device")
@@ -27,6 +29,8 @@ DEAD = duckdb.FatalException("database has been invalidated")
 
 class Log:
     """Takes what comes, after it has failed in the ways that it was told."""
+
+    is_idle = is_asleep = True
 
     def __init__(self, *failures: Exception) -> None:
         self._failures = list(failures)
@@ -69,15 +73,19 @@ class SleepingLog(Log):
             future.set_result(Committed({}, {}, {}))
 
 
-def commits(log: Log, clock: Callable[[], float] = lambda: 0.0) -> Commits:
+def never(_: Sequence[Submission]) -> None:
+    """Nothing is at hand."""
+
+
+def commits(log: Log, clock: Callable[[], float] = lambda: 0.0, at_hand: AtHand = never) -> Commits:
     """Commits over a log, in an event loop."""
-    return Commits(cast("GroupCommit[Submission, Committed]", log), asyncio.Event(), clock)
+    return Commits(cast("GroupCommit[Submission, Committed]", log), at_hand, asyncio.Event(), clock)
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for."""
-    monkeypatch.setattr("streams.log.group_commit.PAUSES", wait_none())
+    monkeypatch.setattr("streams.engine.engine.PAUSES", wait_none())
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while() -> None:
@@ -110,6 +118,46 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
         return log.groups
 
     assert [5, 5] == asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("count", "is_idle", "is_asleep", "at_once"),
+    [(MANY, True, True, True), (MANY, False, False, False), (MANY - 1, True, True, False), (1, True, False, True)],
+)
+def test_the_event_loop_commits_large_groups_unless_the_thread_has_work(
+    *, count: int, is_idle: bool, is_asleep: bool, at_once: bool
+) -> None:
+    """With many callers a change of threads costs more than it gains; but what was submitted first is committed first."""
+    at_hand: list[int] = []
+
+    def commit(group: Sequence[Submission]) -> list[Committed]:
+        at_hand.append(len(group))
+        return [Committed({}, {}, {}) for _ in group]
+
+    async def work() -> list[int]:
+        log = SleepingLog()
+        log.is_idle, log.is_asleep = is_idle, is_asleep
+        over = commits(log, at_hand=commit)
+        await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
+        return log.groups
+
+    assert ([] if at_once else [count]) == asyncio.run(work())
+    assert ([count] if at_once else []) == at_hand
+
+
+def test_what_fails_at_hand_is_left_to_the_thread() -> None:
+    """It tries each submission alone, so that a bad one costs no other."""
+
+    def fail(_: Sequence[Submission]) -> list[Committed]:
+        raise StoreError("1 of 2 rows were written")
+
+    async def work() -> None:
+        over = commits(log, at_hand=fail)
+        await asyncio.gather(*(over.submit(Submission()) for _ in range(MANY)))
+
+    log = Log()
+    asyncio.run(work())
+    assert MANY == log.tries
 
 
 def test_what_the_engine_made_is_submitted_until_the_log_takes_it() -> None:

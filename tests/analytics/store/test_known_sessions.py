@@ -1,0 +1,56 @@
+"""Sessions that have a state: one of them must never pass as new, whoever wrote it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.store.stage_states import KnownSessions
+from analytics.store.store import Store
+
+STAGES = ("intake", "scoring")
+Writes = list[tuple[str, list[int]]]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(STAGES), st.lists(st.integers(0, 20), max_size=3)), max_size=10),
+    st.sets(st.integers(0, 9)),
+)
+def test_a_session_with_a_state_is_never_unknown(writes: Writes, reads: set[int]) -> None:
+    """Its next exchange would be taken for its first."""
+    with Store(None) as store:
+        sessions, written = KnownSessions(STAGES), set[str]()
+        for place, (stage, numbers) in enumerate(writes):
+            keys = [f"c/{number}" for number in numbers]
+            with store.transaction() as transaction:
+                # A judged stage's position stays where it is while an earlier task is under way.
+                transaction.set_states(stage, dict.fromkeys(keys, b""), place // 2)
+            written.update(keys)
+            if place in reads:
+                sessions.read(store.cursor())
+        sessions.read(store.cursor())
+        every = [f"c/{number}" for number in range(21)]
+        assert [key for key in every if key not in written] == sessions.unknown(every)
+
+
+def test_sessions_are_known_before_their_states_are_written() -> None:
+    """What is in the write-ahead log alone counts, too."""
+    sessions = KnownSessions(STAGES)
+    sessions.add(["c/1"])
+    assert ["c/2"] == sessions.unknown(["c/1", "c/2"])
+
+
+def test_who_changed_the_states_of_a_stage_is_counted() -> None:
+    """A cache of states is read again when anybody else has written to the same stages, and only then."""
+    with Store(None) as store:
+        with store.transaction() as transaction:
+            transaction.set_states("intake", {"c/1": b""}, 1)
+        with store.transaction() as transaction:
+            transaction.set_states("diagnosis", {"c/1": b""}, 1)
+        assert 1 == store.state_changes(STAGES)
+        with store.transaction() as transaction:
+            transaction.drop_states(["c/1"], ["intake", "scoring"])
+        assert [3, 1] == [store.state_changes(STAGES), store.state_changes(["diagnosis"])]
+        with store.transaction() as transaction:
+            transaction.forget_derived([], but="cut")
+        assert [4, 2] == [store.state_changes(STAGES), store.state_changes(["diagnosis"])]
