@@ -28,8 +28,8 @@ from service.http.errors import ApiError, documented
 from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from streams.engine.record_intake import RecordIntake
 from streams.log.ingest_outcome import QUEUED, Taken
+from streams.sources.exchange_builder import MAX_TEXT
 from streams.sources.openclaw.answer import outcome_of
-from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
