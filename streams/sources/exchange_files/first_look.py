@@ -13,7 +13,7 @@ from streams.sources.exchange_files.formats import Format, told
 from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source
 from streams.sources.exchange_files.own_export import EXCHANGES, table_of
 from streams.sources.exchange_files.proposals import proposed
-from streams.sources.exchange_files.rows import Json, Row, read_rows
+from streams.sources.exchange_files.rows import Json, Row, parquet_columns, read_rows
 from streams.sources.exchange_files.span_exports import SPAN_EXPORTS, SpanExport
 from streams.sources.exchange_files.values import find
 
@@ -82,13 +82,13 @@ def look(path: Path, given: Fields | None = None) -> FirstLook:
     """Look at a file. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
     form = told(path).form
     rows = list(_first_rows(path))
-    if not rows:
+    columns = parquet_columns(path) if form is Format.PARQUET else list(dict.fromkeys(name for row in rows for name in row))
+    table = None if given is not None else table_of(path, columns)
+    if not rows and table is None:
         raise InputError(f"{path}: holds no row that can be read", hint="Check how it was written, or name another file.")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     if given is not None:
         _require_columns(path, given, rows, form)
         return FirstLook(path, form, columns, sources=given.sources())
-    table = table_of(path, columns)
     export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
     return FirstLook(path, form, columns, table, export, proposed(rows) if table is None and export is None else {})
 

@@ -42,6 +42,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "output_tokens": ("output_tokens", "completion_tokens", "tokens_out", "num_output_tokens", "token_count_completion"),
 }  # fmt: skip
 """Names under which columns give a field, the best first; letters and digits alone count."""
+UNIQUE = frozenset({"exchange_id"})
+"""Fields of which no two rows have the same: an `id` may be that of a session, or of a user."""
 STANDS_IN = {"session_id": "exchange_id"}
 """Where no column gives the first, the column of the second does: then each row is a session of its own."""
 TIME_FORMATS = (
@@ -49,12 +51,14 @@ TIME_FORMATS = (
     "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d",
 )  # fmt: skip
 """Forms of times that are tried where a column is no ISO 8601 and no number; two that both fit are none."""
+_OF = frozenset({"id", "name", "text", "content", "value"})
+"""Names that say nothing without what stands around them."""
 _ODD = re.compile(r"[^a-z0-9]")
 
 
 class _Column(NamedTuple):
     path: str
-    name: str
+    names: frozenset[str]
     values: list[Any]
 
 
@@ -76,7 +80,7 @@ def _fitting(field: str, names: Sequence[str], columns: Sequence[_Column]) -> It
     """Yield sources of a field, the best first: by the order of its names, then from the outside in."""
     for name in map(_plain, names):
         for column in columns:
-            if column.name == name and (source := _source(field, column)) is not None:
+            if name in column.names and (source := _source(field, column)) is not None:
                 yield source
 
 
@@ -84,6 +88,8 @@ def _source(field: str, column: _Column) -> Source | None:
     """Return the column as the source of a field; None where its values are no such thing."""
     if field == "occurred_at":
         return _time_source(column)
+    if field in UNIQUE and len(set(map(str, column.values))) < len(column.values):
+        return None
     return Source(column=column.path) if _most(_FITS[field], column) else None
 
 
@@ -139,7 +145,7 @@ def _columns(rows: Sequence[Json]) -> Iterator[_Column]:
     paths = dict.fromkeys(path for row in rows for path in _paths(row, DEPTH))
     for path in sorted(list(paths)[:MOST_PATHS], key=lambda path: path.count(".")):
         values = [value for row in rows if (value := find(row, path)) not in (None, "")]
-        yield _Column(path, _plain(path.rpartition(".")[2]), values)
+        yield _Column(path, _names(path), values)
 
 
 def _paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[str]:
@@ -149,6 +155,13 @@ def _paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[s
         inner = as_json(given) if isinstance(given, str) else given
         if isinstance(inner, Mapping) and depth > 1:
             yield from _paths(inner, depth - 1, f"{path}.")
+
+
+def _names(path: str) -> frozenset[str]:
+    """Return what a column is called: by its last step, and by the last two, which alone say what an `id` is of."""
+    *around, last = map(_plain, path.split("."))
+    pair = "".join((*around[-1:], last))
+    return frozenset({pair} if around and last in _OF else {last, pair})
 
 
 def _plain(name: str) -> str:

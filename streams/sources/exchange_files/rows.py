@@ -30,6 +30,7 @@ FETCHED = 1_000
 SEPARATORS = (",", ";", "\t", "|")
 _ITEMS = "data"
 """The member of a document that holds its rows, as answers of APIs have it."""
+_PARQUET = "read_parquet(?, hive_types_autocast=false)"
 csv.field_size_limit(MAX_LINE)
 
 
@@ -112,12 +113,16 @@ def _array_rows(path: Path, found: Told) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    source = "read_parquet(?, hive_types_autocast=false)"
-    described = list(_fetched(path, f"DESCRIBE SELECT * FROM {source}"))  # noqa: S608 - a constant
+    described = list(_fetched(path, f"DESCRIBE SELECT * FROM {_PARQUET}"))  # noqa: S608 - a constant
     names = [name for name, *_ in described]
     columns = ", ".join(_readable(name, kind) for name, kind, *_ in described)
-    for number, values in enumerate(_fetched(path, f"SELECT {columns} FROM {source}"), 1):  # noqa: S608 - names are quoted
+    for number, values in enumerate(_fetched(path, f"SELECT {columns} FROM {_PARQUET}"), 1):  # noqa: S608 - names are quoted
         yield Row(number, dict(zip(names, values, strict=True)))
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file, which it has without rows, too."""
+    return [name for name, *_ in _fetched(path, f"DESCRIBE SELECT * FROM {_PARQUET}")]  # noqa: S608 - a constant
 
 
 def _readable(name: str, kind: str) -> str:

@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ID
 from streams.sources.exchange_files.mapping import TimeSource
 from streams.sources.exchange_files.rows import Json
-from streams.sources.exchange_files.values import answer_in, as_json, count_in, find, name_in, question_in, time_in
+from streams.sources.exchange_files.values import (
+    answer_in,
+    as_json,
+    conversation_in,
+    count_in,
+    find,
+    name_in,
+    question_in,
+    time_in,
+)
 from streams.sources.lines import Problem
-from streams.sources.otlp.messages import messages_of
 from streams.sources.otlp.request import Event, Observed
 from streams.sources.source import ReadingContext
 
@@ -159,7 +167,7 @@ def _content(value: Any, said: Callable[[Any], str], role: str) -> Any:
     read = as_json(value) if isinstance(value, str) else value
     if isinstance(read, str):
         return [{"role": role, "content": read}] if read else None
-    if read is None or messages_of(read, role):
+    if read is None or conversation_in(read, role):
         return read
     return [{"role": role, "content": said(read)}]
 

@@ -83,17 +83,23 @@ def answer_in(value: Any) -> str:
     return _said(value, "assistant")
 
 
+def conversation_in(value: Any, role: str) -> list[Message]:
+    """Return the messages of a value, or of the JSON that it holds; none where it is no conversation. `role` is that of a lone one."""
+    if not isinstance(value, list | dict) and not (isinstance(value, str) and value[:1] in ("{", "[")):
+        return []
+    read = as_json(value) if isinstance(value, str) else value
+    found = [] if isinstance(read, str) else messages_of(read, role)
+    # What a function was called with has the shape of a message, too.
+    return found if any(message.texts or message.calls or message.results for message in found) else []
+
+
 def _said(value: Any, role: str) -> str:
     if value is None:
         return ""
-    messages = messages_of(as_json(value) if isinstance(value, str) else value, role) if _may_hold_messages(value) else []
+    messages = conversation_in(value, role)
     if not messages:
         return mended_text(value) if isinstance(value, str) else _spoken(value)
     return mended_text(_last(messages, role))
-
-
-def _may_hold_messages(value: Any) -> bool:
-    return isinstance(value, list | dict) or (isinstance(value, str) and value[:1] in ("{", "["))
 
 
 def _last(messages: Sequence[Message], role: str) -> str:

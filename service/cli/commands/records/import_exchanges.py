@@ -14,7 +14,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, print_text, settings_of
-from service.cli.commands.records.import_results import Agent, Into, Via, confirm_paid, file_progress, show, show_findings
+from service.cli.commands.records.import_results import Agent, Into, Via, confirm_paid, file_progress, show, show_drift
 from service.cli.commands.records.rejudging import judge_of, judge_unscored, outcome_in_words, say_who_judges
 from service.cli.exchange_views import exchange_document, exchange_view
 from service.cli.terminal import counted, err, out, plain
@@ -109,7 +109,7 @@ def _judge(workspace: Workspace, layouts: dict[Path, Layout], summary: ImportSum
         return
     if outcome is not None:
         out.say(outcome_in_words(outcome))
-    show_findings(workspace)
+    show_drift(workspace)
 
 
 def _save(path: Path, looked: Looked, redactor: Redactor) -> None:

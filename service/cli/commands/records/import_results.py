@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from service.cli.commands.drift.watching import check_projects
 from service.cli.commands.options import for_database, print_json
-from service.cli.import_findings import import_findings
+from service.cli.import_findings import drift_lines, import_findings
 from service.cli.next_steps import program_name
 from service.cli.terminal import counted, err, out
 from service.imports.importing import ImportSummary, Report, stamp_of
@@ -70,6 +70,13 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
             f"{faults} {'was' if summary.faults == 1 else 'were'} refused and set aside: {for_database(SEE_LETTERS, database)}",
             style="yellow",
         )
+
+
+def show_drift(workspace: Workspace) -> None:
+    """Print what a check for drift finds in the project that was filled."""
+    project = workspace.settings.project
+    for line in drift_lines(project, check_projects(workspace, [project])):
+        out.say(line)
 
 
 def show_findings(workspace: Workspace) -> None:
