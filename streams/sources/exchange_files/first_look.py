@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,8 +95,9 @@ def look(path: Path, given: Fields | None = None) -> FirstLook:
 
 
 def _first_rows(path: Path) -> Iterator[Json]:
-    read = (row.value for row in islice(read_rows(path), LOOKED) if isinstance(row, Row))
-    yield from (value for value in read if isinstance(value, dict))
+    with closing(read_rows(path)) as rows:
+        read = (row.value for row in islice(rows, LOOKED) if isinstance(row, Row))
+        yield from (value for value in read if isinstance(value, dict))
 
 
 def _require_columns(path: Path, given: Fields, rows: Sequence[Json], form: Format) -> None:

@@ -29,7 +29,7 @@ UNITS = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanosecond
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError) as error:
         raise ValueError(f"no time zone {name[:40]!r}; use a name such as Europe/Berlin") from error
     return name
 

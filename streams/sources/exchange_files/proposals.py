@@ -43,7 +43,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names under which columns give a field, the best first; letters and digits alone count."""
 UNIQUE = frozenset({"exchange_id"})
-"""Fields of which no two rows have the same: an `id` may be that of a session, or of a user."""
+"""Fields that differ from row to row, but for rows that come twice: an `id` may be that of a session, or of a user."""
 STANDS_IN = {"session_id": "exchange_id"}
 """Where no column gives the first, the column of the second does: then each row is a session of its own."""
 TIME_FORMATS = (
@@ -88,7 +88,7 @@ def _source(field: str, column: _Column) -> Source | None:
     """Return the column as the source of a field; None where its values are no such thing."""
     if field == "occurred_at":
         return _time_source(column)
-    if field in UNIQUE and len(set(map(str, column.values))) < len(column.values):
+    if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
         return None
     return Source(column=column.path) if _most(_FITS[field], column) else None
 

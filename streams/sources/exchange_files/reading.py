@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -40,10 +41,10 @@ def read_exchange_file(
 
     `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
     """
-    with spool() as aside:
+    with closing(read_rows(path)) as found, spool() as aside:
         take = _taker(aside, context, layout, labels)
         waiting = Reading()
-        for row in islice(read_rows(path), rows):
+        for row in islice(found, rows):
             if not isinstance(row, Row):
                 _tear(waiting, path, context, line_fault(row.line, Problem("torn", "the last line is cut off")))
                 continue

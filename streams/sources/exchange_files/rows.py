@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from datetime import date, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any, BinaryIO, NamedTuple
 
 import duckdb
+import msgspec
 
 from audit.surrogates import mended
 from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
@@ -30,6 +33,9 @@ FETCHED = 1_000
 SEPARATORS = (",", ";", "\t", "|")
 _ITEMS = "data"
 """The member of a document that holds its rows, as answers of APIs have it."""
+_WHOLE = frozenset({_ITEMS, "meta"})
+"""The members of such an answer, which may be one line."""
+_PLAIN = (str, int, float, bool, date, datetime, NoneType)
 _PARQUET = "read_parquet(?, hive_types_autocast=false)"
 csv.field_size_limit(MAX_LINE)
 
@@ -55,7 +61,7 @@ class Torn(NamedTuple):
     line: Line
 
 
-def read_rows(path: Path) -> Iterator[Row | Torn]:
+def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
     """Yield the rows of a file, and its torn last line if it has one. InputError when it cannot be read, or not any further."""
     found = told(path)
     if found.form is Format.PARQUET:
@@ -81,12 +87,17 @@ def _json_rows(stream: BinaryIO) -> Iterator[Row | Torn]:
     for line, value in read_values(stream):
         if value is None:
             yield Torn(line)
-        elif isinstance(value, Document):
-            items = value.value.get(_ITEMS) if isinstance(value.value, dict) else value.value
-            for number, item in enumerate(items if isinstance(items, list) else [value.value], 1):
+        elif isinstance(value, Document) or (isinstance(value, dict) and value.keys() >= _WHOLE):
+            for number, item in enumerate(_items(value.value if isinstance(value, Document) else value), 1):
                 yield _item(number, item)
         else:
             yield Row(line.number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+
+
+def _items(document: Any) -> list[Any]:
+    """Return the rows of a document: of a list its items, of an answer of an API those in it, else the document itself."""
+    items = document.get(_ITEMS) if isinstance(document, dict) else document
+    return items if isinstance(items, list) else [document]
 
 
 def _item(number: int, item: Any) -> Row:
@@ -117,7 +128,12 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     names = [name for name, *_ in described]
     columns = ", ".join(_readable(name, kind) for name, kind, *_ in described)
     for number, values in enumerate(_fetched(path, f"SELECT {columns} FROM {_PARQUET}"), 1):  # noqa: S608 - names are quoted
-        yield Row(number, dict(zip(names, values, strict=True)))
+        yield Row(number, {name: _value(value) for name, value in zip(names, values, strict=True)})
+
+
+def _value(value: Any) -> Any:
+    """Return a value as JSON could have it, but for a time."""
+    return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -138,7 +154,7 @@ def _fetched(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a statement over the file, as a stream. InputError where it cannot be read any further."""
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
             done = connection.execute(statement, [str(path)])
             while fetched := done.fetchmany(FETCHED):
                 yield from fetched
@@ -151,6 +167,13 @@ def _fetched(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
 
 def _csv_rows(stream: BinaryIO) -> Iterator[Row]:
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        yield from _rows_of_text(text)
+    finally:
+        text.detach()  # who opened the stream closes it
+
+
+def _rows_of_text(text: io.TextIOWrapper) -> Iterator[Row]:
     first = text.readline(MAX_LINE)
     lines = _Counted(first, text)
     reader = csv.reader(lines, delimiter=_separator(first))

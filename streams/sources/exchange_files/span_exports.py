@@ -63,7 +63,8 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
         name=row.get("name"),
         started=row.get("start_time"),
         ended=row.get("end_time"),
-        attributes={name: value for name, value in flat.items() if value is not None},
+        # CSV has no other sign for what is missing than an empty cell.
+        attributes={name: value for name, value in flat.items() if value not in (None, "")},
         events=tuple(map(_event, events[:_MAX_EVENTS])) if isinstance(events, list) else (),
         failed=row.get("status_code") == "ERROR",
         message=row.get("status_message"),

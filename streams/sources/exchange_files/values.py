@@ -120,7 +120,7 @@ def _spoken(value: Any) -> str:
         if found is None and isinstance(arguments, list) and arguments and isinstance(arguments[0], str):
             found = arguments[0]
         return mended_text(found) if found is not None else text_of(dict(value))
-    return str(value) if isinstance(value, int | float) else text_of(value)
+    return text_of(value) if isinstance(value, list) else str(value)
 
 
 def name_in(value: Any) -> str | None:
