@@ -73,17 +73,19 @@ def import_exchanges(
         _show_first(looked, _context(settings, rules, redactor, clock_of(as_of), agent), rules, as_json=as_json)
     if dry_run or save_map is not None:
         raise typer.Exit(1 if looked.refused else 0)
+    layouts = looked.layouts(redactor)
     with open_workspace(settings, now=clock_of(as_of), create=True, writes=True) as workspace:
-        faults = _import(workspace, looked, agent, judge=judge, yes=yes, as_json=as_json)
+        faults = _import(workspace, layouts, agent, judge=judge, yes=yes, as_json=as_json)
     raise typer.Exit(1 if faults or looked.refused else 0)
 
 
-def _import(workspace: Workspace, looked: Looked, agent: str | None, *, judge: bool, yes: bool, as_json: bool) -> int:
+def _import(
+    workspace: Workspace, layouts: dict[Path, Layout], agent: str | None, *, judge: bool, yes: bool, as_json: bool
+) -> int:
     """Import the files, have them judged if wanted, and show what came of it; return the number of faults."""
     if judge:
         say_who_judges(judge_of(workspace), dry_run=False)
     confirm_paid(workspace, yes=yes)
-    layouts = looked.layouts(workspace.redactor)
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
     importer = Importer(workspace, agent=agent, layouts={path: layout.key for path, layout in layouts.items()})
     with file_progress(list(layouts)) as report:
