@@ -26,7 +26,7 @@ _NAMED = 40
 
 
 class Layout(NamedTuple):
-    """How the rows of a file are read: as our own export, as spans, or by a mapping."""
+    """A way to read the rows of a file: as our own export, as spans, or by a mapping."""
 
     own: bool = False
     export: SpanExport | None = None
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
 
 
 class FirstLook(NamedTuple):
-    """What a first look found. `sources` are the proposed mapping of a table, or the given one."""
+    """The result of a first look. `sources` are the proposed mapping of a table, or the given one."""
 
     path: Path
     form: Format

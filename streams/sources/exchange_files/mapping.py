@@ -39,7 +39,7 @@ class _Part(BaseModel):
 
 
 class Source(_Part):
-    """Where a field comes from: a column, or a value that is the same in every row."""
+    """The source of a field: a column, or a value that is the same in every row."""
 
     column: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
     value: str | int | None = None
@@ -52,7 +52,7 @@ class Source(_Part):
 
 
 class TimeSource(Source):
-    """Where a time comes from, and how it is written."""
+    """The source of a time, and how it is written."""
 
     format: str | None = None
     unit: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] | None = None
