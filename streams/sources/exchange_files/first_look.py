@@ -106,8 +106,7 @@ def _require_columns(path: Path, given: Fields, rows: Sequence[Json], form: Form
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
             continue
-        there = any(find(row, source.column) is not None for row in rows)
-        if not there and not (form is Format.PARQUET and any(source.column in row for row in rows)):
+        if not any(source.column in row or find(row, source.column) is not None for row in rows):
             hint = "Correct the mapping: --dry-run without --map shows what the columns are."
             raise InputError(f"{path}: no column {source.column}, which the mapping names for {name}", hint=hint)
 

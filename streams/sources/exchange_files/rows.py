@@ -2,7 +2,7 @@
 
 1. A row that cannot be read is a Problem in its place; the rows around it are not touched.
 2. A row has the number by which a person finds it: its line in JSON lines and CSV, its place from 1 in an array and in Parquet.
-3. What is missing is absent or None: an empty cell of CSV, a null.
+3. What is missing is absent or None: an empty cell of CSV is None.
 4. DuckDB reads Parquet and arrays of JSON, in one thread and as a stream, so that the order is that of the file.
 """
 
@@ -231,4 +231,4 @@ def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
         return Problem("columns", f"the row has {len(cells)} columns, the header has {len(header)}")
     if any(has_surrogates(cell) for cell in cells):
         return Problem("not_utf8", "the row is not UTF-8")
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell and name}
+    return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
