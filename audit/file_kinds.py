@@ -29,6 +29,7 @@ CODEX = Kind("a Codex rollout", "Import it with `driftline import codex`.")
 EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
+GZIP = Kind("a gzip file", _UNPACK)
 ZSTANDARD = Kind("a Zstandard file", _UNPACK)
 _UTF16 = Kind("text in UTF-16 or UTF-32", "Save it as UTF-8.")
 _WEB = Kind("XML or HTML", _NONE)
@@ -41,7 +42,7 @@ MAGIC = (
     (0, b"ORC", Kind("an ORC file", _CONVERT)),
     (0, b"ARROW1", Kind("an Arrow file", _CONVERT)),
     (0, b"\xff\xff\xff\xff", Kind("an Arrow stream", _CONVERT)),
-    (0, b"\x1f\x8b", Kind("a gzip file", _UNPACK)),
+    (0, b"\x1f\x8b", GZIP),
     (0, b"\x28\xb5\x2f\xfd", ZSTANDARD),
     (0, b"BZh", Kind("a bzip2 file", _UNPACK)),
     (0, b"\xfd7zXZ\0", Kind("an xz file", _UNPACK)),
@@ -70,6 +71,7 @@ _SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
 _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
 _CLAUDE_CODE = re.compile(rb'\s*\{[^\n]*"sessionId"\s*:')
+_CLAUDE_CODE_LINE = re.compile(rb'"(?:uuid|parentUuid|leafUuid|isSidechain)"\s*:')
 _CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
 
 
@@ -88,6 +90,11 @@ def unlike_json(head: bytes) -> Kind | None:
     found = binary_kind(head)
     if found is not None or _JSON_LINE.search(head.removeprefix(_BOM)):
         return found
+    return _text_kind(head)
+
+
+def _text_kind(head: bytes) -> Kind:
+    """Return the kind of a file without JSON."""
     if b"\0" in head or not _is_utf8(head):
         return BINARY
     if _MARKUP.match(head):
@@ -98,6 +105,27 @@ def unlike_json(head: bytes) -> Kind | None:
 def unlike_events(head: bytes) -> Kind | None:
     """Return the kind of a file that holds no runtime events; None for one that may."""
     return unlike_json(head) or _agent_kind(head)
+
+
+def exchanges_kind(head: bytes) -> Kind | None:
+    """Return the kind of a file that may hold exchanges, `CSV` and `PARQUET` among them; None for JSON.
+
+    Text that begins with no JSON is none: a cell of a table may hold some at the beginning of a line.
+    """
+    text = head.removeprefix(_BOM).lstrip()
+    if not text:
+        return EMPTY
+    found = binary_kind(head)
+    if found is not None:
+        return found
+    if text[:1] not in (b"{", b"["):
+        return _text_kind(head)
+    if found := unlike_json(head):
+        return found
+    agent = _agent_kind(head)
+    # Other programs write a session's id in the same way.
+    is_claude = agent is CLAUDE_CODE and _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0])
+    return agent if agent is not CLAUDE_CODE or is_claude else None
 
 
 def unlike_transcript(head: bytes) -> Kind | None:

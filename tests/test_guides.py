@@ -35,6 +35,7 @@ RUN = {
         "ci",
         "openclaw",
         "api",
+        "import-exchanges",
         "alerts",
         "back-up",
         "opentelemetry",
@@ -144,6 +145,19 @@ def test_what_a_guide_has_typed_without_a_server_works(name: str, copied: Shell)
 
     for block in blocks_in(guide(name)):
         copied.run(block)
+
+
+def test_a_table_is_looked_at_mapped_imported_and_judged(tmp_path: Path) -> None:
+    """It is how anybody begins who has a file and no server."""
+    text = guide("import-exchanges").read_text("utf-8")
+    with shell(tmp_path) as here:
+        for file, content in files_in(text).items():
+            (tmp_path / file).write_text(content, "utf-8")
+        with_a_judge(here)
+        look, mapped, judged = blocks_in(guide("import-exchanges"))
+        assert "no column gives occurred_at" in here.run(look)
+        assert "3 exchanges and 0 events taken in" in here.run(mapped)
+        assert "3 exchanges judged again by the simulated judge" in here.run(judged)
 
 
 def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:

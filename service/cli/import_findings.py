@@ -40,7 +40,7 @@ def import_findings(workspace: Workspace, checked: list[Checked], program: str) 
     yield heading(f"In short, checked as of {moment_words(workspace.now())}")
     yield _runs_line(agents)
     yield from _agent_lines(cursor, project, agents)
-    yield from _drift_lines(project, checked)
+    yield from drift_lines(project, checked)
     yield heading("Look closer")
     yield from typed(program, _steps(cursor, project, agents, shlex.quote(str(settings.database))))
     yield heading("See it in a browser")
@@ -71,7 +71,8 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
         yield f"… and {counted(len(failing) - AGENTS_NAMED, 'agent')} more agents with failures"
 
 
-def _drift_lines(project: str, checked: list[Checked]) -> Iterator[str]:
+def drift_lines(project: str, checked: list[Checked]) -> Iterator[str]:
+    """Return lines on the drift that a check of a project found."""
     findings = [f"{one.project}: {finding.title}" for one in checked for finding in one.findings]
     yield from findings
     if not findings and all(one.looked for one in checked):

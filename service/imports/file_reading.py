@@ -22,9 +22,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.sources.event_files import read_event_file
-from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange
-from streams.sources.source import Reading, ReadingContext
+from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import end_with_parent
 
@@ -85,9 +83,9 @@ class FileReader:
         """Read a file of the source with this name, whole, or the sessions of a range of it."""
         return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
 
-    def events(self, path: Path) -> Iterator[FileRecords]:
-        """Read an event file, part by part."""
-        return self._parts(path, read_event_file(path, self._context))
+    def parts(self, source: FileSource, path: Path) -> Iterator[FileRecords]:
+        """Read a file of a source, part by part."""
+        return self._parts(path, source.read(path, self._context, EVERY_SESSION))
 
     def _parts(self, path: Path, readings: Iterable[Reading]) -> Iterator[FileRecords]:
         try:

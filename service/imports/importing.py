@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,13 +20,14 @@ from service.workspace import Workspace
 from streams.log.admission import Accepted
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
+from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companion_files import trajectory_beside
+from streams.sources.source import FileSource
 from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "openclaw-2"
 """Version of the reader: a file that an older version read is read again."""
-EVENTS = "events"
 
 
 @dataclass
@@ -81,7 +82,8 @@ def stamp_of(path: Path) -> Stamp | None:
 class Importer:
     """Imports files into a workspace, filed under one connection and project."""
 
-    def __init__(self, workspace: Workspace, *, agent: str | None = None) -> None:
+    def __init__(self, workspace: Workspace, *, agent: str | None = None, layouts: Mapping[Path, str] | None = None) -> None:
+        """`layouts` says by which layout a file is read, where there are several: with another one it is read again."""
         settings, policy = workspace.settings, workspace.policy
         self._workspace = workspace
         self._reader = FileReader(
@@ -108,6 +110,7 @@ class Importer:
                 ]
             )
         )
+        self._layouts = layouts or {}
         self._summary = ImportSummary()
         self._accepted = Accepted()
         self._progress: list[ImportProgress] = []
@@ -128,12 +131,20 @@ class Importer:
 
     def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of runtime events."""
-        for path in files:
-            stamp, complete = stamp_of(path) or Stamp(0, 0), True
-            for records in self._reader.events(path):
+        return self._streamed(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
+
+    def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import files of exchanges."""
+        return self._streamed(source, self._changed(source.name, files, report), report)
+
+    def _streamed(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
+        """Import files that are read part by part, because one of them may not fit into memory."""
+        for path, stamp in files:
+            complete = True
+            for records in self._reader.parts(source, path):
                 complete &= records.complete
                 self._take(records)
-            self._note(EVENTS, path, stamp, complete=complete)
+            self._note(source.name, path, stamp, complete=complete)
             report(stamp.size)
         return self._finish()
 
@@ -146,7 +157,7 @@ class Importer:
             stamp = stamp_of(path)
             if stamp is None:  # it was there when the folder was listed: whoever took it away did not want it imported
                 continue
-            if taken.get(str(path)) == [*stamp, self._settings_digest]:
+            if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
                 self._summary.unchanged += 1
                 report(stamp.size)
             else:
@@ -169,9 +180,14 @@ class Importer:
                 size=stamp.size,
                 modified_ns=stamp.modified_ns,
                 complete=complete,
-                settings_digest=self._settings_digest,
+                settings_digest=self._digest_of(path),
             )
         )
+
+    def _digest_of(self, path: Path) -> str:
+        """Return the digest of everything that the records of a file depend on besides its bytes."""
+        layout = self._layouts.get(path)
+        return self._settings_digest if layout is None else digest(canonical_json([self._settings_digest, layout]))
 
     def _flush(self) -> None:
         """Publish the collected records and run the stages over them."""

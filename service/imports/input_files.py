@@ -8,36 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from audit.file_kinds import HEAD, Kind, unlike_events, unlike_json
+from audit.file_kinds import HEAD, unlike_json
 from schemas.errors import InputError
 from service.cli.terminal import err, plain
+from streams.sources.event_files import EVENT_FILES
 from streams.sources.folders import visible_files
-from streams.sources.transcript_sources import TranscriptSource
+from streams.sources.source import FileSort
 
 STANDARD_INPUT = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """The input of a command: its name, the name of its files, and the test that tells why a file is not one."""
-
-    words: str
-    patterns: tuple[str, ...]
-    unlike: Callable[[bytes], Kind | None]
-
-
-EVENTS = Reads("event JSON lines or a session.json", ("*.jsonl", "*.ndjson", "*.json"), unlike_events)
-SESSIONS = Reads("sessions, event JSON lines or a transcript", EVENTS.patterns, unlike_json)
-
-
-def transcripts_of(source: TranscriptSource) -> Reads:
-    """Describe the input of a source's import."""
-    return Reads(source.words, source.patterns, source.unlike)
+SESSIONS = FileSort("sessions, event JSON lines or a transcript", EVENT_FILES.patterns, unlike_json)
 
 
 class Found(NamedTuple):
@@ -52,14 +37,14 @@ class Found(NamedTuple):
             err.say(f"{plain(error, 1000)}: skipped. {error.hint}")
 
 
-def input_files(paths: Iterable[Path], reads: Reads) -> Found:
+def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
     """Return the files at the paths, each once. InputError for a refused path, or if no file is left."""
     given = list(paths)
     files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
     return checked(dict.fromkeys(files), given, reads)
 
 
-def checked(files: Iterable[Path], paths: Sequence[Path], reads: Reads, *, allow_empty: bool = False) -> Found:
+def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, allow_empty: bool = False) -> Found:
     """Return those files that can be read. A file that is one of the paths is refused with an InputError, others are skipped.
 
     It is an InputError, too, where no file holds anything, unless that is allowed.
@@ -93,7 +78,7 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return files
 
 
-def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
+def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
     """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
     if not file.exists():
         raise InputError(f"{file}: does not exist", hint=f"Give {reads.words}, or a folder of them.")
@@ -108,14 +93,14 @@ def require(file: Path, reads: Reads, *, allow_empty: bool = False) -> None:
         _refuse(str(file), head, reads)
 
 
-def require_stream(stream: BinaryIO, reads: Reads) -> None:
+def require_stream(stream: BinaryIO, reads: FileSort) -> None:
     """Refuse empty or other standard input with an InputError, consuming nothing. It waits for the first bytes."""
     peek = getattr(stream, "peek", None)
     if peek is not None:
         _refuse("standard input", peek(HEAD)[:HEAD], reads)
 
 
-def _refuse(name: str, head: bytes, reads: Reads) -> None:
+def _refuse(name: str, head: bytes, reads: FileSort) -> None:
     kind = reads.unlike(head)
     if kind is not None:
         but = f", not {reads.words}" if head.strip() else ""

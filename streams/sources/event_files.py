@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from audit.file_kinds import unlike_events
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_ID
@@ -26,7 +27,7 @@ from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.transcript import Transcript
-from streams.sources.source import LineFault, Reading, ReadingContext
+from streams.sources.source import FileSource, LineFault, Reading, ReadingContext, SessionRange
 
 BATCH = 10_000
 """Events of one reading."""
@@ -186,3 +187,17 @@ def _items_of(
         for place, raw in part.events:
             item = known.record(raw, place, owner, context)
             yield value_fault(line, raw, item) if isinstance(item, Problem) else item
+
+
+def _read_events(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
+    return read_event_file(path, context)
+
+
+EVENT_FILES = FileSource(
+    name="events",
+    words="event JSON lines or a session.json",
+    patterns=("*.jsonl", "*.ndjson", "*.json"),
+    unlike=unlike_events,
+    read=_read_events,
+)
+"""Files of runtime events."""

@@ -1,10 +1,14 @@
-"""The interface of file sources: what a reading depends on, and what comes out of it."""
+"""The interface of file sources: what its files are, what a reading depends on, and what comes out of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
 
+from audit.file_kinds import Kind
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange
 
@@ -53,3 +57,33 @@ class Reading:
     faults: list[LineFault] = field(default_factory=list)
     complete: bool = True
     session_ids: list[str] = field(default_factory=list)
+
+
+class SessionRange(NamedTuple):
+    """Sessions whose ids lie from `first` on and before `end`; None leaves a side open, so that new sessions lie in a range too."""
+
+    first: str | None = None
+    end: str | None = None
+
+
+EVERY_SESSION = SessionRange()
+
+
+@dataclass(frozen=True, slots=True)
+class FileSort:
+    """A sort of files: what they are in words, what they are called, and the test that tells why a file is not one."""
+
+    words: str
+    patterns: tuple[str, ...]
+    unlike: Callable[[bytes], Kind | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(FileSort):
+    """A sort of files with records in them. `name` is what records call it.
+
+    `read` gives what one file holds of a range of sessions, in readings that fit into memory each.
+    """
+
+    name: str
+    read: Callable[[Path, ReadingContext, SessionRange], Iterable[Reading]]

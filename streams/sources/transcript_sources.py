@@ -13,7 +13,6 @@ from pathlib import Path
 from audit.file_kinds import (
     HEAD,
     SQLITE,
-    Kind,
     binary_kind,
     unlike_claude_code,
     unlike_codex,
@@ -22,28 +21,22 @@ from audit.file_kinds import (
 from streams.sources.claude_code.files import find_claude_code, read_claude_code
 from streams.sources.codex.files import find_codex, read_codex
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.openclaw.storage.sqlite import EVERY_SESSION, SessionRange, find_databases, read_database, session_ranges
-from streams.sources.source import Reading, ReadingContext
+from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
+from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptSource:
-    """One program. `name` is what commands and records call it, `label` what people do, `folder` where it keeps its files.
+class TranscriptSource(FileSource):
+    """One program. `name` is what commands call it, too, `label` what people do; `folder` is where it keeps its files, `hint` which.
 
-    `words` says what its files are and `patterns` what they are called; `hint` where they lie; `unlike` tells a file that is
-    something else. `find` gives the files at a path, InputError when there is nothing; `read` gives what one file holds of a range of
-    sessions, `ranges` at most so many of them that a large file is read by, each whole in memory.
+    `find` gives the files at a path, InputError when there is nothing; `ranges` gives at most so many ranges of sessions that a large
+    file is read by, each whole in memory.
     """
 
-    name: str
     label: str
     folder: str
-    words: str
-    patterns: tuple[str, ...]
     hint: str
-    unlike: Callable[[bytes], Kind | None]
     find: Callable[[Path], list[Path]]
-    read: Callable[[Path, ReadingContext, SessionRange], Iterable[Reading]]
     ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:

@@ -20,8 +20,7 @@ from agents.plays import CLAUDE_CODE, CODEX
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent, Exchange
-from streams.sources.openclaw.storage.sqlite import EVERY_SESSION
-from streams.sources.source import Reading, ReadingContext
+from streams.sources.source import EVERY_SESSION, Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -16,7 +16,7 @@ from audit.fingerprints import canonical_json, digest
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
-from schemas.records import Exchange, Label, Redaction
+from schemas.records import Exchange, Label
 from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
@@ -27,9 +27,9 @@ from service.http.documents.response_models import CostCap, LeftOutAnswer, Queue
 from service.http.errors import ApiError, documented
 from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from streams.engine.record_intake import QUEUED, RecordIntake, Taken
+from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
 from streams.sources.openclaw.answer import outcome_of
-from streams.sources.openclaw.reader import MAX_TEXT
-from streams.sources.openclaw.text import answer_tags, cut_bytes, question_tags, unwrap
+from streams.sources.openclaw.text import unwrap
 
 router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
@@ -114,43 +114,31 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     if given.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
     labels = _labels_of(given.labels, redactor)
-    text, is_group = unwrap(given.user_message.content)
     answer, usage = given.agent_response, given.agent_response.usage
-    names = [answer.model, answer.stop_reason, body.agent]
-    redact = redactor.redacting([text, given.user_message.content, answer.content, answer.thinking or "", *filter(None, names)])
-    (message, counts), (response, more), (thinking, most) = map(redact, (text, answer.content, answer.thinking or ""))
-    model, stop_reason, agent = (None if name is None else redact(name)[0] for name in names)
-    wrapped = text != given.user_message.content
-    # The raw text holds the message again: its secrets are not counted twice.
-    raw = cut_bytes(redact(given.user_message.content)[0], MAX_TEXT) if wrapped else None
-    if sum(len(kept.encode()) for kept in (message, response, thinking, raw or "")) > MAX_TEXTS:
-        raise ApiError(413, "too_large", f"exchange: its texts have more than {MAX_TEXTS} bytes after redaction")
-    return Exchange(
+    question, names = given.user_message.content, [answer.model, answer.stop_reason, body.agent]
+    redact = redactor.redacting([unwrap(question).text, question, answer.content, answer.thinking or "", *filter(None, names)])
+    told = ToldExchange(
         exchange_id=given.id,
-        connection=caller.name,
-        project=caller.project or "",
-        agent=caller.agent or agent,
         session_id=body.session_id,
+        at=given.timestamp,
+        question=question,
+        answer=answer.content,
+        outcome=outcome_of(answer.content, answer.stop_reason),
+        thinking=answer.thinking,
+        agent=body.agent,
         turn_number=given.turn_number,
-        occurred_at=given.timestamp,
-        ingested_at=now,
-        user_message=message,
-        agent_response=response,
-        agent_thinking=thinking or None,
-        raw_user_message=raw,
-        agent_model=model,
+        model=answer.model,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
-        stop_reason=stop_reason,
-        outcome=outcome_of(answer.content, answer.stop_reason),
-        multi_user=body.multi_user or is_group,
-        tags=tuple(sorted(question_tags(text) | answer_tags(answer.content))),
-        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted((counts + more + most).items())),
-        content_digest=_content_digest(
-            body, (message, response, thinking or None), (agent, model), labels, multi_user=body.multi_user or is_group
-        ),
+        stop_reason=answer.stop_reason,
+        multi_user=body.multi_user,
         labels=labels,
     )
+    filing = Filing(caller.name, caller.project or "", now, redact, agent=caller.agent, longest=None, most=MAX_TEXTS)
+    try:
+        return build_exchange(told, filing, partial(_content_digest, body, labels))
+    except BoundsError as error:
+        raise ApiError(413, "too_large", f"exchange: {error}") from None
 
 
 def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
@@ -160,21 +148,15 @@ def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
         raise ApiError(400, "invalid", str(error)) from None
 
 
-def _content_digest(
-    body: IngestBody,
-    texts: tuple[str | None, ...],
-    names: tuple[str | None, ...],
-    labels: tuple[Label, ...],
-    *,
-    multi_user: bool,
-) -> str:
-    """Return the digest of everything sent with an exchange, without secrets; `texts` are message, answer and thinking.
+def _content_digest(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -> str:
+    """Return the digest of everything sent with an exchange, without secrets.
 
-    `names` are agent and model. Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
     """
     given, answer = body.exchange, body.exchange.agent_response
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
-    sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, multi_user]
+    texts, names = (clean.question, clean.answer, clean.thinking), (clean.agent, clean.model)
+    sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, clean.multi_user]
     # What was not sent before there was such a field has the digest that it had.
     sent += [] if answer.stop_reason is None else [answer.stop_reason]
     return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))

@@ -10,7 +10,6 @@ Identity: an exchange is `<session id>:<entry id of the user message>`, a furthe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +20,9 @@ from audit.diagnosis.events import normalise_event, to_record
 from audit.fingerprints import canonical_json
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from schemas.records import AgentEvent, Exchange, Redaction
+from schemas.records import AgentEvent, Exchange
 from streams.sources.dialects import OPENCLAW, Dialect
+from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
 from streams.sources.folders import is_linked
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_text
@@ -37,13 +37,9 @@ from streams.sources.openclaw.companion_files import (
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.run_facts import events_of_run, skills_event
 from streams.sources.openclaw.storage.windows import Window
-from streams.sources.openclaw.text import cut_bytes
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
 from streams.sources.source import Reading, ReadingContext
-
-MAX_TEXT = 200_000
-"""Bytes of a text of an exchange that are kept: an exchange has four, and has to fit into a message."""
 
 _OURS = frozenset(
     {
@@ -176,11 +172,19 @@ class _Records:
 
     def __init__(self, context: ReadingContext, agent: str | None, window: Window, dialect: Dialect) -> None:
         self.events: list[AgentEvent] = []
-        self._dialect = dialect
         self._window = window
         self._context = context
         self._agent = agent
         self._words: dict[str, str] = {}
+        self._filing = Filing(
+            connection=context.connection,
+            project=context.project,
+            ingested_at=context.ingested_at,
+            redact=context.redactor.redact,
+            agent=agent,
+            unwrap=dialect.unwrap,
+            tags=dialect.tags,
+        )
 
     def take_event(self, raw: Json, at: datetime) -> None:
         seq = len(self.events)
@@ -199,42 +203,30 @@ class _Records:
         self.events.append(record)
 
     def exchange(self, answer: Answer, *, abandoned: bool) -> Exchange:
-        found: Counter[str] = Counter()
         question, fold = answer.question, answer.fold
-        text, multi_user = self._dialect.unwrap(question.text)
-        message = self._clean(text, found)
-        # The raw text holds the message again: its secrets are not counted twice.
-        raw = self._clean(question.text, Counter()) if text != question.text else None
-        response = self._clean(fold.text, found)
-        thinking = thinking_text(fold)
-        thinking = None if thinking is None else self._clean(thinking, found)
-        tags = self._dialect.tags(text, fold.text) | self._window.tags
+        tags = set(self._window.tags)
         # What a subagent does stands beside the conversation, which never comes back to it.
         tags |= {"abandoned"} if abandoned and question.origin != "subagent" else set()
         tags |= {question.origin} if question.origin else set()
         tags |= {"delivery_mirror"} if fold.is_mirrored else set()
-        return Exchange(
+        told = ToldExchange(
             exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
-            connection=self._context.connection,
-            project=self._context.project,
-            agent=self._agent,
             session_id=self.transcript.session_id,
+            at=answer.at,
+            question=question.text,
+            answer=fold.text,
+            outcome=fold.outcome,
+            thinking=thinking_text(fold),
             turn_number=question.turn,
-            occurred_at=answer.at,
-            ingested_at=self._context.ingested_at,
-            user_message=message,
-            agent_response=response,
-            agent_thinking=thinking,
-            raw_user_message=raw,
-            agent_model=None if fold.model is None else self._clean(fold.model, Counter()),
+            model=fold.model,
             input_tokens=fold.input_tokens,
             output_tokens=fold.output_tokens,
-            stop_reason=None if fold.stop is None else self._clean(fold.stop, Counter()),
-            outcome=fold.outcome,
-            multi_user=multi_user or self._window.multi_user,
-            tags=tuple(sorted(tags)),
-            redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(found.items())),
-            content_digest=read_digest(message, response, thinking, answer.at),
+            stop_reason=fold.stop,
+            multi_user=self._window.multi_user,
+            tags=frozenset(tags),
+        )
+        return build_exchange(
+            told, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, answer.at)
         )
 
     def _clean_field(self, name: str, value: Any) -> Any:
@@ -253,11 +245,6 @@ class _Records:
             if len(self._words) < _MAX_WORDS:
                 self._words[value] = clean
         return clean
-
-    def _clean(self, text: str, found: Counter[str]) -> str:
-        clean, counts = self._context.redactor.redact(text)
-        found.update(counts)
-        return cut_bytes(clean, MAX_TEXT)
 
 
 def _may_be_transcript(name: str) -> bool:

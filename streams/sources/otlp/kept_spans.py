@@ -13,8 +13,8 @@ from audit.fingerprints import digest
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
+from streams.sources.exchange_builder import MAX_TEXT
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
-from streams.sources.openclaw.reader import MAX_TEXT
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, facts_of
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult

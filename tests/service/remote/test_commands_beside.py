@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from clients import bearer, exchange_body
+from exchange_tables import ROWS, write_lines, write_table
 from servers import LONG, ROOT, Child, Home, Nursery, nursery, until
 
 from service.remote.command_socket import folder_of
@@ -131,6 +132,7 @@ def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: s
 
 def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path: Path) -> None:
     """What an import tells is what became of its records, whoever wrote them: new, known, in conflict, diagnosed."""
+    table = write_table(tmp_path / "table.csv", ROWS)
     changed = tmp_path / "changed.json"
     document = json.loads(EVENTS.read_text())
     document["events"][0]["payload"] = {"text": "something else"}
@@ -143,6 +145,7 @@ def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path
         if server:
             server.serving()
         commands = [
+            *[["import", "exchanges", str(table), "--json", *NOW] for _ in range(2)],
             *[["import", "events", str(path), "--json", *NOW] for path in (EVENTS, EVENTS, changed, changed)],
             ["finalize", "order-4711", *NOW],
             ["runs", "--json"],
@@ -305,3 +308,18 @@ def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tm
     assert (0, 3, "simulated judge", {}) == (code, done["requested"], done["judge"], done["still_unscored"])
     assert 3 <= sum(done["calls"].values())
     assert 0 < done["cost_usd"]
+
+
+def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tmp_path: Path) -> None:
+    """The server judges what comes in: the command says so at the end, and not that nothing was unscored yet."""
+    home, table = Home(tmp_path), write_lines(tmp_path / "table.jsonl", ROWS)
+    with running() as judge:
+        server = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
+        server.serving()
+        code, printed, _ = said(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
+        _, scores, _ = said(nursed, home, "scores", "--json")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+
+    assert (0, len(ROWS)) == (code, json.loads(printed)["exchanges"])
+    assert {"scored"} == {json.loads(line)["tier2_state"] for line in scores.splitlines()}

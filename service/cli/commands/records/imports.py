@@ -1,54 +1,39 @@
-"""`driftline import`: transcripts of each supported program, and event files."""
+"""`driftline import`: transcripts of each supported program, event files and files of exchanges."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from schemas.errors import InputError
-from service.cli.commands.drift.watching import check_projects
 from service.cli.commands.options import (
     AsJson,
     AsOf,
     Database,
     PolicyFile,
     clock_of,
-    for_database,
-    print_json,
     settings_of,
 )
-from service.cli.import_findings import import_findings
-from service.cli.next_steps import program_name
-from service.cli.terminal import counted, err, out
-from service.imports.importing import Importer, ImportSummary, Report, Stamp, stamp_of
-from service.imports.input_files import EVENTS, checked, input_files, transcripts_of
-from service.judge_setup import paid_note
+from service.cli.commands.records.import_exchanges import import_exchanges
+from service.cli.commands.records.import_results import Agent, Into, Via, confirm_paid, file_progress, show, show_findings
+from service.cli.terminal import err
+from service.imports.importing import Importer, Stamp, stamp_of
+from service.imports.input_files import checked, input_files
 from service.workspace import Workspace, open_workspace
+from streams.sources.event_files import EVENT_FILES
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import handled
 
-SEE_LETTERS = "driftline dead-letters list"
 WHOLE_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)
-app = typer.Typer(no_args_is_help=True, help="Import transcripts of agents, or their events.")
+app = typer.Typer(no_args_is_help=True, help="Import transcripts of agents, their events, or tables of exchanges.")
 
-Into = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="Project to file under [DRIFTLINE_PROJECT, default].")
-]
-Via = Annotated[
-    str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
-]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a server's judge is paid for the import.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the files.")]
 
 
 def _add_command(source: TranscriptSource) -> None:
@@ -76,15 +61,15 @@ def _add_command(source: TranscriptSource) -> None:
         clock, files = clock_of(as_of), source.files_in(paths)
         if not files and not follow:
             raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint=source.hint)
-        found = checked(files, paths, transcripts_of(source), allow_empty=follow)
+        found = checked(files, paths, source, allow_empty=follow)
         found.report()
         with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
-            _confirm_paid(workspace, yes=yes)
+            confirm_paid(workspace, yes=yes)
             with file_progress(found.files) as report:
                 summary = Importer(workspace, agent=agent).transcripts(source, found.files, report)
             show(summary, workspace.settings.database, as_json=as_json)
             if not as_json:
-                _show_findings(workspace)
+                show_findings(workspace)
             if follow:
                 _follow(workspace, source, paths, agent, interval, as_json=as_json)
         raise typer.Exit(1 if summary.faults or found.refused else 0)
@@ -92,6 +77,7 @@ def _add_command(source: TranscriptSource) -> None:
 
 for known in SOURCES.values():
     _add_command(known)
+app.command("exchanges")(import_exchanges)
 
 
 @app.command("events")
@@ -107,62 +93,13 @@ def import_events(
 ) -> None:
     """Import files of runtime events; importing twice changes nothing."""
     settings = settings_of(database, policy, project=project, connection=connection)
-    clock, found = clock_of(as_of), input_files(paths, EVENTS)
+    clock, found = clock_of(as_of), input_files(paths, EVENT_FILES)
     found.report()
     with open_workspace(settings, now=clock, create=True, writes=True) as workspace:
         with file_progress(found.files) as report:
             summary = Importer(workspace, agent=agent).events(found.files, report)
         show(summary, workspace.settings.database, as_json=as_json)
     raise typer.Exit(1 if summary.faults or found.refused else 0)
-
-
-def _confirm_paid(workspace: Workspace, *, yes: bool) -> None:
-    """Ask before the server that has the database pays its judge for the import. Without a server, no judge is asked."""
-    if note := paid_note(workspace.server):
-        err.say(f"note: {note}", style="yellow")
-        if not yes:
-            typer.confirm("Import, and let the server's judge score it?", abort=True, err=True)
-
-
-@contextmanager
-def file_progress(files: Sequence[Path]) -> Iterator[Report]:
-    """Show a bar over the bytes read if the error output is a terminal; nothing elsewhere."""
-    total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("reading", total=total)
-
-        def report(size: int) -> None:
-            progress.update(task, advance=size)
-
-        yield report
-
-
-def show(summary: ImportSummary, database: Path, *, as_json: bool) -> None:
-    """Print the result of an import at once, for the reader of a follower's pipe. `database` is what it filled."""
-    if as_json:
-        print_json(summary.as_json())
-        sys.stdout.flush()
-        return
-    unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
-    out.say(
-        f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
-        f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
-        f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
-    )
-    if summary.faults:
-        faults = counted(summary.faults, "record")
-        out.say(
-            f"{faults} {'was' if summary.faults == 1 else 'were'} refused and set aside: {for_database(SEE_LETTERS, database)}",
-            style="yellow",
-        )
-
-
-def _show_findings(workspace: Workspace) -> None:
-    """Print the findings in the project that was filled, after a check for drift."""
-    for part in import_findings(workspace, check_projects(workspace, [workspace.settings.project]), program_name()):
-        # A line that is cut in two cannot be copied.
-        out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 def _follow(

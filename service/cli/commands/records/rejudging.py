@@ -23,7 +23,7 @@ from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
-_ALL = 1_000_000
+ALL = 1_000_000
 """Rows that are searched for what is left."""
 _NAMED = 5
 """Projects that a message names."""
@@ -49,32 +49,48 @@ def rejudge(
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
-        found = _who_judges(workspace)
+        found = judge_of(workspace)
         say_who_judges(found, dry_run=dry_run)
-        workspace.runner.run()
-        rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
-        expected = _Expected(
-            estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy), _not_asked(rows, workspace.policy)
-        )
-        if as_json and dry_run:
-            print_json(expected.document())
-            return
-        words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
-        if rows and not dry_run and expected.not_asked == len(rows):
-            raise SettingsError(words, hint=PRICE_IT)
-        err.say(f"{words}. {PRICE_IT}" if expected.not_asked else words)
-        if not rows or dry_run:
-            return
-        if not yes:
-            typer.confirm("Ask the judge?", abort=True, err=True)
-        outcome = _judged_again(workspace, rows, project, reason)
+        outcome = judge_unscored(workspace, project, reason, limit, dry_run=dry_run, yes=yes, as_json=as_json)
+    if outcome is None:
+        return
     if as_json:
         print_json(outcome)
     else:
-        out.say(_outcome_in_words(outcome))
+        out.say(outcome_in_words(outcome))
 
 
-def _who_judges(workspace: Workspace) -> OpenedJudge:
+def judge_unscored(
+    workspace: Workspace,
+    project: str | None,
+    reason: str | None,
+    limit: int = ALL,
+    *,
+    dry_run: bool = False,
+    yes: bool = False,
+    as_json: bool = False,
+) -> dict[str, Any] | None:
+    """Show the expected cost of judging what is unscored, ask, and have it judged; None if nothing was judged."""
+    workspace.runner.run()
+    rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
+    expected = Expected(
+        estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy), _not_asked(rows, workspace.policy)
+    )
+    if as_json and dry_run:
+        print_json(expected.document())
+        return None
+    words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
+    if rows and not dry_run and expected.not_asked == len(rows):
+        raise SettingsError(words, hint=PRICE_IT)
+    err.say(f"{words}. {PRICE_IT}" if expected.not_asked else words)
+    if not rows or dry_run:
+        return None
+    if not yes:
+        typer.confirm("Ask the judge?", abort=True, err=True)
+    return _judged_again(workspace, rows, project, reason)
+
+
+def judge_of(workspace: Workspace) -> OpenedJudge:
     """Return the judge: that of the settings, or of the server that has the database."""
     if workspace.server is None:
         return who_judges(workspace.settings, workspace.policy)
@@ -90,7 +106,7 @@ def _judged_again(
     else:
         done = workspace.server.call("rejudge", project, reason, len(rows))
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
-    left = [row for row in unscored(workspace.store, project, None, _ALL) if (row["connection"], row["exchange_id"]) in wanted]
+    left = [row for row in unscored(workspace.store, project, None, ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {
         "requested": done.asked,
         "judge": done.judge,
@@ -118,7 +134,7 @@ async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], pro
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """The estimate of judging again."""
 
     bulk: BulkEstimate
@@ -172,7 +188,7 @@ def _nothing(store: Store, project: str | None, reason: str | None) -> str:
     """Say that nothing is to be judged again; if a filter is the cause, say what it left out."""
     filters = {"--project": project, "--reason": reason}
     given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
-    others = unscored(store, None, None, _ALL) if given else []
+    others = unscored(store, None, None, ALL) if given else []
     if not others:
         return "nothing is unscored"
     reasons = Counter(why for row in others for why in row["reasons"])
@@ -187,7 +203,8 @@ def _nothing(store: Store, project: str | None, reason: str | None) -> str:
     )
 
 
-def _outcome_in_words(outcome: dict[str, Any]) -> str:
+def outcome_in_words(outcome: dict[str, Any]) -> str:
+    """Say what judging again came to."""
     note = f" by the {SIMULATED}" if outcome["judge"] == SIMULATED else ""
     calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
     left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from service.cli.commands.drift.watching import check_projects
-from service.cli.commands.records.imports import file_progress, show
+from service.cli.commands.records.import_results import file_progress, show
 from service.cli.incident_views import check_limits, check_view
 from service.cli.terminal import err, out
 from service.cli.views import SIMULATED

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
@@ -20,7 +19,7 @@ from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.storage.rows import ARCHIVES, SOURCES, TRAJECTORY, TRAJECTORY_COLUMNS, SessionRows
 from streams.sources.openclaw.storage.windows import Window, read_windows
 from streams.sources.openclaw.trajectory import Trajectory
-from streams.sources.source import Reading, ReadingContext
+from streams.sources.source import EVERY_SESSION, Reading, ReadingContext, SessionRange
 
 DATABASE = "openclaw-agent.sqlite"
 """Name of the file in which an agent's transcripts are kept."""
@@ -56,16 +55,6 @@ def describe_database(path: Path) -> tuple[str | None, bool] | None:
             return version, ARCHIVES in tables
     except sqlite3.Error as error:
         raise _unreadable(path, error) from error
-
-
-class SessionRange(NamedTuple):
-    """Sessions whose ids lie from `first` on and before `end`; None leaves a side open, so that new sessions lie in a range too."""
-
-    first: str | None = None
-    end: str | None = None
-
-
-EVERY_SESSION = SessionRange()
 
 
 def session_ranges(path: Path, count: int) -> list[SessionRange]:

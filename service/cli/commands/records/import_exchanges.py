@@ -1,0 +1,177 @@
+"""`driftline import exchanges`: tables of exchanges, exports of other programs, and our own export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.errors import InputError
+from schemas.records import Exchange
+from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, print_text, settings_of
+from service.cli.commands.records.import_results import Agent, Into, Via, confirm_paid, file_progress, show, show_drift
+from service.cli.commands.records.rejudging import judge_of, judge_unscored, outcome_in_words, say_who_judges
+from service.cli.exchange_views import exchange_document, exchange_view
+from service.cli.terminal import counted, err, out, plain
+from service.imports.exchange_files import Looked, exchange_source, first_exchanges, looked_at
+from service.imports.importing import Importer, ImportSummary
+from service.settings import Settings
+from service.wiring import policy_of, redactor_of
+from service.workspace import Clock, Workspace, open_workspace
+from streams.sources.exchange_files.first_look import FirstLook, Layout
+from streams.sources.exchange_files.mapping import load_mapping, mapping_text
+from streams.sources.source import ReadingContext
+
+Map = Annotated[
+    Path | None,
+    typer.Option("--map", metavar="FILE", help="Mapping of columns to fields; without one it is proposed by their names."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show format, mapping and the first ten exchanges of each file; store nothing.")
+]
+SaveMap = Annotated[Path | None, typer.Option("--save-map", metavar="FILE", help="Write the proposed mapping; store nothing.")]
+Judge = Annotated[
+    bool, typer.Option("--judge", help="Then judge what is unscored, after showing the cost, and check for drift.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")]
+
+
+def import_exchanges(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet, also .gz or .zst, or folders of them.")
+    ],
+    mapping: Map = None,
+    dry_run: DryRun = False,
+    save_map: SaveMap = None,
+    judge: Judge = False,
+    yes: Yes = False,
+    project: Into = None,
+    connection: Via = None,
+    agent: Agent = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import exchanges from tables, from exports of Langfuse and Phoenix, or from Driftline's own; twice changes nothing."""
+    settings = settings_of(database, policy, project=project, connection=connection)
+    fields = None if mapping is None else load_mapping(mapping)
+    rules = policy_of(settings)
+    redactor = redactor_of(settings, rules)
+    looked = looked_at(paths, fields, redactor, whole=not (dry_run or save_map is not None))
+    looked.found().report()
+    if looked.other_tables:
+        err.say(f"{counted(looked.other_tables, 'file')} of the export left out: other tables than exchanges")
+    if save_map is not None:
+        _save(save_map, looked, redactor)
+    if dry_run:
+        _show_first(looked, _context(settings, rules, redactor, clock_of(as_of), agent), rules, as_json=as_json)
+    if dry_run or save_map is not None:
+        raise typer.Exit(1 if looked.refused else 0)
+    layouts = looked.layouts(redactor)
+    with open_workspace(settings, now=clock_of(as_of), create=True, writes=True) as workspace:
+        faults = _import(workspace, layouts, agent, judge=judge, yes=yes, as_json=as_json)
+    raise typer.Exit(1 if faults or looked.refused else 0)
+
+
+def _import(
+    workspace: Workspace, layouts: dict[Path, Layout], agent: str | None, *, judge: bool, yes: bool, as_json: bool
+) -> int:
+    """Import the files, have them judged if wanted, and show what came of it; return the number of faults."""
+    if judge:
+        say_who_judges(judge_of(workspace), dry_run=False)
+    confirm_paid(workspace, yes=yes)
+    labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
+    importer = Importer(workspace, agent=agent, layouts={path: layout.key for path, layout in layouts.items()})
+    with file_progress(list(layouts)) as report:
+        summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
+    if judge:
+        _judge(workspace, layouts, summary, yes=yes, as_json=as_json)
+    else:
+        show(summary, workspace.settings.database, as_json=as_json)
+    return summary.faults
+
+
+def _judge(workspace: Workspace, layouts: dict[Path, Layout], summary: ImportSummary, *, yes: bool, as_json: bool) -> None:
+    """Show the import, have what is unscored judged at the cost that is agreed to, and check for drift."""
+    if not as_json:
+        show(summary, workspace.settings.database, as_json=False)
+    # Our own export brings its projects along.
+    project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
+    outcome = judge_unscored(workspace, project, None, yes=yes)
+    if workspace.server is not None:
+        workspace.server.call("rejudge", project, None, 0)  # returns when the judge has nothing left to do
+    if as_json:
+        show(summary, workspace.settings.database, as_json=True, more={"judged": outcome})
+        return
+    if outcome is not None:
+        out.say(outcome_in_words(outcome))
+    show_drift(workspace)
+
+
+def _save(path: Path, looked: Looked, redactor: Redactor) -> None:
+    """Write the proposed mapping of the first table. InputError if there is none, or if the file exists."""
+    table = next((one for one in looked.looks.values() if not (one.own_table or one.export)), None)
+    if table is None:
+        raise InputError("no mapping is needed: the files are known exports", hint="Import them without --save-map.")
+    columns = redactor.redact(", ".join(table.columns))[0]
+    text = mapping_text(table.sources, f"Fields of an exchange from the columns of {table.path.name}: {plain(columns, 2000)}")
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise InputError(f"{path}: exists already", hint="Name another file, or remove this one.") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}", hint="Choose a writable folder.") from error
+    todo = f"name columns for {', '.join(table.missing)} in it, then" if table.missing else "then"
+    err.say(f"mapping written to {path}; {todo} import with --map {path}")
+
+
+def _context(settings: Settings, rules: Policy, redactor: Redactor, now: Clock, agent: str | None) -> ReadingContext:
+    gap = timedelta(minutes=rules.session_gap_minutes)
+    return ReadingContext(settings.connection, settings.project, agent, now(), gap, redactor)
+
+
+def _show_first(looked: Looked, context: ReadingContext, rules: Policy, *, as_json: bool) -> None:
+    """Show what each file is, and its first exchanges as they would be stored. InputError for a field that no column gives."""
+    labels = rules.for_project(context.project).settings.traces.labels
+    for path, first in looked.looks.items():
+        if not as_json:
+            _say_format(first)
+        layout = first.layout(context.redactor)
+        exchanges, faults = first_exchanges(path, context, layout, labels)
+        told = [f"row {fault.line}: {context.redactor.redact(fault.detail)[0]}" for fault in faults]
+        if as_json:
+            print_json(_document(first, layout, exchanges, told))
+            continue
+        out.print(exchange_view(exchanges))
+        for words in told[:_FAULTS]:
+            err.say(f"{plain(path)}: {plain(words, 400)}: would be set aside")
+
+
+def _say_format(first: FirstLook) -> None:
+    known = first.export.name if first.export else "Driftline's export" if first.own_table else ""
+    out.say(f"{plain(first.path)}: {first.form.value}{f', {known}: no mapping is needed' if known else ''}")
+    if not known:
+        print_text(mapping_text(first.sources))
+
+
+def _document(first: FirstLook, layout: Layout, exchanges: Sequence[Exchange], faults: Sequence[str]) -> dict[str, Any]:
+    fields = None if layout.fields is None else layout.fields.model_dump(exclude_none=True)
+    return {
+        "file": str(first.path),
+        "format": first.form.value,
+        "layout": layout.name,
+        "fields": fields,
+        "exchanges": list(map(exchange_document, exchanges)),
+        "faults": list(faults),
+    }
+
+
+_FAULTS = 10
+"""Faulty rows that a dry run names for each file."""

@@ -1,0 +1,137 @@
+"""Reading a file of exchanges: its rows as exchanges, those of an export of spans as exchanges and events, in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from schemas.records import Exchange, Span
+from streams.sources.exchange_files.first_look import Layout
+from streams.sources.exchange_files.own_export import exported_exchange
+from streams.sources.exchange_files.rows import Json, Row, read_rows
+from streams.sources.exchange_files.span_exports import SpanExport
+from streams.sources.exchange_files.spool import Spool, spool
+from streams.sources.exchange_files.tables import TableReader
+from streams.sources.lines import Line, Problem, line_fault, value_fault
+from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.trace_records import Decision, assemble
+from streams.sources.source import LineFault, Reading, ReadingContext
+
+BATCH = 1_000
+"""Exchanges, traces or faults of one reading."""
+MAX_SPANS = 10_000
+"""Spans of one trace that are put together."""
+REASON = "import"
+"""Why a trace of an export is complete."""
+_encode = msgspec.msgpack.Encoder().encode
+_exchanges = msgspec.msgpack.Decoder(Exchange)
+_spans = msgspec.msgpack.Decoder(Span)
+Labels = Mapping[str, Sequence[str]]
+
+
+def read_exchange_file(
+    path: Path, context: ReadingContext, layout: Layout, labels: Labels, *, rows: int | None = None
+) -> Iterator[Reading]:
+    """Yield what a file holds in readings of bounded size, faults first. InputError when it cannot be read, or not any further.
+
+    `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
+    """
+    with closing(read_rows(path)) as found, spool() as aside:
+        take = _taker(aside, context, layout, labels)
+        waiting = Reading()
+        for row in islice(found, rows):
+            if not isinstance(row, Row):
+                _tear(waiting, path, context, line_fault(row.line, Problem("torn", "the last line is cut off")))
+                continue
+            problems = [row.value] if isinstance(row.value, Problem) else take(row.value)
+            waiting.faults += map(row.fault, problems)
+            if len(waiting.faults) >= BATCH:
+                yield waiting
+                waiting = Reading(complete=waiting.complete)
+        yield waiting
+        yield from _traces(aside, context) if layout.export is not None else _given_back(aside)
+
+
+def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
+    """Report a torn line where the file was left alone; else the rest of it is awaited."""
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    if context.ingested_at - written > context.session_gap:
+        waiting.faults.append(fault)
+    else:
+        waiting.complete = False
+
+
+def _taker(aside: Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
+    """Return the function that puts what a row is aside, and returns what is wrong with it."""
+    if layout.export is not None:
+        return _span_taker(aside, context, layout.export, labels)
+    if layout.fields is not None:
+        read = TableReader(layout.fields, context).exchange
+    else:
+
+        def read(row: Json) -> Exchange | Problem:
+            return exported_exchange(row, context)
+
+    def take(row: Json) -> list[Problem]:
+        found = read(row)
+        if isinstance(found, Problem):
+            return [found]
+        aside.add("", found.occurred_at, _encode(found))
+        return []
+
+    return take
+
+
+def _span_taker(aside: Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
+    owner = SpanOwner(context.connection, context.project, context.agent)
+
+    def take(row: Json) -> list[Problem]:
+        problems = []
+        for found in export.spans(row, context):
+            if isinstance(found, Problem):
+                problems.append(found)
+                continue
+            record = span_record(found, owner, context.redactor, context.ingested_at, labels)
+            aside.add(record.trace_id, record.started_at, _encode(record))
+        return problems
+
+    return take
+
+
+def _given_back(aside: Spool) -> Iterator[Reading]:
+    items = map(_exchanges.decode, aside.items())
+    while exchanges := list(islice(items, BATCH)):
+        yield Reading(exchanges=exchanges, session_ids=list(dict.fromkeys(one.session_id for one in exchanges)))
+
+
+def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
+    reading = Reading()
+    for group in aside.groups():
+        # A span that an export has twice counts once.
+        spans = {span.span_id: span for span in map(_spans.decode, islice(group, MAX_SPANS))}
+        if rest := sum(1 for _ in group):
+            reading.faults.append(_left_out(next(iter(spans.values())), rest))
+        made = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
+        reading.exchanges += made.exchanges
+        reading.events += made.events
+        if len(reading.exchanges) + len(reading.events) >= BATCH:
+            yield _named(reading)
+            reading = Reading()
+    yield _named(reading)
+
+
+def _left_out(span: Span, spans: int) -> LineFault:
+    """Return the fault of a trace that is not put together whole."""
+    problem = Problem("too_many_spans", f"the trace has more than {MAX_SPANS} spans; {spans} of them are left out")
+    return value_fault(Line(0, b"", 0, ended=True), {"trace_id": span.trace_id}, problem)
+
+
+def _named(reading: Reading) -> Reading:
+    sessions = [exchange.session_id for exchange in reading.exchanges] + [event.session_id for event in reading.events]
+    reading.session_ids = list(dict.fromkeys(sessions))
+    return reading

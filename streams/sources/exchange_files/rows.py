@@ -1,0 +1,234 @@
+"""Rows of a file of exchanges as objects, in bounded memory: lines of JSON, a JSON array, CSV with a header, Parquet.
+
+1. A row that cannot be read is a Problem in its place; the rows around it are not touched.
+2. A row has the number by which a person finds it: its line in JSON lines and CSV, its place from 1 in an array and in Parquet.
+3. What is missing is absent or None: an empty cell of CSV is None.
+4. DuckDB reads Parquet and arrays of JSON, in one thread and as a stream, so that the order is that of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Generator, Iterator, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from types import NoneType
+from typing import Any, BinaryIO, NamedTuple
+
+import duckdb
+import msgspec
+
+from audit.surrogates import mended
+from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
+from schemas.errors import InputError
+from streams.sources.documents import Document, read_values
+from streams.sources.exchange_files.formats import Format, Told, opened, told
+from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault
+from streams.sources.source import LineFault
+
+Json = dict[str, Any]
+FETCHED = 1_000
+"""Rows that are fetched from DuckDB at once."""
+SEPARATORS = (",", ";", "\t", "|")
+_ITEMS = "data"
+"""The member of a document that holds its rows, as answers of APIs have it."""
+_WHOLE = frozenset({_ITEMS, "meta"})
+"""The members of such an answer, which may be one line."""
+_PLAIN = (str, int, float, bool, date, datetime, NoneType)
+_PARQUET = "read_parquet(?, hive_types_autocast=false)"
+csv.field_size_limit(MAX_LINE)
+
+
+class Row(NamedTuple):
+    """A row with its number; `line` holds its bytes where the file has it as a line."""
+
+    number: int
+    value: Json | Problem
+    line: Line | None = None
+
+    def fault(self, problem: Problem) -> LineFault:
+        """Return the fault that reports the row."""
+        if self.line is not None:
+            return line_fault(self.line, problem)
+        value = None if isinstance(self.value, Problem) else self.value
+        return value_fault(Line(self.number, b"", 0, ended=True), value, problem)
+
+
+class Torn(NamedTuple):
+    """The last line of a file that is being written, or was cut off."""
+
+    line: Line
+
+
+def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
+    """Yield the rows of a file, and its torn last line if it has one. InputError when it cannot be read, or not any further."""
+    found = told(path)
+    if found.form is Format.PARQUET:
+        yield from _parquet_rows(path)
+        return
+    with opened(path) as stream:
+        if found.form is Format.CSV:
+            yield from _csv_rows(stream)
+            return
+        head = _first_character(path)
+        if head != b"[":
+            yield from _json_rows(stream)
+            return
+    yield from _array_rows(path, found)
+
+
+def _first_character(path: Path) -> bytes:
+    with opened(path) as stream:
+        return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+
+
+def _json_rows(stream: BinaryIO) -> Iterator[Row | Torn]:
+    for line, value in read_values(stream):
+        if value is None:
+            yield Torn(line)
+        elif isinstance(value, Document) or (isinstance(value, dict) and value.keys() >= _WHOLE):
+            for number, item in enumerate(_items(value.value if isinstance(value, Document) else value), 1):
+                yield _item(number, item)
+        else:
+            yield Row(line.number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+
+
+def _items(document: Any) -> list[Any]:
+    """Return the rows of a document: of a list its items, of an answer of an API those in it, else the document itself."""
+    items = document.get(_ITEMS) if isinstance(document, dict) else document
+    return items if isinstance(items, list) else [document]
+
+
+def _item(number: int, item: Any) -> Row:
+    if not isinstance(item, dict):
+        return Row(number, Problem("not_an_object", f"the row is {json_type(item)}, not an object"))
+    if is_too_deep(item):
+        return Row(number, Problem("too_deep", f"the row nests deeper than {MAX_DEPTH} levels"))
+    return Row(number, mended(item))
+
+
+def _writable(value: Json, body: bytes) -> Json:
+    r"""The value with its texts repaired where a half of a surrogate pair may be in them (`\ud83d`)."""
+    return mended(value) if b"\\ud" in body or b"\\uD" in body else value
+
+
+def _array_rows(path: Path, found: Told) -> Iterator[Row]:
+    packed = "none" if found.packed is None else "gzip" if "gzip" in found.packed.name else "zstd"
+    options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE}"
+    statement = f"SELECT json::VARCHAR FROM read_json_objects(?, {options})"  # noqa: S608 - words of ours
+    for number, (text,) in enumerate(_fetched(path, statement), 1):
+        line = Line(number, text.encode("utf-8", "surrogatepass"), len(text), ended=True)
+        value = decode_line(line)
+        yield Row(number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    described = list(_fetched(path, f"DESCRIBE SELECT * FROM {_PARQUET}"))  # noqa: S608 - a constant
+    names = [name for name, *_ in described]
+    columns = ", ".join(_readable(name, kind) for name, kind, *_ in described)
+    for number, values in enumerate(_fetched(path, f"SELECT {columns} FROM {_PARQUET}"), 1):  # noqa: S608 - names are quoted
+        yield Row(number, {name: _value(value) for name, value in zip(names, values, strict=True)})
+
+
+def _value(value: Any) -> Any:
+    """Return a value as JSON could have it, but for a time."""
+    return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file, which it has without rows, too."""
+    return [name for name, *_ in _fetched(path, f"DESCRIBE SELECT * FROM {_PARQUET}")]  # noqa: S608 - a constant
+
+
+def _readable(name: str, kind: str) -> str:
+    """Return a column as an expression whose values Python can hold: times in UTC, and nested times as JSON."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    if "TIME ZONE" not in kind and "TIMESTAMPTZ" not in kind:
+        return quoted
+    is_time = kind.startswith(("TIMESTAMP", "TIME"))
+    return f"({quoted}::TIMESTAMPTZ AT TIME ZONE 'UTC') AS {quoted}" if is_time else f"to_json({quoted})::VARCHAR AS {quoted}"
+
+
+def _fetched(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a statement over the file, as a stream. InputError where it cannot be read any further."""
+    try:
+        with duckdb.connect(config={"threads": 1}) as connection:
+            connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+            done = connection.execute(statement, [str(path)])
+            while fetched := done.fetchmany(FETCHED):
+                yield from fetched
+    except duckdb.Error as error:
+        words = str(error).split("\n")[0]
+        raise InputError(
+            f"{path}: cannot be read: {words}", hint="Check whether the file was written and copied completely."
+        ) from error
+
+
+def _csv_rows(stream: BinaryIO) -> Iterator[Row]:
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        yield from _rows_of_text(text)
+    finally:
+        text.detach()  # who opened the stream closes it
+
+
+def _rows_of_text(text: io.TextIOWrapper) -> Iterator[Row]:
+    first = text.readline(MAX_LINE)
+    lines = _Counted(first, text)
+    reader = csv.reader(lines, delimiter=_separator(first))
+    header: list[str] | None = None
+    while True:
+        number = lines.read + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Row(number, Problem("not_csv", f"the row is not CSV: {error}"), lines.taken(number))
+            continue
+        line = lines.taken(number)
+        if header is None:
+            header = [cell.strip() for cell in cells]
+        elif cells:
+            yield Row(number, _record(header, cells), line)
+
+
+class _Counted:
+    """The lines of a text, counted. A line that is too long comes in pieces, which are no rows of the table."""
+
+    def __init__(self, first: str, rest: io.TextIOWrapper) -> None:
+        self._ahead = first
+        self._rest = rest
+        self._since: list[str] = []
+        self.read = 0
+
+    def taken(self, number: int) -> Line:
+        """Return what was taken since the last time, as the line with this number."""
+        body = "".join(self._since).rstrip("\r\n").encode("utf-8", "surrogateescape")
+        self._since.clear()
+        return Line(number, body, len(body), ended=True)
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> str:
+        line, self._ahead = self._ahead or self._rest.readline(MAX_LINE), ""
+        if not line:
+            raise StopIteration
+        self.read += 1
+        self._since.append(line)
+        return line
+
+
+def _separator(header: str) -> str:
+    """Return the separator that makes the most columns of the header."""
+    return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
+
+
+def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
+    if len(cells) != len(header):
+        return Problem("columns", f"the row has {len(cells)} columns, the header has {len(header)}")
+    if any(has_surrogates(cell) for cell in cells):
+        return Problem("not_utf8", "the row is not UTF-8")
+    return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}

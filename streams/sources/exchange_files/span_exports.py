@@ -1,0 +1,266 @@
+"""Exports of spans, of Phoenix and Langfuse: their rows as the spans that OTLP would have brought, put together by trace.
+
+Phoenix exports OpenInference's attributes as columns (`attributes.llm.model_name`), lists of messages as values, which pandas writes
+as Python's literals into CSV. Langfuse exports observations or traces, in camelCase from its pages and in snake_case into buckets.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ID
+from streams.sources.exchange_files.mapping import TimeSource
+from streams.sources.exchange_files.rows import Json
+from streams.sources.exchange_files.values import (
+    answer_in,
+    as_json,
+    conversation_in,
+    count_in,
+    find,
+    name_in,
+    question_in,
+    time_in,
+)
+from streams.sources.lines import Problem
+from streams.sources.otlp.request import Event, Observed
+from streams.sources.source import ReadingContext
+
+MAX_LITERAL = 4 * 1024 * 1024
+"""Characters of the longest cell that is read as a literal of Python."""
+MAX_FLAT = 4_096
+"""Attributes that lists of messages are written as."""
+_TIME = TimeSource(column="-")
+_MAX_EVENTS = 1_024
+_PREFIX = "attributes."
+
+
+class SpanExport(NamedTuple):
+    """One sort of export: its name, the columns by which it is known, and how a row is read as spans."""
+
+    name: str
+    known_by: Callable[[frozenset[str]], bool]
+    spans: Callable[[Json, ReadingContext], Iterator[Observed | Problem]]
+
+
+def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
+    attributes = {name.removeprefix(_PREFIX): value for name, value in row.items() if name.startswith(_PREFIX)}
+    whole = row.get("attributes")
+    attributes |= whole if isinstance(whole, dict) else {}
+    flat: dict[str, Any] = {}
+    for name, value in attributes.items():
+        _flatten(name, _literal(value), flat)
+    flat.setdefault("openinference.span.kind", row.get("span_kind"))
+    for name in [name for name in flat if name.startswith("llm.token_count.")]:
+        flat[name] = _count(flat[name])
+    events = _literal(row.get("events"))
+    yield _observed(
+        context,
+        trace_id=find(row, "context.trace_id"),
+        span_id=find(row, "context.span_id"),
+        parent_id=row.get("parent_id"),
+        name=row.get("name"),
+        started=row.get("start_time"),
+        ended=row.get("end_time"),
+        # CSV has no other sign for what is missing than an empty cell.
+        attributes={name: value for name, value in flat.items() if value not in (None, "")},
+        events=tuple(map(_event, events[:_MAX_EVENTS])) if isinstance(events, list) else (),
+        failed=row.get("status_code") == "ERROR",
+        message=row.get("status_message"),
+    )
+
+
+def _literal(value: Any) -> Any:
+    """Return a list or object that pandas wrote into CSV; any other value as it is."""
+    if not isinstance(value, str) or value[:1] not in ("[", "{") or len(value) > MAX_LITERAL:
+        return value
+    read = as_json(value)
+    if read is not value:
+        # A text of JSON is an attribute's own, such as the parameters of a call.
+        return read if isinstance(read, list) else value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
+    """Write the objects of a list flat, as `NAME.0.message.role`: so OpenInference's conventions have them."""
+    if len(into) >= MAX_FLAT:
+        return
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for place, item in enumerate(value):
+            for key, inner in item.items() if isinstance(item, dict) else ():
+                _flatten(f"{name}.{place}.{key}", inner, into)
+    elif value is not None:
+        into[name] = value
+
+
+def _event(given: Any) -> Event:
+    given = given if isinstance(given, dict) else {}
+    attributes = given.get("attributes")
+    return Event(str(given.get("name", "")), attributes if isinstance(attributes, dict) else {})
+
+
+def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
+    nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
+    if isinstance(nested, list) and any(isinstance(one, dict) for one in nested):
+        trace = row["trace"] if isinstance(row.get("trace"), dict) else row
+        around = {"traceId": trace.get("id"), "sessionId": _of(trace, "session_id"), "traceName": trace.get("name")}
+        for one in nested:
+            if isinstance(one, dict):
+                yield from _langfuse_spans(
+                    {**around, **{name: value for name, value in one.items() if value is not None}}, context
+                )
+        return
+    is_trace = _of(row, "trace_id") is None
+    kind = "span" if is_trace else str(row.get("type") or "span").lower()
+    name = name_in_row(row.get("name"))
+    asked, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
+    attributes = {
+        "langfuse.observation.type": kind,
+        "langfuse.observation.input": asked,
+        "langfuse.observation.output": answered,
+        "langfuse.session.id": _of(row, "session_id"),
+        "langfuse.observation.model.name": _of(row, "provided_model_name") or row.get("model"),
+        "langfuse.observation.usage_details": _usage(row),
+        "langfuse.observation.level": row.get("level"),
+        "langfuse.observation.status_message": _of(row, "status_message"),
+        "gen_ai.agent.name": name if kind == "agent" else None,
+        "gen_ai.tool.name": name if kind == "tool" else None,
+    }
+    trace_name = name if is_trace else name_in_row(_of(row, "trace_name"))
+    yield _observed(
+        context,
+        trace_id=row.get("id") if is_trace else _of(row, "trace_id"),
+        span_id=row.get("id"),
+        parent_id=None if is_trace else _of(row, "parent_observation_id"),
+        name=name,
+        started=row.get("timestamp") if is_trace else _of(row, "start_time"),
+        ended=None if is_trace else _of(row, "end_time"),
+        attributes={key: value for key, value in attributes.items() if value not in (None, "")},
+        resource={"service.name": trace_name} if trace_name else {},
+        failed=row.get("level") == "ERROR",
+        message=_of(row, "status_message"),
+    )
+
+
+def _of(row: Json, name: str) -> Any:
+    """Return a field of Langfuse's by its name in buckets, or the one that its pages export."""
+    if (value := row.get(name)) not in (None, ""):
+        return value
+    first, *rest = name.split("_")
+    value = row.get(first + "".join(map(str.capitalize, rest)))
+    return None if value == "" else value
+
+
+def name_in_row(value: Any) -> str | None:
+    """Return a name; None for what is none."""
+    try:
+        return name_in(value)
+    except ValueError:
+        return None
+
+
+def _content(value: Any, said: Callable[[Any], str], role: str) -> Any:
+    """Return messages as they are, and the text in any other value: what was passed to a function, for example."""
+    read = as_json(value) if isinstance(value, str) else value
+    if isinstance(read, str):
+        return [{"role": role, "content": read}] if read else None
+    if read is None or conversation_in(read, role):
+        return read
+    return [{"role": role, "content": said(read)}]
+
+
+def _usage(row: Json) -> dict[str, Any]:
+    """Return the tokens under the names that the OTLP attribute has them."""
+    given = _of(row, "usage_details") or row.get("usage") or {}
+    given = _pairs(as_json(given) if isinstance(given, str) else given)
+    read = given.get("input", given.get("promptTokens", _of(row, "input_tokens") or _of(row, "prompt_tokens")))
+    written = given.get("output", given.get("completionTokens", _of(row, "output_tokens") or _of(row, "completion_tokens")))
+    return {**given, "input": _count(read), "output": _count(written)}
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    """Return a map of Parquet, which may be a list of keys and values, as an object."""
+    if isinstance(value, list):
+        return {one["key"]: one["value"] for one in value if isinstance(one, dict) and {"key", "value"} <= one.keys()}
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    try:
+        return count_in(value)
+    except ValueError:
+        return None
+
+
+def _observed(
+    context: ReadingContext,
+    *,
+    trace_id: Any,
+    span_id: Any,
+    parent_id: Any,
+    name: Any,
+    started: Any,
+    ended: Any,
+    attributes: Mapping[str, Any],
+    resource: Mapping[str, Any] | None = None,
+    events: tuple[Event, ...] = (),
+    failed: bool = False,
+    message: Any = None,
+) -> Observed | Problem:
+    try:
+        ids = [name_in(trace_id), name_in(span_id)]
+        at, end = time_in(started, _TIME), time_in(ended, _TIME)
+    except ValueError as error:
+        return Problem("wrong_type", f"the span {error}")
+    for field, one in zip(("trace id", "span id"), ids, strict=True):
+        if not one or len(one) > MAX_ID:
+            return Problem("missing_field", f"the {field} is missing or too long")
+    if at is None:
+        return Problem("missing_field", "the time at which the span began is missing")
+    if at > context.ingested_at + CLOCK_TOLERANCE:
+        return Problem("bounds", "the span begins more than a day in the future")
+    return Observed(
+        trace_id=str(ids[0]),
+        span_id=str(ids[1]),
+        parent_id=name_in_row(parent_id),
+        name=name_in_row(name) or "",
+        scope="",
+        started_at=at,
+        ended_at=at if end is None else max(at, end),
+        attributes=attributes,
+        resource=resource or {},
+        events=events,
+        failed=failed,
+        message=message if isinstance(message, str) else "",
+    )
+
+
+def _is_phoenix(columns: frozenset[str]) -> bool:
+    return {"context.trace_id", "context.span_id", "start_time"} <= columns or {"context", "span_kind", "start_time"} <= columns
+
+
+def _is_langfuse_observations(columns: frozenset[str]) -> bool:
+    return any(
+        {"id", "type", *names} <= columns
+        for names in (("traceId", "startTime", "parentObservationId"), ("trace_id", "start_time", "parent_observation_id"))
+    )
+
+
+def _is_langfuse_traces(columns: frozenset[str]) -> bool:
+    sorts = (
+        {"id", "timestamp", "name", "input", "output", "public", "bookmarked"},
+        {"id", "timestamp", "observations"},
+        {"trace", "observations"},
+    )
+    return any(names <= columns for names in sorts)
+
+
+PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _phoenix_spans)
+LANGFUSE = SpanExport("Langfuse observations", _is_langfuse_observations, _langfuse_spans)
+LANGFUSE_TRACES = SpanExport("Langfuse traces", _is_langfuse_traces, _langfuse_spans)
+SPAN_EXPORTS = (PHOENIX, LANGFUSE, LANGFUSE_TRACES)
+"""The exports that are known; the first that knows a file's columns reads it."""

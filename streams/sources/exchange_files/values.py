@@ -1,0 +1,203 @@
+"""Values of a row as what an exchange takes: texts, times, names and counts. What cannot be one is a ValueError that says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from audit.surrogates import mended_text
+from audit.times import parse_timestamp
+from schemas.bounds.limits import EARLIEST, LATEST
+from streams.sources.exchange_files.mapping import UNITS, TimeSource, moment_of
+from streams.sources.lines import json_type
+from streams.sources.otlp.messages import Message, messages_of, text_of
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NANOSECONDS = 1e17
+"""From here on a number since 1970 can only be nanoseconds."""
+_SPOKEN = (
+    "text",
+    "content",
+    "value",
+    "question",
+    "query",
+    "prompt",
+    "input",
+    "message",
+    "answer",
+    "response",
+    "output",
+    "completion",
+)
+"""Members of an object that hold what was said, the first one that is a text."""
+_SHOWN = 40
+_FAR = 1e11
+"""Seconds that lie outside all bounds, and within what a datetime holds."""
+
+
+def as_json(text: str) -> Any:
+    """Return the value of a text that is JSON; any other text as it is."""
+    if text[:1] not in ("{", "[", '"'):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def find(row: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path: a column of this name, else the value within the column that the path begins with."""
+    if path in row:
+        return row[path]
+    end = path.rfind(".")
+    while end > 0:
+        if (head := path[:end]) in row:
+            return _within(row[head], path[end + 1 :])
+        end = path.rfind(".", 0, end)
+    return None
+
+
+def _within(value: Any, path: str) -> Any:
+    value = as_json(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return find(value, path)
+    step, _, rest = path.partition(".")
+    if isinstance(value, Sequence) and not isinstance(value, str) and step.removeprefix("-").isdecimal() and len(step) < 6:
+        place = int(step)
+        if -len(value) <= place < len(value):
+            return _within(value[place], rest) if rest else value[place]
+    return None
+
+
+def question_in(value: Any) -> str:
+    """Return what the user says: the last message of the user, where the value is a conversation."""
+    return _said(value, "user")
+
+
+def answer_in(value: Any) -> str:
+    """Return what the agent says: its last message after the user's last one, where the value is a conversation."""
+    return _said(value, "assistant")
+
+
+def conversation_in(value: Any, role: str) -> list[Message]:
+    """Return the messages of a value, or of the JSON that it holds; none where it is no conversation. `role` is that of a lone one."""
+    if not isinstance(value, list | dict) and not (isinstance(value, str) and value[:1] in ("{", "[")):
+        return []
+    read = as_json(value) if isinstance(value, str) else value
+    found = [] if isinstance(read, str) else messages_of(read, role)
+    # What a function was called with has the shape of a message, too.
+    return found if any(message.texts or message.calls or message.results for message in found) else []
+
+
+def _said(value: Any, role: str) -> str:
+    if value is None:
+        return ""
+    messages = conversation_in(value, role)
+    if not messages:
+        return mended_text(value) if isinstance(value, str) else _spoken(value)
+    return mended_text(_last(messages, role))
+
+
+def _last(messages: Sequence[Message], role: str) -> str:
+    """Return the last text of a role, the agent's only where no user speaks after it."""
+    for message in reversed(messages):
+        if message.role == role and message.texts:
+            return message.text
+        if role == "assistant" and message.role == "user":
+            return ""
+    return ""
+
+
+def _spoken(value: Any) -> str:
+    """Return the text in a value that is no message: of a number its digits, of an object the member that tells it, else JSON."""
+    if isinstance(value, Mapping):
+        found = next((value[name] for name in _SPOKEN if isinstance(value.get(name), str)), None)
+        arguments = value.get("args")
+        if found is None and isinstance(arguments, list) and arguments and isinstance(arguments[0], str):
+            found = arguments[0]
+        return mended_text(found) if found is not None else text_of(dict(value))
+    return text_of(value) if isinstance(value, list) else str(value)
+
+
+def name_in(value: Any) -> str | None:
+    """Return an id or name; None where there is none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, bool | list | dict):
+        raise ValueError(f"is {json_type(value)}, not a text")  # noqa: TRY004 - a value of a row, not of ours
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return text.strip() or None
+
+
+def count_in(value: Any) -> int | None:
+    """Return a count; None where there is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value) if value.strip() else None
+        except ValueError:
+            raise ValueError("is no number") from None
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
+        raise ValueError("is no whole number")
+    return int(value)
+
+
+def time_in(value: Any, source: TimeSource) -> datetime | None:
+    """Return a time, by the format, unit and zone that its source gives; None where there is none."""
+    if isinstance(value, str):
+        value = value.strip().strip('"')
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, date):
+        whole = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)  # noqa: DTZ001 - its zone comes next
+        return _in_bounds(moment_of(whole, source.zone))
+    if source.format is not None:
+        return _in_bounds(moment_of(_by_format(str(value), source.format), source.zone))
+    return _moment(value, source)
+
+
+def _by_format(text: str, form: str) -> datetime:
+    try:
+        return datetime.strptime(text, form)  # noqa: DTZ007 - a format without a zone is in that of its source
+    except (ValueError, OverflowError):
+        raise ValueError(f"is no time of the form {form[:_SHOWN]}") from None
+
+
+def _moment(value: Any, source: TimeSource) -> datetime:
+    number = _number(value)
+    if source.unit is not None:
+        if number is None:
+            raise ValueError("is no number")
+        return _in_bounds(EPOCH + timedelta(seconds=min(max(number * UNITS[source.unit], -_FAR), _FAR)))
+    if number is not None:
+        value = number / 1000 if abs(number) >= NANOSECONDS else number
+    elif isinstance(value, str) and source.zone is not None:
+        try:
+            value = moment_of(datetime.fromisoformat(value), source.zone).isoformat()
+        except (ValueError, OverflowError):
+            raise ValueError("is no time in ISO 8601") from None
+    try:
+        moment = parse_timestamp(value)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("timestamp: ")) from None
+    assert moment is not None  # noqa: S101 - it is not blank
+    return moment
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and len(value) >= 9 and value.replace(".", "", 1).removeprefix("-").isdecimal():
+        return float(value) if "." in value else int(value)
+    return None
+
+
+def _in_bounds(moment: datetime) -> datetime:
+    if not EARLIEST <= moment < LATEST:
+        raise ValueError("lies outside the years 2000 to 2099")
+    return moment

@@ -1,0 +1,199 @@
+"""`driftline import exchanges`: what it prints, what it leaves in the database, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from exchange_tables import EXPORTS, ROWS, write_lines, write_table
+
+from service.simulator import RunningJudge, running
+
+Command = Callable[..., tuple[int, str, str]]
+KEY = "sk-ant-api03-" + "A" * 40
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch, driftline: Command) -> Iterator[RunningJudge]:  # noqa: ARG001 - it clears the environment
+    """A simulated judge, named in the environment."""
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
+        yield judge
+
+
+def rows(database: Path, statement: str) -> list[tuple[Any, ...]]:
+    """What a database answers."""
+    with duckdb.connect(str(database), read_only=True) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_importing_twice_changes_nothing(driftline: Command, tmp_path: Path) -> None:
+    """Neither the same file, nor a copy of it in another place and format."""
+    path = write_lines(tmp_path / "a.jsonl", ROWS)
+    code, out, _ = driftline("import", "exchanges", "a.jsonl", "--json")
+    first = json.loads(out)
+    assert (0, len(ROWS), 2, 0) == (code, first["exchanges"], first["sessions"], first["faults"])
+    before = rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL")
+    assert 1 == json.loads(driftline("import", "exchanges", "a.jsonl", "--json")[1])["unchanged"]
+    os.utime(path, (1, 1))
+    write_table(tmp_path / "b.csv", ROWS)
+    again = json.loads(driftline("import", "exchanges", "a.jsonl", "b.csv", "--json")[1])
+    assert (0, 2 * len(ROWS), 0) == (again["exchanges"], again["known"], again["faults"])
+    assert before == rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL")
+
+
+def test_a_file_is_read_again_by_another_mapping(driftline: Command, tmp_path: Path) -> None:
+    """Who corrects a mapping expects it to be used, although the file is the same."""
+    write_lines(tmp_path / "a.jsonl", ROWS)
+    driftline("import", "exchanges", "a.jsonl")
+    text = "version: 1\nfields: {session_id: model, occurred_at: timestamp, user_message: prompt, agent_response: response}\n"
+    (tmp_path / "map.yaml").write_text(text)
+    again = json.loads(driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml", "--json")[1])
+    assert (0, len(ROWS), 1) == (again["unchanged"], again["exchanges"], again["sessions"])
+
+
+def test_a_broken_row_is_set_aside_with_file_and_row(driftline: Command, tmp_path: Path) -> None:
+    """The rest is taken, and the exit code says that something was not."""
+    write_lines(tmp_path / "a.jsonl", [*ROWS[:3], "{", *ROWS[3:]])
+    code, out, _ = driftline("import", "exchanges", "a.jsonl")
+    assert 1 == code
+    assert "6 exchanges and 0 events taken in" in out
+    assert "1 record was refused and set aside: driftline dead-letters list" in out
+    assert [("a.jsonl", 4, "import", "not_json")] == rows(
+        tmp_path / "driftline.duckdb", "SELECT source, position, stage, reason FROM log.dead_letters"
+    )
+
+
+def test_a_dry_run_stores_nothing_and_shows_what_would_be(driftline: Command, tmp_path: Path) -> None:
+    """The first look is for whoever does not know yet whether the columns are understood."""
+    write_table(tmp_path / "a.csv", ROWS * 5)
+    code, out, _ = driftline("import", "exchanges", "a.csv", "--dry-run")
+    assert 0 == code
+    assert out.startswith("a.csv: CSV\nversion: 1\nfields:\n  session_id: session_id\n  occurred_at: timestamp\n")
+    assert 10 == out.count("Where is my order")
+    assert ["a.csv"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], ["--dry-run", "--json"], ["--save-map", "MAP"], []])
+def test_no_secret_is_shown_or_stored(driftline: Command, tmp_path: Path, options: list[str]) -> None:
+    """Not in what would be stored, not in what is wrong with a row, and not where a table without a header has one in its first row."""
+    write_lines(
+        tmp_path / "a.jsonl",
+        [{**ROWS[0], "response": KEY}, *ROWS[1:], {**ROWS[0], "timestamp": KEY}, {**ROWS[0], "prompt_tokens": KEY}, KEY],
+    )
+    (tmp_path / "headless.csv").write_text(f"s,2026-11-01T10:00:00Z,{KEY},b\ns,2026-11-01T10:00:00Z,a,b\n")
+    shown = "".join(
+        part
+        for name in ("a.jsonl", "headless.csv")
+        for part in map(
+            str, driftline("import", "exchanges", name, *(f"{name}.yaml" if one == "MAP" else one for one in options))
+        )
+    )
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.suffix not in (".jsonl", ".csv"))
+    assert KEY not in shown
+    assert KEY.encode() not in stored
+    assert "[SECRET:" in shown or "[SECRET:" in stored.decode("utf-8", "replace")
+
+
+def test_a_proposal_can_be_written_corrected_and_used(driftline: Command, tmp_path: Path) -> None:
+    """A table whose time has an odd name is one line of work."""
+    write_lines(
+        tmp_path / "a.jsonl",
+        [{"when exactly" if name == "timestamp" else name: value for name, value in row.items()} for row in ROWS],
+    )
+    code, _, err = driftline("import", "exchanges", "a.jsonl")
+    assert (2, True) == (code, "no column gives occurred_at" in err)
+    code, _, err = driftline("import", "exchanges", "a.jsonl", "--save-map", "map.yaml")
+    assert (0, True) == (code, "name columns for occurred_at in it" in err)
+    text = (tmp_path / "map.yaml").read_text()
+    code, _, err = driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml")
+    assert (2, True) == (code, "map.yaml:5: fields.occurred_at" in err)
+    (tmp_path / "map.yaml").write_text(text.replace("occurred_at: null", "occurred_at: when exactly"))
+    assert 0 == driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml")[0]
+    code, _, err = driftline("import", "exchanges", "a.jsonl", "--save-map", "map.yaml")
+    assert (2, True) == (code, "exists already" in err)
+
+
+def test_a_folder_is_read_file_by_file_and_what_is_something_else_is_named(driftline: Command, tmp_path: Path) -> None:
+    """As every import does."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", ROWS[:3])
+    write_table(folder / "b.parquet", ROWS[3:])
+    (folder / "empty.csv").touch()
+    (folder / "notes.csv").write_text("title,author\nThe Trial,Kafka\n")
+    code, out, err = driftline("import", "exchanges", "exports")
+    assert (1, True) == (code, "2 files, 2 sessions: 6 exchanges" in out)
+    assert "exports/notes.csv: no column gives session_id, occurred_at, user_message, agent_response: skipped" in err
+    assert 2 == driftline("import", "exchanges", "exports/notes.csv")[0]
+
+
+def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: Command, tmp_path: Path) -> None:
+    """Each exchange would count twice."""
+    for name in ("langfuse_observations.jsonl", "langfuse_traces.json"):
+        shutil.copy(EXPORTS / name, tmp_path)
+    code, _, err = driftline("import", "exchanges", "langfuse_observations.jsonl", "langfuse_traces.json")
+    assert (2, True) == (code, "tell of the same exchanges" in err)
+    assert not (tmp_path / "driftline.duckdb").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "project,day"]])
+def test_our_own_export_fills_an_empty_database_with_the_same_exchanges(
+    driftline: Command, tmp_path: Path, options: list[str]
+) -> None:
+    """Connection, project, ids, labels, redactions and digests come back as they were."""
+    shutil.copy(EXPORTS / "phoenix_spans.parquet", tmp_path)
+    write_lines(tmp_path / "a.jsonl", [{**ROWS[0], "response": f"the key is {KEY}"}, *ROWS[1:]])
+    driftline("import", "exchanges", "a.jsonl", "--connection", "mine", "--project", "ops")
+    driftline("import", "exchanges", "phoenix_spans.parquet")
+    driftline("export", "out", *options)
+    code, out, err = driftline("import", "exchanges", "out", "--db", "other.duckdb")
+    assert (0, True) == (code, "9 exchanges" in out)
+    assert "other tables than exchanges" in err
+    statement = "SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.exchanges ORDER BY ALL"
+    first, second = (rows(tmp_path / name, statement) for name in ("driftline.duckdb", "other.duckdb"))
+    assert first == second
+    assert 9 == len(first)
+
+
+def test_a_named_table_of_ours_without_exchanges_is_refused(driftline: Command, tmp_path: Path) -> None:
+    """Its columns would pass for those of anything."""
+    write_lines(tmp_path / "a.jsonl", ROWS)
+    driftline("import", "exchanges", "a.jsonl")
+    driftline("export", "out")
+    code, _, err = driftline("import", "exchanges", "out/scores.parquet")
+    assert (2, True) == (code, "is Driftline's table scores, not exchanges" in err)
+
+
+def test_judging_is_part_of_it_and_its_cost_comes_first(
+    driftline: Command, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command from a file to what is wrong with it; a no costs nothing, and leaves what was imported."""
+    write_lines(tmp_path / "a.jsonl", ROWS)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge")
+    assert (1, 0) == (code, simulator.requests)
+    assert "6 exchanges unscored: about 6 calls and 0.0" in err
+    assert "6 exchanges and 0 events taken in" in out
+
+    code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge", "--yes", "--as-of", "2026-11-02T00:00:00Z")
+    assert 0 == code
+    assert "6 exchanges judged again by the simulated judge" in out
+    assert "default: checked for drift, nothing found" in out
+    assert [(6,)] == rows(tmp_path / "driftline.duckdb", "SELECT count(*) FROM log.scores WHERE tier2_state = 'scored'")
+
+
+def test_without_a_judge_nothing_is_imported_to_be_judged(driftline: Command, tmp_path: Path) -> None:
+    """It is said before an hour of reading, and not after it."""
+    write_lines(tmp_path / "a.jsonl", ROWS)
+    code, _, err = driftline("import", "exchanges", "a.jsonl", "--judge")
+    assert (2, True) == (code, "there is no judge" in err)
+    assert [] == rows(tmp_path / "driftline.duckdb", "SELECT * FROM log.exchanges")

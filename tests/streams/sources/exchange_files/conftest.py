@@ -1,0 +1,42 @@
+"""Files of exchanges, and what they are read as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
+from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.mapping import Fields
+from streams.sources.exchange_files.reading import read_exchange_file
+from streams.sources.source import Reading, ReadingContext
+
+Read = Callable[..., Reading]
+
+
+@pytest.fixture
+def redacting() -> ReadingContext:
+    """A reading that takes secrets out, at a fixed time."""
+    redactor = Redactor(RedactionSettings())
+    return ReadingContext("conn", "ops", None, datetime(2026, 11, 20, tzinfo=UTC), timedelta(minutes=30), redactor)
+
+
+@pytest.fixture
+def read_file(redacting: ReadingContext) -> Read:
+    """Reads a file whole, as one reading; by a mapping, if one is given."""
+
+    def read(path: Path, fields: Fields | None = None, context: ReadingContext = redacting) -> Reading:
+        layout = look(path, fields).layout(context.redactor)
+        whole = Reading()
+        for part in read_exchange_file(path, context, layout, {}):
+            whole.exchanges += part.exchanges
+            whole.events += part.events
+            whole.faults += part.faults
+            whole.complete &= part.complete
+        return whole
+
+    return read

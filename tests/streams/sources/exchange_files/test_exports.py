@@ -1,0 +1,127 @@
+"""Exports of other programs and our own give the exchanges that they hold, whatever they are written as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from exchange_tables import EXPORTS, write_lines
+
+from schemas.records import Exchange
+from streams.sources.exchange_files import reading
+from streams.sources.exchange_files.first_look import look
+from streams.sources.source import Reading
+
+Read = Callable[..., Reading]
+PHOENIX = ("phoenix_spans.parquet", "phoenix_spans.csv", "phoenix_spans.jsonl")
+LANGFUSE = ("langfuse_observations.jsonl", "langfuse_observations.csv", "langfuse_bucket.jsonl")
+SAID = [
+    ("s-1", "Where is my order 1?", "Your order 1 was shipped."),
+    ("s-1", "Thanks. And when does it arrive?", 'Tomorrow, "before noon".'),
+    ("s-2", "Où est ma commande 3 ?", "I could not find out: the orders service does not answer."),
+]
+"""What was said in each of them: session, question, answer."""
+
+
+def said(exchanges: list[Exchange]) -> list[tuple[str, str, str]]:
+    """What was said."""
+    return [(one.session_id, one.user_message, one.agent_response) for one in exchanges]
+
+
+@pytest.mark.parametrize("name", [*PHOENIX, *LANGFUSE, "langfuse_traces.json"])
+def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
+    """Whoever comes from there has no columns to explain."""
+    found = read_file(EXPORTS / name)
+    assert SAID == said(found.exchanges)
+    assert [] == found.faults
+
+
+@pytest.mark.parametrize("names", [PHOENIX, LANGFUSE])
+def test_an_export_gives_the_same_records_in_every_format(read_file: Read, names: tuple[str, ...]) -> None:
+    """Pandas writes lists into CSV as Python has them, Parquet pads objects, a bucket has other names: none of it shows."""
+    first, *others = (read_file(EXPORTS / name) for name in names)
+    for other in others:
+        assert first.exchanges == other.exchanges
+        assert first.events == other.events
+
+
+@pytest.mark.parametrize("name", [PHOENIX[0], LANGFUSE[0]])
+def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) -> None:
+    """So a run of an export has evidence, and not a conversation alone."""
+    found = read_file(EXPORTS / name)
+    kinds = [(event.session_id, event.event, event.tool) for event in found.events]
+    assert 2 == kinds.count(("s-1", "tool_call", "find_order")) + kinds.count(("s-2", "tool_call", "find_order"))
+    assert any('"is_error":true' in event.payload for event in found.events if event.event == "tool_output")
+    assert ("support", "gpt-4o-mini", 282, 62) == (
+        found.exchanges[0].agent,
+        found.exchanges[0].agent_model,
+        found.exchanges[0].input_tokens,
+        found.exchanges[0].output_tokens,
+    )
+
+
+def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) -> None:
+    """A row of an export may have been edited."""
+    lines = (EXPORTS / "phoenix_spans.jsonl").read_text("utf-8").splitlines()
+    broken = [
+        json.loads(lines[0]) | change for change in ({"context.trace_id": None}, {"start_time": "never"}, {"start_time": None})
+    ]
+    found = read_file(write_lines(tmp_path / "spans.jsonl", [*lines, *map(json.dumps, broken)]))
+    assert SAID == said(found.exchanges)
+    first = len(lines) + 1
+    assert [(first, "missing_field"), (first + 1, "wrong_type"), (first + 2, "missing_field")] == [
+        (fault.line, fault.reason) for fault in found.faults
+    ]
+
+
+def test_spans_in_any_order_and_twice_give_the_same_records(tmp_path: Path, read_file: Read) -> None:
+    """An export has the order of its query, and two of them overlap."""
+    lines = (EXPORTS / "phoenix_spans.jsonl").read_text("utf-8").splitlines()
+    whole = read_file(EXPORTS / "phoenix_spans.jsonl")
+    other = read_file(write_lines(tmp_path / "spans.jsonl", [*lines[::-1], *lines]))
+    assert whole.exchanges == other.exchanges
+    assert whole.events == other.events
+
+
+def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace is put together in memory: a loop that was traced for a week must not fill it."""
+    monkeypatch.setattr(reading, "MAX_SPANS", 2)
+    found = read_file(EXPORTS / "phoenix_spans.jsonl")
+    assert ["too_many_spans"] * 2 == [fault.reason for fault in found.faults]
+    assert 3 == len(found.exchanges)
+
+
+def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
+    """The page of a trace has a button for it."""
+    observations = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()][:4]
+    for one in observations:
+        del one["sessionId"], one["traceName"]
+    trace = {
+        "id": "t1",
+        "timestamp": "2026-11-01T10:01:00Z",
+        "name": "support-agent",
+        "sessionId": "s-1",
+        "observations": observations,
+    }
+    for document in (
+        trace,
+        {"trace": {name: value for name, value in trace.items() if name != "observations"}, "observations": observations},
+    ):
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps(document, indent=2))
+        assert SAID[:1] == said(read_file(path).exchanges)
+
+
+def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
+    """Its rows are in `data`."""
+    rows = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()]
+    path = tmp_path / "answer.json"
+    path.write_text(json.dumps({"data": rows, "meta": {"cursor": None}}))
+    assert SAID == said(read_file(path).exchanges)
+
+
+def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
+    """Claude Code names its sessions in the same way."""
+    assert "Langfuse observations" == getattr(look(EXPORTS / LANGFUSE[0]).export, "name", "")

@@ -1,0 +1,240 @@
+"""Mappings: read from a file, proposed from columns, and applied to rows of any kind without a fault of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange_tables import ROWS, write_lines
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trials import examples
+
+from schemas.errors import InputError, PolicyError
+from schemas.records import Exchange
+from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.mapping import Fields, TimeSource, load_mapping, mapping_text
+from streams.sources.exchange_files.proposals import NAMES, proposed
+from streams.sources.exchange_files.tables import TableReader
+from streams.sources.exchange_files.values import answer_in, count_in, find, name_in, question_in, time_in
+from streams.sources.lines import Problem
+from streams.sources.source import Reading, ReadingContext
+
+Read = Callable[..., Reading]
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+MAPPED = {
+    "session_id": "s",
+    "occurred_at": "t",
+    "user_message": "q",
+    "agent_response": "a",
+    "labels": {"tenant": "l"},
+    "input_tokens": "n",
+}
+TALK = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["user", "2026-11-01"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "text", "messages", "x"]) | st.text(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+"""A value as JSON may have it."""
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from("stqaln"), ANYTHING | st.datetimes()))
+def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: ReadingContext, row: dict[str, Any]) -> None:
+    """Whatever stands in a table: a row may cost itself, never the import."""
+    found = TableReader(Fields.model_validate(MAPPED), redacting).exchange(row)
+    assert isinstance(found, Exchange) or (isinstance(found, Problem) and ":" in found.detail)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from([name for names in NAMES.values() for name in names]), ANYTHING), max_size=5))
+def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> None:
+    """Whatever the columns hold, looking at them fails for no row."""
+    for source in proposed(rows).values():
+        assert any(find(row, source.column or "") is not None for row in rows)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(NAMES)), st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30)
+    )
+)
+def test_a_mapping_that_was_written_is_read_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, str]
+) -> None:
+    """What --save-map writes is what --map takes, whatever the columns are called."""
+    given_columns = {**dict.fromkeys(("session_id", "occurred_at", "user_message", "agent_response"), "x"), **columns}
+    fields = Fields.model_validate(given_columns)
+    path = tmp_path_factory.mktemp("maps") / "map.yaml"
+    path.write_text(mapping_text(fields.sources(), "a comment"), "utf-8")
+    assert fields == load_mapping(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        (("question", "answer", "conversation_id", "created_at"), ("Hi", "Hello", "c", "2026-11-01T12:00:00Z")),
+        (("User Input", "Model Response", "Thread ID", "Time"), ("Hi", "Hello", "c", 1793534400)),
+        (("userMessage", "completion", "sessionId", "ts"), ("Hi", "Hello", "c", 1793534400000)),
+        (("messages", "id", "date"), (TALK, "c", "01.11.2026 12:00")),
+        (("request.messages", "response.output", "session.id", "start_time"), (TALK[:2], "Hello", "c", "2026-11-01 12:00:00")),
+    ],
+)
+def test_a_mapping_is_proposed_by_the_names_that_people_use(
+    redacting: ReadingContext, columns: tuple[str, ...], values: tuple[Any, ...]
+) -> None:
+    """Most tables need no mapping written."""
+    row: dict[str, Any] = {}
+    for column, value in zip(columns, values, strict=True):
+        outer, _, inner = column.partition(".")
+        row[outer] = {**row.get(outer, {}), inner: value} if inner else value
+    fields = Fields(**proposed([row]))  # type: ignore[arg-type]
+    exchange = TableReader(fields, redacting).exchange(row)
+    assert isinstance(exchange, Exchange)
+    assert ("Hi", "Hello", "c", NOON) == (
+        exchange.user_message,
+        exchange.agent_response,
+        exchange.session_id,
+        exchange.occurred_at,
+    )
+
+
+def test_a_time_that_could_be_two_is_not_proposed() -> None:
+    """The second of January is not the first of February: whoever knows has to say."""
+    row = {"question": "Hi", "answer": "Hello", "session": "s"}
+    assert "occurred_at" not in proposed([{**row, "time": "01/02/2026 10:00"}])
+    assert TimeSource(column="time", format="%d/%m/%Y %H:%M") == proposed([{**row, "time": "13/02/2026 10:00"}])["occurred_at"]
+
+
+@pytest.mark.parametrize(
+    ("value", "source"),
+    [
+        ("2026-11-01T12:00:00Z", {}),
+        ('"2026-11-01T12:00:00.000Z"', {}),
+        ("2026-11-01 13:00", {"zone": "Europe/Berlin"}),
+        (datetime(2026, 11, 1, 12), {}),  # noqa: DTZ001 - as DuckDB gives it
+        (1793534400, {}),
+        ("1793534400", {}),
+        (1793534400_000_000_000, {}),
+        (1793534400_000, {"unit": "milliseconds"}),
+        ("1793534400.0", {"unit": "seconds"}),
+        ("01.11.2026 12:00", {"format": "%d.%m.%Y %H:%M"}),
+        ("01.11.2026 13:00", {"format": "%d.%m.%Y %H:%M", "zone": "Europe/Berlin"}),
+    ],
+)
+def test_a_time_is_read_as_its_source_says(value: Any, source: Mapping[str, Any]) -> None:
+    """Every export writes it in another way."""
+    assert NOON == time_in(value, TimeSource(column="t", **source))
+
+
+@pytest.mark.parametrize("value", ["never", True, 5, 1e300, float("inf"), "99999999999999999999", "-1793534400", [1]])
+@pytest.mark.parametrize("source", [{}, {"unit": "nanoseconds"}, {"format": "%Y"}, {"zone": "Asia/Tokyo"}])
+def test_what_is_no_time_is_said(value: Any, source: Mapping[str, Any]) -> None:
+    """A number that is no time must not become one of 1970."""
+    with pytest.raises(ValueError, match=r"\w"):
+        time_in(value, TimeSource(column="t", **source))
+
+
+def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
+    """One column often holds everything, as JSON or as a list."""
+    for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
+        assert ("Hi", "Hello") == (question_in(talk), answer_in(talk))
+    unanswered = [*TALK, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
+    assert ("And now?", "") == (question_in(unanswered), answer_in(unanswered))
+    assert ("[see above]", '{"a": 1}', "3") == (question_in("[see above]"), answer_in('{"a": 1}'), question_in(3))
+
+
+def test_names_and_counts_are_what_they_look_like() -> None:
+    """CSV has texts for everything, and pandas floats for whole numbers."""
+    assert ("7", None, "x") == (name_in(7.0), name_in(" "), name_in(" x "))
+    assert (7, None, 7) == (count_in("7.0"), count_in(float("nan")), count_in(7))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: 1\nfields: {session_id: s, occurred_at: t, user_message: q}", "fields.agent_response: is required"),
+        (
+            "version: 1\nfields:\n  session_id: s\n  occurred_at: t\n  user_message: q\n  agent_response:\n",
+            r":6: fields.agent_response",
+        ),
+        (
+            "version: 1\nfields: {sesion_id: s, session_id: s, occurred_at: t, user_message: q, agent_response: a}",
+            "fields.sesion_id: unknown",
+        ),
+        (
+            "version: 1\nfields: {session_id: {}, occurred_at: t, user_message: q, agent_response: a}",
+            "give either column or value",
+        ),
+        (
+            "version: 1\nfields: {session_id: s, occurred_at: {column: t, zone: Mars}, user_message: q, agent_response: a}",
+            "no time zone 'Mars'",
+        ),
+        (
+            "version: 1\nfields: {session_id: s, occurred_at: {column: t, unit: days}, user_message: q, agent_response: a}",
+            "occurred_at.unit",
+        ),
+        (
+            "version: 1\nfields: {session_id: s, occurred_at: t, user_message: q, agent_response: a, labels: {model: m}}",
+            "field of its own",
+        ),
+        ("- 1", "document"),
+    ],
+)
+def test_a_mapping_with_a_mistake_is_refused_with_line_and_field(tmp_path: Path, text: str, words: str) -> None:
+    """A field that was misspelled must not be left out without a word."""
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=words):
+        load_mapping(path)
+
+
+def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None:
+    """A table of one agent has no column that names it."""
+    row = {"in": {"messages": TALK}, "out": [{"text": "Hello"}], "at": "2026-11-01T12:00:00Z", "who": {"tenant": "acme"}}
+    fields = Fields.model_validate({
+        "session_id": {"value": "only"}, "occurred_at": "at", "user_message": "in.messages.-2.content", "agent_response": "out.0.text",
+        "agent": {"value": "support"}, "turn_number": {"value": 1}, "labels": {"tenant": "who.tenant"},
+    })  # fmt: skip
+    (exchange,) = read_file(write_lines(tmp_path / "a.jsonl", [row]), fields).exchanges
+    assert ("only", "Hi", "Hello", "support", 1) == (
+        exchange.session_id,
+        exchange.user_message,
+        exchange.agent_response,
+        exchange.agent,
+        exchange.turn_number,
+    )
+    assert [("tenant", "acme")] == [(label.name, label.value) for label in exchange.labels]
+
+
+def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, redacting: ReadingContext) -> None:
+    """A table without a time is no log of exchanges."""
+    rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in ROWS]
+    with pytest.raises(InputError, match="no column gives occurred_at") as refused:
+        look(write_lines(tmp_path / "a.jsonl", rows)).layout(redacting.redactor)
+    assert "session_id, prompt, response" in refused.value.hint
+    assert "--save-map" in refused.value.hint
+
+
+def test_a_column_that_is_empty_at_first_is_there(tmp_path: Path, read_file: Read) -> None:
+    """A table may have had no tokens in its first week."""
+    path = tmp_path / "a.csv"
+    path.write_text("s,t,q,a,n,l\n" + "s,1793534400,Hi,Hello,,\n" * 120 + "s,1793534400,Hi,Hello,7,acme\n")
+    assert 7 == read_file(path, Fields.model_validate(MAPPED)).exchanges[-1].input_tokens
+
+
+def test_a_mapping_that_names_a_missing_column_is_refused(tmp_path: Path) -> None:
+    """With a misspelled column every row would be set aside."""
+    fields = Fields.model_validate({**MAPPED, "user_message": "qestion"})
+    path = write_lines(tmp_path / "a.jsonl", [{"s": "s", "t": 1793534400, "a": "a"}])
+    with pytest.raises(InputError, match="no column qestion, which the mapping names for user_message"):
+        look(path, fields)

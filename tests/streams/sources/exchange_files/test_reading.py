@@ -1,0 +1,253 @@
+"""Files of exchanges in every format give the same records; what cannot be taken costs itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import duckdb
+import pytest
+import zstandard
+from exchange_tables import ROWS, write_lines, write_table
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import ROOT
+from trials import examples
+
+from schemas.errors import InputError
+from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.mapping import Fields
+from streams.sources.source import Reading, ReadingContext
+
+KEY = "sk-ant-api03-" + "A" * 40
+Read = Callable[..., Reading]
+FORMATS = ("rows.jsonl", "rows.csv", "rows.parquet", "rows.json")
+
+
+def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) -> None:
+    """What somebody exports as CSV today is Parquet tomorrow: it must be known again."""
+    made = [
+        read_file(
+            write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
+        ).exchanges
+        for name in FORMATS
+    ]
+    first = made[0]
+
+    assert all(first == other for other in made)
+    assert [row["id"] for row in ROWS] == [one.exchange_id for one in first]
+    assert [row["response"] for row in ROWS] == [one.agent_response for one in first]
+    assert (10, "gpt-4o", "s-0", "conn") == (
+        first[0].input_tokens,
+        first[0].agent_model,
+        first[0].session_id,
+        first[0].connection,
+    )
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.json"])
+def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: str, suffix: str) -> None:
+    """Exports are packed, and nobody wants to unpack them."""
+    plain = write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
+    packed = tmp_path / f"{name}{suffix}"
+    packed.write_bytes((gzip.compress if suffix == ".gz" else zstandard.compress)(plain.read_bytes()))
+
+    assert read_file(plain).exchanges == read_file(packed).exchanges
+    assert len(ROWS) == len(read_file(packed).exchanges)
+
+
+@pytest.mark.parametrize("name", ["cut.jsonl.gz", "cut.csv.zst"])
+def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name: str) -> None:
+    """A download that broke off must not pass for a whole one."""
+    whole = write_lines(tmp_path / "whole.jsonl", ROWS * 500).read_bytes()
+    path = tmp_path / name
+    path.write_bytes((gzip.compress if name.endswith("gz") else zstandard.compress)(whole)[:40])
+    with pytest.raises(InputError, match=r"cannot be unpacked|is empty"):
+        look(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", "PARQUET", "is a Parquet file, not JSON as its name says"),
+        ("a.csv", "PARQUET", "is a Parquet file, not CSV as its name says"),
+        ("a.parquet", "a,b\n1,2\n", "is CSV, not Parquet as its name says"),
+        ("a.csv", '{"a": 1}\n', "is JSON, not CSV as its name says"),
+        ("a.jsonl", "a,b\n1,2\n", "is CSV, not JSON as its name says"),
+        ("a.jsonl", "", "is empty"),
+        ("a", "%PDF-1.7 x", "is a PDF, not JSON lines, CSV or Parquet"),
+        ("a.jsonl", '{"type": "session", "version": 3, "id": "s"}\n', "is an OpenClaw transcript, not JSON lines"),
+        ("a.csv", "prompt,response\n", "holds no row that can be read"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: str, content: str, words: str) -> None:
+    """Line by line it would be a thousand broken rows."""
+    path = tmp_path / name
+    if content == "PARQUET":
+        path.write_bytes(write_table(tmp_path / "table.parquet", ROWS).read_bytes())
+    else:
+        path.write_text(content)
+    with pytest.raises(InputError, match=words) as refused:
+        look(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
+    """The rows around it are taken, and it is named by its line."""
+    wrong: list[dict[str, object]] = [{"timestamp": "yesterday"}, {"prompt": None}, {"prompt_tokens": 1.5}]
+    broken = ["{", "[1]", *({**ROWS[0], "id": f"broken-{place}", **one} for place, one in enumerate(wrong))]
+    path = write_lines(tmp_path / "rows.jsonl", [*ROWS[:2], *broken, *ROWS[2:]])
+    reading = read_file(path)
+
+    assert [row["id"] for row in ROWS] == [one.exchange_id for one in reading.exchanges]
+    assert [
+        (3, "not_json"),
+        (4, "not_an_object"),
+        (5, "wrong_type"),
+        (6, "missing_field"),
+        (7, "wrong_type"),
+    ] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert "user_message: column prompt is empty" == reading.faults[3].detail
+
+
+def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path, read_file: Read) -> None:
+    """Cells go over several lines: the number is the one that an editor shows."""
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        'session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,"a\nb",c\ns,2026-11-01T10:01:00Z,too few\n'
+        "s,2026-11-01T10:02:00Z,d,e\n"
+    )
+    reading = read_file(path)
+
+    assert ["a\nb", "d"] == [one.user_message for one in reading.exchanges]
+    assert [(4, "columns", b"s,2026-11-01T10:01:00Z,too few")] == [
+        (fault.line, fault.reason, fault.body) for fault in reading.faults
+    ]
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mark: str) -> None:
+    """A spreadsheet of another country writes semicolons."""
+    path = tmp_path / "rows.csv"
+    rows = [["session_id", "timestamp", "prompt", "response"], ["s", "2026-11-01T10:00:00Z", "a, b", "c"]]
+    path.write_text("".join(f"{mark.join(row)}\n" for row in rows), "utf-8-sig")
+    (exchange,) = read_file(path).exchanges
+    assert "a, b" == exchange.user_message
+
+
+def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) -> None:
+    """A table that was saved in another encoding has a few of them."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(
+        b"session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,caf\xe9,a\ns,2026-11-01T10:00:00Z,caf\xc3\xa9,a\n"
+    )
+    reading = read_file(path)
+    assert ["café"] == [one.user_message for one in reading.exchanges]
+    assert [(2, "not_utf8")] == [(fault.line, fault.reason) for fault in reading.faults]
+
+
+def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Read) -> None:
+    """Pages export so; scored backwards a session's first turns would be its last."""
+    forward = read_file(write_lines(tmp_path / "a.jsonl", ROWS)).exchanges
+    assert forward == read_file(write_lines(tmp_path / "b.jsonl", ROWS[::-1])).exchanges
+
+
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.sampled_from([{k: v for k, v in row.items() if k != "id"} for row in ROWS]), min_size=1, max_size=12),
+    st.randoms(),
+)
+def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
+    tmp_path: Path, read_file: Read, rows: list[dict[str, object]], random: object
+) -> None:
+    """A later export has more rows, in another order: what both have is the same exchange, and equal rows stay several."""
+    shuffled = random.sample(rows, len(rows))  # type: ignore[attr-defined]
+    ids = [
+        [one.exchange_id for one in read_file(write_lines(tmp_path / "a.jsonl", given_rows)).exchanges]
+        for given_rows in (rows, shuffled)
+    ]
+    assert len(rows) == len(set(ids[0]))
+    assert set(ids[0]) == set(ids[1])
+
+
+def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_left(
+    tmp_path: Path, read_file: Read, redacting: ReadingContext
+) -> None:
+    """Somebody may be writing it; what was cut off for good must not vanish without a word."""
+    path = write_lines(tmp_path / "rows.jsonl", ROWS)
+    path.write_bytes(path.read_bytes()[:-20])
+    written = (redacting.ingested_at - timedelta(minutes=1)).timestamp()
+    os.utime(path, (written, written))
+    waiting = read_file(path)
+    left = read_file(path, context=dataclasses.replace(redacting, ingested_at=redacting.ingested_at + timedelta(hours=1)))
+
+    assert (len(ROWS) - 1, False, []) == (len(waiting.exchanges), waiting.complete, waiting.faults)
+    assert (len(ROWS) - 1, True, ["torn"]) == (len(left.exchanges), left.complete, [fault.reason for fault in left.faults])
+
+
+def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
+    """Not in texts, names or labels, whatever the column."""
+    row = {**ROWS[0], "response": f"the key is {KEY}", "model": KEY, "tenant": "acme"}
+    fields = Fields.model_validate({
+        "session_id": "session_id", "occurred_at": "timestamp", "user_message": "prompt", "agent_response": "response",
+        "agent_model": "model", "labels": {"tenant": "tenant", "api_key": "model"},
+    })  # fmt: skip
+    reading = read_file(write_lines(tmp_path / "a.jsonl", [row]), fields)
+    assert KEY not in repr(reading.exchanges)
+    assert 1 == len(reading.exchanges)
+
+
+def test_an_array_that_breaks_off_gives_what_stands_before(tmp_path: Path, read_file: Read) -> None:
+    """A download of gigabytes that broke off at its end is not worthless; that it broke off is an error."""
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(ROWS * 1000)[:-100])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_file(path)
+
+
+def test_a_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
+    """An export of a year is larger than the memory of the machine that audits it."""
+    path = tmp_path / "rows.parquet"
+    with duckdb.connect() as connection:
+        columns = "'s-' || (i // 10) AS session_id, 1761991200 + 1000000 - i AS timestamp, 'question ' || i AS prompt, repeat('answer ', 20) AS response"
+        connection.execute(f"COPY (SELECT {columns} FROM range(1000000) AS rows(i)) TO '{path}' (FORMAT parquet)")
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNT, str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows, first, peak = map(int, done.stdout.split())
+    assert (1_000_000, 999_999) == (rows, first)
+    assert peak < MOST_MEGABYTES
+
+
+MOST_MEGABYTES = 400
+_COUNT = """
+import sys, resource
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
+from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.reading import read_exchange_file
+from streams.sources.source import ReadingContext
+path, redactor = Path(sys.argv[1]), Redactor(RedactionSettings())
+context = ReadingContext("conn", "ops", None, datetime(2026, 11, 20, tzinfo=UTC), timedelta(minutes=30), redactor)
+rows, first = 0, None
+for reading in read_exchange_file(path, context, look(path).layout(redactor), {}):
+    rows += len(reading.exchanges)
+    if first is None and reading.exchanges:
+        first = reading.exchanges[0].user_message.split()[1]
+print(rows, first, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+"""Counts the rows, names the first in order of time, and says how much memory it took, in megabytes."""
