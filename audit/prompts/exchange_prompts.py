@@ -70,9 +70,11 @@ class QuestionSize(NamedTuple):
 class ExchangeQuestions:
     """The questions about one exchange by the policy of its project; what they have in common is made once."""
 
-    def __init__(self, exchange: Exchange, policy: ProjectPolicy) -> None:
+    def __init__(self, exchange: Exchange, policy: ProjectPolicy, flags: Sequence[str] | None = None) -> None:
+        """`flags` are those of Tier 1 by this policy, where they are known already."""
         self._exchange = exchange
         self._policy = policy
+        self._flags = flags
 
     def tier2(self) -> Question:
         """Ask about every dimension of Tier 2, and whether the exchange is to be flagged. The thinking is not shown."""
@@ -122,8 +124,9 @@ class ExchangeQuestions:
     @cached_property
     def _known(self) -> list[str]:
         """Sentences on what is known for certain; they hold no word of the exchange."""
-        exchange = self._exchange
-        flags = check_structure(exchange.user_message, exchange.agent_response, self._policy.methodology).flags
+        flags, exchange = self._flags, self._exchange
+        if flags is None:
+            flags = check_structure(exchange.user_message, exchange.agent_response, self._policy.methodology).flags
         return [f"Fixed rules have found: {', '.join(flags)}."] if flags else []
 
     def _question(

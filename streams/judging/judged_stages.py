@@ -8,7 +8,7 @@ least that a call takes, and what comes of that is recorded; without one, the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -48,8 +48,7 @@ class Shortcut(NamedTuple):
     """The record, given the state of every question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgingTask:
+class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """One subject to judge, with what was recorded of it and the money that there is for it."""
 
     connection: str
@@ -74,7 +73,7 @@ class JudgingTask:
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
     shortcut: Shortcut | None = None
     """See `TaskSpec`."""
-    asked: list[Judgement] = field(default_factory=list)
+    asked: list[Judgement] = msgspec.field(default_factory=list)
     """The judgements that came of the questions that were asked, in order."""
 
     def judging(self) -> Judging:
