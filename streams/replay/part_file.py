@@ -144,4 +144,4 @@ def opened(path: Path) -> Store:
         stop=stop_after_delay(TAKEOVER_SECONDS),
         reraise=True,
     )
-    return again(Store, path)
+    return again(Store, path, is_browsed=False)
