@@ -89,15 +89,14 @@ class JudgedTiers(msgspec.Struct, frozen=True, kw_only=True):
 
     def columns(self) -> dict[str, Any]:
         """All of this as fields of a `Score`."""
-        columns = {name: getattr(self, name) for name in _FOUND}
+        columns = msgspec.structs.asdict(self)
         for tier, state, reason in _TIERS:
-            columns[state], columns[reason] = getattr(self, tier)
+            columns[state], columns[reason] = columns.pop(tier)
         return columns
 
 
 _TIERS = tuple((tier, f"{tier}_state", f"{tier}_reason") for tier in ("tier2", "tier2_5", "tier3"))
 """Each judged tier with the fields of a `Score` that its state and its reason are in."""
-_FOUND = tuple(name for name in JudgedTiers.__struct_fields__ if name not in {tier for tier, *_ in _TIERS})
 
 
 def score_id(connection: str, exchange_id: str) -> str:

@@ -71,10 +71,13 @@ class Fields:
         if wanted and not self._quotable.holds(quoted):
             self.dropped_quotes += 1
             quoted = ""
-        return f"{_cut(words)} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else _cut(words)
+        words = _cut(words)
+        return f"{words} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else words
 
     def _text(self, members: dict[str, Any], name: str, at: str) -> str:
         value = members.get(name, "")
+        if type(value) is str and value.isascii():
+            return value.strip()
         if type(value) is not str:
             self._problems.append(f"{at}{name} must be a text")
             return ""

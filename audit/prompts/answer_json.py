@@ -53,14 +53,16 @@ def read_quickly(text: str) -> Any:
         value = _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    return value if sum(map(text.count, _AFTER_NAMES)) == _members(value) else None
+    return value if type(value) is dict and sum(map(text.count, _AFTER_NAMES)) == _members(value) else None
 
 
-def _members(value: Any) -> int:
+def _members(value: dict[str, Any]) -> int:
     """The members of an object and of those in it. Answers hold no lists, so that objects in some are not looked for."""
-    if type(value) is not dict:
-        return 0
-    return len(value) + sum(_members(one) for one in value.values() if type(one) is dict)
+    found = len(value)
+    for one in value.values():
+        if type(one) is dict:
+            found += _members(one)
+    return found
 
 
 def read_json(text: str) -> Any:

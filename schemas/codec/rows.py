@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -110,8 +111,9 @@ def _optional(form: _Form, kind: Any, series: pl.Series, named: dict[str, Json])
         return [form.absent] * nulls
     if not nulls:
         return form.present(_column(form, kind, series, named))
-    given = iter(form.present(_column(form, kind, series.drop_nulls(), named)))
-    return [form.absent if is_null else next(given) for is_null in series.is_null().to_list()]
+    is_given = series.is_not_null()
+    given = iter(form.present(_column(form, kind, series.filter(is_given), named)))
+    return [next(given) if one else form.absent for one in is_given.to_list()]
 
 
 @functools.cache
@@ -138,7 +140,7 @@ def _values(kind: str, series: pl.Series) -> Sequence[Any]:
     if kind != "timestamp-micros":
         return _fitting(kind, series).to_list()
     # A third of the time that polars takes for a time in a zone.
-    return [EPOCH + timedelta(microseconds=micros) for micros in _fitting(kind, series).to_physical().to_list()]
+    return [EPOCH + timedelta(microseconds=micros) for micros in _fitting(kind, series).cast(pl.Int64).to_list()]
 
 
 def _tuples(items: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
@@ -164,16 +166,17 @@ def _encoded_texts(series: pl.Series) -> list[bytes]:
 
 
 def _encoded_times(series: pl.Series) -> list[bytes]:
-    micros = series.to_physical()
-    if not micros.is_between(FIRST, LAST).all():
+    values = series.cast(pl.Int64).to_list()
+    if min(values) < FIRST or max(values) > LAST:
         raise _UnfitError
-    return list(map(time_bytes, micros.to_list()))
+    return list(map(time_bytes, values))
 
 
 def _encoded_doubles(series: pl.Series) -> list[bytes]:
-    if not series.is_finite().all():
+    values = series.to_list()
+    if not all(map(math.isfinite, values)):
         raise _UnfitError
-    return list(map(double_bytes, series.to_list()))
+    return list(map(double_bytes, values))
 
 
 def _encoded_numbers(series: pl.Series) -> list[bytes]:

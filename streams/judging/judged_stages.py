@@ -241,6 +241,8 @@ class JudgedStage(Generic[Task]):
 
     def _carried(self, task: Task) -> list[Judgement]:
         """Return the judgements that the task carries; RecordError for anything that has no place in it."""
+        if not task.earlier_judgements:
+            return []
         records = [decode(message) for message in task.earlier_judgements]
         carried = [one for one in records if isinstance(one, Judgement)]
         if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
@@ -252,8 +254,9 @@ class JudgedStage(Generic[Task]):
 
     def _own(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
         """Those of the task's subject up to its revision, each once."""
-        own = {one.judgement_id: one for one in found if self._is_own(task, one)}
-        return [one for one in own.values() if one.subject_revision <= self.revision_of(task)]
+        subject, revision = self.subject_of(task), self.revision_of(task)
+        own = {one.judgement_id: one for one in found if (one.connection, one.subject_id) == subject}
+        return [one for one in own.values() if one.subject_revision <= revision]
 
     def _is_own(self, task: Task, one: Judgement) -> bool:
         return (one.connection, one.subject_id) == self.subject_of(task)
