@@ -66,7 +66,7 @@ def _rows(
 ) -> Iterator[Any]:
     """What becomes of the rows; `single` makes it of one row, `whole` of what the columns come to."""
     schema = schema_of(name)
-    named: dict[str, Json] = {}
+    named = dict(_types_in(schema.definition))
     for part in frame.select([known["name"] for known in schema.fields]).iter_slices(_AT_ONCE):
         made: Iterable[Any] | None = None
         if part.height > FEW:
@@ -78,8 +78,20 @@ def _rows(
             yield from made if whole is None else map(whole, made)
 
 
+def _types_in(kind: Any) -> Iterator[tuple[str, Json]]:
+    """The record types that are defined in a type, by name: fields after the first that has one only name it."""
+    if isinstance(kind, list):
+        for branch in kind:
+            yield from _types_in(branch)
+    elif isinstance(kind, dict):
+        yield from _types_in(kind.get("items"))
+        if "fields" in kind:
+            yield f"{NAMESPACE}.{kind['name']}", kind
+        for field in kind.get("fields", ()):
+            yield from _types_in(field["type"])
+
+
 def _record(form: _Form, definition: Json, frame: pl.DataFrame, named: dict[str, Json]) -> Sequence[Any]:
-    named[f"{NAMESPACE}.{definition['name']}"] = definition
     fields = [_column(form, one["type"], frame[one["name"]], named) for one in definition["fields"]]
     return form.record(definition, fields)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -13,7 +14,7 @@ from schemas.codec.arrow import decode_batch
 from schemas.codec.rows import rows_as_messages, rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError
-from schemas.records import Record
+from schemas.records import DimensionScore, Record, Score
 
 Encoder = Callable[[Iterable[Record]], list[bytes]]
 MANY = rows.FEW + 8
@@ -48,3 +49,15 @@ def test_a_frame_of_more_than_one_slice_keeps_its_order(
     frame = decode_batch(messages).frames["Score"]
     assert messages == list(rows_as_messages("Score", frame))
     assert messages == list(map(encode, rows_as_records("Score", frame)))
+
+
+def test_a_type_is_known_where_the_column_that_defines_it_is_empty(scores: pl.DataFrame) -> None:
+    """A schema spells a record type out once, and names it in the fields after that."""
+    records = [
+        msgspec.structs.replace(one, tier2_dimensions=(), tier3_dimensions=(DimensionScore(dimension="fit", score=4.0),))
+        for one in rows_as_records("Score", scores)
+        if isinstance(one, Score)
+    ]
+    frame = decode_batch(list(map(encode, records))).frames["Score"]
+    assert records == list(rows_as_records("Score", frame))
+    assert list(map(encode, records)) == list(rows_as_messages("Score", frame))
