@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas.codec import rows
-from schemas.codec.arrow import decode_batch
+from schemas.codec.arrow import decode_batch, decode_own
 from schemas.codec.rows import rows_as_messages, rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError
@@ -61,3 +61,14 @@ def test_a_type_is_known_where_the_column_that_defines_it_is_empty(scores: pl.Da
     frame = decode_batch(list(map(encode, records))).frames["Score"]
     assert records == list(rows_as_records("Score", frame))
     assert list(map(encode, records)) == list(rows_as_messages("Score", frame))
+
+
+def test_what_this_process_has_encoded_decodes_as_anything_does(samples: Any, encode_all: Encoder) -> None:
+    """The proof is left out, and nothing else: columns, places and types are the same, of one record type and of several."""
+    scores, events = encode_all(samples.records("Score", MANY)), encode_all(samples.records("AgentEvent", 3))
+    for messages in (scores, events, scores + events, events[:1]):
+        proven, own = decode_batch(messages), decode_own(messages)
+        assert proven.frames.keys() == own.frames.keys()
+        assert all(
+            frame.equals(own.frames[name]) and frame.schema == own.frames[name].schema for name, frame in proven.frames.items()
+        )
