@@ -35,7 +35,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
-        """`is_browsed` is False for a file of our own that nobody looks into, so that its tables need no comments."""
+        """`is_browsed` is False for a working file of ours: its tables need no comments."""
         self.path = path
         self._is_browsed = is_browsed and path is not None
         self._lock = threading.RLock()

@@ -84,7 +84,7 @@ class Policy(PolicyModel):
 
     @cached_property
     def _by_name(self) -> dict[str, ProjectPolicy]:
-        """What was found already; a private attribute takes a microsecond to reach, and this is asked twice per exchange."""
+        """Projects that were found already; a private attribute takes a microsecond to reach, and this is asked twice per exchange."""
         return {}
 
     def for_project(self, name: str) -> ProjectPolicy:

@@ -173,7 +173,7 @@ class ExchangeQuestions:
 
     @cached_property
     def _whose(self) -> str:
-        """Whose exchange it is, as the end of a question's identity."""
+        """The exchange's identity, as the end of a question's."""
         return f",{canonical_json(self._exchange.connection)},{canonical_json(self._exchange.exchange_id)}]"
 
     def _question(self, texts: Sequence[_Shown], wording: _Wording) -> Question:

@@ -43,7 +43,7 @@ def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
 
 
 class _Form(NamedTuple):
-    """What a column's items become, by the shape of their type."""
+    """The form that a column's items take, by the shape of their type."""
 
     leaf: Callable[[str, pl.Series], Sequence[Any]]
     """Those of a column of plain values, none of them null."""
@@ -64,7 +64,7 @@ def _rows(
     single: Callable[[dict[str, Any]], Any],
     whole: Callable[[Any], Any] | None,
 ) -> Iterator[Any]:
-    """What becomes of the rows; `single` makes it of one row, `whole` of what the columns come to."""
+    """The rows in a form; `single` makes it of one row, `whole` of what the columns come to."""
     schema = schema_of(name)
     named = dict(_types_in(schema.definition))
     for part in frame.select([known["name"] for known in schema.fields]).iter_slices(_AT_ONCE):
