@@ -4,11 +4,14 @@ The tree is synthetic: sessions of 120 exchanges, 1 000 MB of them unless DRIFTL
 """
 
 import os
+import resource
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.measure import print_costs, process_cost
+from benchmarks.measure import print_table, process_cost
 from service.demo.fleet import write_large_tree
 
 MEGABYTES = int(os.environ.get("DRIFTLINE_BENCH_MB", "1000"))
@@ -21,6 +24,22 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.jsonl")):
 """
 
 
+class Cost(NamedTuple):
+    """Seconds of a command, those of the processor in all of its processes, and the peak memory of its first one in MB."""
+
+    seconds: float
+    processor: float
+    memory: float
+
+
+def cost(command: Sequence[str]) -> Cost:
+    """The cost of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, memory = process_cost(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, memory)
+
+
 def main() -> None:
     """Print megabytes per second, the ratio to parsing alone, and peak memory: first import, and again with nothing new."""
     with tempfile.TemporaryDirectory() as folder:
@@ -29,13 +48,28 @@ def main() -> None:
         size = sum(path.stat().st_size for path in tree.rglob("*.jsonl")) / 1e6
         command = [sys.executable, "-m", "service.cli.main", "import", "openclaw", str(tree), "--db", str(database)]
         costs = {
-            "read and parse JSON only": process_cost([sys.executable, "-c", PARSE_ONLY, str(tree)]),
-            "driftline import openclaw": process_cost(command),
-            "the same again, nothing new": process_cost(command),
+            "read and parse JSON only": cost([sys.executable, "-c", PARSE_ONLY, str(tree)]),
+            "driftline import openclaw": cost(command),
+            "the same again, nothing new": cost(command),
         }
         stored = database.stat().st_size / 1e6
     print(f"{files:,} transcripts, {size:,.0f} MB; the database has {stored:,.0f} MB.\n")
-    print_costs(costs, size, "MB")
+    parsing = costs["read and parse JSON only"]
+    print_table(
+        ["command", "seconds", "MB/s", "times parsing", "processor, s", "times parsing", "peak MB"],
+        [
+            [
+                name,
+                f"{one.seconds:.1f}",
+                f"{size / one.seconds:,.1f}",
+                f"{one.seconds / parsing.seconds:.2f}",
+                f"{one.processor:.1f}",
+                f"{one.processor / parsing.processor:.2f}",
+                f"{one.memory:,.0f}",
+            ]
+            for name, one in costs.items()
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from schemas.codec.arrow import rows_as_records
-from schemas.codec.single_object import decode
+from schemas.codec.rows import rows_as_records
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.lazy.polars import pl
 from schemas.records import Exchange, Record, ScoringTask
@@ -138,8 +140,33 @@ def named_session(connection: str, session_id: str) -> str:
     return f"{connection}/{session_id}"
 
 
+_decoded: ContextVar[dict[bytes, Exchange] | None] = ContextVar("decoded", default=None)
+
+
+@contextlib.contextmanager
+def decoded_kept() -> Iterator[None]:
+    """Keep the exchanges that are encoded meanwhile, so that a stage after this one need not decode them: for one batch."""
+    token = _decoded.set({})
+    try:
+        yield
+    finally:
+        _decoded.reset(token)
+
+
+def encoding_of(exchange: Exchange) -> bytes:
+    """The encoded exchange, for a task or a state."""
+    message, kept = encode(exchange), _decoded.get()
+    if kept is not None:
+        kept[message] = exchange
+    return message
+
+
 def encoded_exchange(message: bytes) -> Exchange:
     """The exchange inside a message that a record or a state carries; RecordError when it holds something else."""
+    kept = _decoded.get()
+    known = None if kept is None else kept.get(message)
+    if known is not None:
+        return known
     record = decode(message)
     if not isinstance(record, Exchange):
         raise RecordError(f"an exchange was expected, not a {type(record).__name__}")

@@ -34,8 +34,10 @@ class Store:
     StoreError when the file cannot be opened: in use, damaged, or written by a newer version.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
+        """`is_browsed` is False for a working file of ours: its tables need no comments."""
         self.path = path
+        self._is_browsed = is_browsed and path is not None
         self._lock = threading.RLock()
         self._ends: dict[str, int] = {}
         self.commits = 0
@@ -135,7 +137,7 @@ class Store:
         with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
             ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
         # Comments are for who browses a file, and take most of the time that making the tables does.
-        statements = [one for one in migration_statements(existing, made) if self.path or not one.startswith(COMMENT)]
+        statements = [one for one in migration_statements(existing, made) if self._is_browsed or not one.startswith(COMMENT)]
         if statements:
             with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:

@@ -20,7 +20,7 @@ from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
 from analytics.sums.macros import CONSUMER as DAILY
 from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
-from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.arrow import INDEX, decode_batch, decode_own
 from schemas.lazy.polars import pl
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import schema_of
@@ -68,18 +68,25 @@ class Transaction:
         return self._connection
 
     def append(
-        self, topic: str, messages: Sequence[bytes], *, skip_known: bool = False, seen: KnownIdentities | None = None
+        self,
+        topic: str,
+        messages: Sequence[bytes],
+        *,
+        skip_known: bool = False,
+        seen: KnownIdentities | None = None,
+        are_own: bool = False,
     ) -> Appended:
         """Append encoded records to a topic. With `skip_known`, records the topic has already are left out.
 
         A record is known by its identity and, where it has one, its revision. Where CONTENT tells what it says, a record that
         says something else under a known identity is a conflict and left out, too; within the messages the first one counts. What
         `seen` certainly does not know is not looked up. Messages were accepted: one that does not decode raises its RecordError.
+        `are_own` says that this process has encoded them, so that they are not proven again.
         """
         done = Appended()
         if not messages:
             return done
-        batch = decode_batch(messages)
+        batch = decode_own(messages) if are_own else decode_batch(messages)
         if batch.rejected:
             raise batch.rejected[0].error
         batch.frames.update(self._taken(batch.frames))

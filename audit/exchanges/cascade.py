@@ -11,12 +11,13 @@ was paid for and stands. An answer that cannot be used stops nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from audit.exchanges.applicability import applicable, is_applicable
-from audit.exchanges.outcomes import NO_DIMENSION, JudgedTiers, TierState, score_of, thinking_state
+from audit.exchanges.outcomes import NO_DIMENSION, RULE_VERSION, JudgedTiers, TierState, score_of, thinking_state
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
@@ -41,8 +42,7 @@ _GOES_ON = frozenset({"refused", "invalid", "cut_off"})
 """Reasons that concern one question only: the judge can be asked the next."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Case:
+class _Case(msgspec.Struct, kw_only=True):
     """An exchange on its way through the tiers: what was found so far."""
 
     task: ScoringTask
@@ -54,7 +54,7 @@ class _Case:
     thinking: ThinkingAnswer | None = None
     tier3: TierState = ROUTINE
     behavioural: Tier3Answer | None = None
-    judgements: list[Judgement] = field(default_factory=list)
+    judgements: list[Judgement] = msgspec.field(default_factory=list)
     recorded: Sequence[Judgement] = ()
 
 
@@ -67,7 +67,7 @@ def cascade(
     then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
     """
     case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
-    questions = ExchangeQuestions(exchange, policy)
+    questions = ExchangeQuestions(exchange, policy, _known_flags(task, policy))
     case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
@@ -77,6 +77,12 @@ def cascade(
     if case.tier3.state == SCORED:
         case.tier3, case.behavioural = yield from _ask(case, partial(questions.tier3, dimensions), case.tier3)
     return _score(case)
+
+
+def _known_flags(task: ScoringTask, policy: ProjectPolicy) -> Sequence[str] | None:
+    """Return the flags of Tier 1 that the task carries, if the policy and the rules that found them are those in force."""
+    is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
+    return task.tier1_flags if is_in_force else None
 
 
 def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
@@ -97,7 +103,7 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     stopped = _stopped_by(case.tier2, case.tier2_5)
     if stopped is not None and not case.recorded:
         return stopped, None
-    question = ask() if stopped is None else replace(ask(), fallback=stopped)
+    question = ask() if stopped is None else msgspec.structs.replace(ask(), fallback=stopped)
     reply = yield question
     case.judgements.extend(reply.judgements)
     if reply.state is not None:

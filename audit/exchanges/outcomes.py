@@ -10,7 +10,6 @@ answer is 0.3 or less, or when its texts try to sway the judge. A judge can add 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import msgspec
@@ -62,8 +61,7 @@ THINKING_OFF = TierState(NOT_APPLICABLE, "thinking_analysis_off")
 """The state of Tier 2.5 when the policy switches it off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedTiers:
+class JudgedTiers(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of the judged tiers: a state each, and the findings, named as in `Score`, for one that is scored."""
 
     tier2: TierState
@@ -91,15 +89,14 @@ class JudgedTiers:
 
     def columns(self) -> dict[str, Any]:
         """All of this as fields of a `Score`."""
-        columns = {name: getattr(self, name) for name in _FOUND}
+        columns = msgspec.structs.asdict(self)
         for tier, state, reason in _TIERS:
-            columns[state], columns[reason] = getattr(self, tier)
+            columns[state], columns[reason] = columns.pop(tier)
         return columns
 
 
 _TIERS = tuple((tier, f"{tier}_state", f"{tier}_reason") for tier in ("tier2", "tier2_5", "tier3"))
 """Each judged tier with the fields of a `Score` that its state and its reason are in."""
-_FOUND = tuple(name for one in fields(JudgedTiers) if (name := one.name) not in {tier for tier, *_ in _TIERS})
 
 
 def score_id(connection: str, exchange_id: str) -> str:

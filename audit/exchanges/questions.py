@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from unicodedata import is_normalized, normalize
+
+import msgspec
 
 from audit.exchanges.outcomes import TierState
 from schemas.records import Judgement
@@ -30,8 +31,7 @@ def _instructions_size(instructions: str) -> int:
     return byte_tokens(instructions)
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(msgspec.Struct, frozen=True):
     """A text of the audited exchange, ready to be shown to the judge."""
 
     name: str
@@ -40,15 +40,13 @@ class Material:
     """The text as a JSON string, in which no mark of the prompt can be written; a cut is shown inside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invalid:
+class Invalid(msgspec.Struct, frozen=True):
     """An answer that cannot be used, and every reason in words that the judge can act on."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """One question for the judge."""
 
     purpose: str
@@ -101,8 +99,7 @@ class Question:
         return _instructions_size(self.instructions) + schema + sum(map(byte_tokens, texts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to a question: the text of an answer, or the state its tier is in without one."""
 
     text: str | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -86,8 +85,7 @@ class SamplingState(msgspec.Struct, frozen=True, array_like=True):
         return tuple(turn.parked for turn in self.newest if turn.parked is not None and turn.parked.record)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of an exchange that sampling looks at."""
 
     session: str
@@ -106,8 +104,7 @@ class Candidate:
     """False if a first look has found no disagreement in the response."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The decision whether an exchange is judged, and its reason."""
 
     sampled: bool

@@ -8,16 +8,16 @@ user message and in the response.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from audit.first_looks import FEW, FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
 from audit.policy.methodology import Methodology
 
 
-@dataclass(frozen=True, slots=True)
-class Tier1Result:
+class Tier1Result(msgspec.Struct, frozen=True):
     """The result of the structural checks of one exchange."""
 
     score: float

@@ -8,6 +8,7 @@ score carries the digest of the settings it was made with.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,11 +77,15 @@ class Policy(PolicyModel):
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
     _resolved: dict[tuple[str, bool], ProjectPolicy] = PrivateAttr(default_factory=dict)
     _anchored: dict[str, str] = PrivateAttr(default_factory=dict)
-    _by_name: dict[str, ProjectPolicy] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, _context: Any, /) -> None:
         """Note the names under which the projects' anchors are judged."""
         self._anchored = {anchor_project(name): name for name in self.projects}
+
+    @cached_property
+    def _by_name(self) -> dict[str, ProjectPolicy]:
+        """Projects that were found already; a private attribute takes a microsecond to reach, and this is asked twice per exchange."""
+        return {}
 
     def for_project(self, name: str) -> ProjectPolicy:
         """Return the policy in force for the project: its own settings over the defaults, or the defaults alone.
@@ -88,11 +93,12 @@ class Policy(PolicyModel):
         Anchors are judged as their project is, every one of them and by every tier: exchanges that a round skips cannot be
         compared.
         """
-        found = self._by_name.get(name)
+        known = self._by_name
+        found = known.get(name)
         if found is None:
-            if len(self._by_name) >= MAX_NAMES:
-                self._by_name.clear()
-            found = self._by_name[name] = self._named(name)
+            if len(known) >= MAX_NAMES:
+                known.clear()
+            found = known[name] = self._named(name)
         return found
 
     def _named(self, name: str) -> ProjectPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from audit.exchanges.questions import Invalid, Material
@@ -33,9 +33,10 @@ class Fields:
         told = self._problems[:MAX_PROBLEMS] + ([f"{more} more problems"] if more > 0 else [])
         return Invalid(tuple(told)) if told else None
 
-    def members(self, value: Any, names: Iterable[str], at: str) -> dict[str, Any]:
+    def members(self, value: Any, names: Sequence[str], at: str) -> dict[str, Any]:
         """The object's members: exactly these names. An object that is none counts as empty."""
-        names = tuple(names)
+        if type(value) is dict and len(value) == len(names) and all(map(value.__contains__, names)):
+            return value
         if not isinstance(value, dict):
             self._problems.append(f"{at} must be a JSON object with the fields {', '.join(names)}")
             return {}
@@ -70,10 +71,13 @@ class Fields:
         if wanted and not self._quotable.holds(quoted):
             self.dropped_quotes += 1
             quoted = ""
-        return f"{_cut(words)} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else _cut(words)
+        words = _cut(words)
+        return f"{words} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else words
 
     def _text(self, members: dict[str, Any], name: str, at: str) -> str:
         value = members.get(name, "")
+        if type(value) is str and value.isascii():
+            return value.strip()
         if type(value) is not str:
             self._problems.append(f"{at}{name} must be a text")
             return ""

@@ -6,13 +6,14 @@ A reader never raises, whatever the text. What cannot be used is `Invalid`, with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeVar
 
+import msgspec
+
 from audit.exchanges.questions import Invalid, Material
 from audit.prompts.answer_fields import Fields
-from audit.prompts.answer_json import json_in, read_json
+from audit.prompts.answer_json import json_in, read_json, read_quickly
 from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from schemas.records import DimensionScore
 
@@ -25,8 +26,7 @@ _DIMENSION = ("quote", "reasoning", "score")
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Tier2Answer:
+class Tier2Answer(msgspec.Struct, frozen=True):
     """The judge's answer on Tier 2; scores are from 0 to 1."""
 
     dimensions: tuple[DimensionScore, ...]
@@ -43,8 +43,7 @@ class Tier2Answer:
         return fmean(one.score for one in self.dimensions)
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingAnswer:
+class ThinkingAnswer(msgspec.Struct, frozen=True):
     """The judge's answer on Tier 2.5."""
 
     alignment: float
@@ -56,8 +55,7 @@ class ThinkingAnswer:
     """Quotes that are in none of the texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tier3Answer:
+class Tier3Answer(msgspec.Struct, frozen=True):
     """The judge's answer on Tier 3; scores are from 1 to 5."""
 
     dimensions: tuple[DimensionScore, ...]
@@ -115,10 +113,14 @@ def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
 
 
 def _read(text: str, materials: Sequence[Material], build: Callable[[Fields, Any], _Answer]) -> _Answer | Invalid:
-    value = read_json(text)
+    fields, value = Fields(materials), read_quickly(text)
+    answer = build(fields, value)
+    if value is not None and fields.invalid is None:
+        return answer
+    # Something may be wrong: it is read again, by what knows the words for it.
+    fields, value = Fields(materials), read_json(text)
     if isinstance(value, Invalid):
         return value
-    fields = Fields(materials)
     answer = build(fields, value)
     return fields.invalid or answer
 

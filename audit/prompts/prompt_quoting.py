@@ -34,6 +34,8 @@ _MARKS = (
 )
 """Drawn above and below a letter, each farther out than the one before; no writing takes more than four on one letter."""
 _ESCAPED = re.compile(f"[{_MARKUP}{_CONTROLS}{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]")
+_ASCII_ESCAPED = (*_MARKUP, "\x7f")
+"""All of them that ASCII has and JSON does not escape itself."""
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
     + f"{_FORMATS}{_BLANKS}{_UNASSIGNABLE}]".replace("\ufe00-\ufe0f", "\ufe00-\ufe0e")
@@ -86,7 +88,10 @@ def hidden_parts(text: str) -> list[tuple[str, str]]:
 
 def _escape(text: str) -> str:
     """The inside of the JSON string."""
-    return _ESCAPED.sub(_code, _quote(text)[1:-1])
+    quoted = _quote(text)[1:-1]
+    if quoted.isascii() and not any(character in quoted for character in _ASCII_ESCAPED):
+        return quoted
+    return _ESCAPED.sub(_code, quoted)
 
 
 def _code(found: re.Match[str]) -> str:

@@ -13,17 +13,15 @@ import functools
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import fastavro
 
 from schemas.bounds.column_bounds import bounds_of
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.container import decode_columns, wire_of
-from schemas.codec.single_object import PREFIX_BYTES, decode_fields, encode_fields, record_from, writer_schema
+from schemas.codec.single_object import PREFIX_BYTES, decode_fields, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.lazy.polars import pl
-from schemas.records import RECORD_TYPES, Record
 from schemas.registry import RecordSchema, schema_of
 from schemas.unfolding import Unfolding, unfoldings
 
@@ -206,18 +204,12 @@ def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
     return batch
 
 
-def rows_as_messages(name: str, frame: pl.DataFrame) -> Iterator[bytes]:
-    """The rows of a decoded frame in the encoding of the named type, in order; what was decoded need not be checked again."""
-    for row in _rows(name, frame):
-        yield encode_fields(name, row)
-
-
-def _rows(name: str, frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    return frame.select([known["name"] for known in schema_of(name).fields]).iter_rows(named=True)
-
-
-def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
-    """The rows of a decoded frame as records of the named type, in order."""
-    record_type = RECORD_TYPES[name]
-    for row in _rows(name, frame):
-        yield record_from(record_type, row)
+def decode_own(messages: Sequence[bytes]) -> DecodedBatch:
+    """`decode_batch` of messages that this process has just encoded, in half the time: there is nothing to prove."""
+    frame = None
+    if len({message[:PREFIX_BYTES] for message in messages}) == 1:
+        schema = writer_schema(messages[0])
+        frame = decode_columns(schema, b"".join(message[PREFIX_BYTES:] for message in messages), len(messages))
+    if frame is None:
+        return decode_batch(messages)
+    return DecodedBatch({schema.name: frame.with_row_index(INDEX).select(*frame.columns, pl.col(INDEX).cast(pl.Int64))})

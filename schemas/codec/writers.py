@@ -18,9 +18,9 @@ from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
 from schemas.registry import NAMESPACE, Json, schemas_by_prefix
 
 Writer = Callable[[Any], bytes]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_FIRST, _LAST = ((limit - _EPOCH) // _MICROSECOND for limit in (EARLIEST, LATEST))
+FIRST, LAST = ((limit - EPOCH) // _MICROSECOND for limit in (EARLIEST, LATEST))
 _KEPT = 1 << 16
 _ORDERED = {"occurred_at", "ingested_at"}
 
@@ -47,10 +47,14 @@ def _within(number: int, bits: int) -> int:
 
 
 def _time(value: datetime) -> bytes:
-    """Eight bytes: no time within bounds takes fewer or more."""
-    micros = (value - _EPOCH) // _MICROSECOND
-    if not _FIRST <= micros <= _LAST:
+    micros = (value - EPOCH) // _MICROSECOND
+    if not FIRST <= micros <= LAST:
         raise ValueError(value)
+    return time_bytes(micros)
+
+
+def time_bytes(micros: int) -> bytes:
+    """Eight bytes: no time within bounds takes fewer or more."""
     rest = micros << 1
     # fmt: off
     return bytes((
@@ -73,14 +77,17 @@ def _in_order(occurred: datetime | None, ingested: datetime | None) -> bytes:
     return b""
 
 
+NUMBERS = _Numbers()
+TRUTH = {False: b"\0", True: b"\1"}
+double_bytes = struct.Struct("<d").pack
 _NAMES: dict[str, Any] = {
-    "numbers": _Numbers(),
+    "numbers": NUMBERS,
     "within": _within,
     "time": _time,
     "finite": _finite,
     "in_order": _in_order,
-    "truth": {False: b"\0", True: b"\1"},
-    "double_bytes": struct.Struct("<d").pack,
+    "truth": TRUTH,
+    "double_bytes": double_bytes,
     "float_bytes": struct.Struct("<f").pack,
 }
 _TERMS = {

@@ -116,7 +116,7 @@ class EmbeddedRunner:
         """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
         outcome = self._runs.run(stage, batch, transaction.states(stage.name, batch.keys()))
         for topic, messages in outcome.made.messages.items():
-            transaction.append(topic, messages)
+            transaction.append(topic, messages, are_own=True)
         for topic, messages in outcome.dead.messages.items():
             transaction.append(topic, messages, skip_known=True)
         transaction.set_states(stage.name, outcome.states, end)

@@ -8,7 +8,7 @@ least that a call takes, and what comes of that is recorded; without one, the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -48,8 +48,7 @@ class Shortcut(NamedTuple):
     """The record, given the state of every question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgingTask:
+class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """One subject to judge, with what was recorded of it and the money that there is for it."""
 
     connection: str
@@ -74,7 +73,7 @@ class JudgingTask:
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
     shortcut: Shortcut | None = None
     """See `TaskSpec`."""
-    asked: list[Judgement] = field(default_factory=list)
+    asked: list[Judgement] = msgspec.field(default_factory=list)
     """The judgements that came of the questions that were asked, in order."""
 
     def judging(self) -> Judging:
@@ -242,6 +241,8 @@ class JudgedStage(Generic[Task]):
 
     def _carried(self, task: Task) -> list[Judgement]:
         """Return the judgements that the task carries; RecordError for anything that has no place in it."""
+        if not task.earlier_judgements:
+            return []
         records = [decode(message) for message in task.earlier_judgements]
         carried = [one for one in records if isinstance(one, Judgement)]
         if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
@@ -253,8 +254,9 @@ class JudgedStage(Generic[Task]):
 
     def _own(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
         """Those of the task's subject up to its revision, each once."""
-        own = {one.judgement_id: one for one in found if self._is_own(task, one)}
-        return [one for one in own.values() if one.subject_revision <= self.revision_of(task)]
+        subject, revision = self.subject_of(task), self.revision_of(task)
+        own = {one.judgement_id: one for one in found if (one.connection, one.subject_id) == subject}
+        return [one for one in own.values() if one.subject_revision <= revision]
 
     def _is_own(self, task: Task, one: Judgement) -> bool:
         return (one.connection, one.subject_id) == self.subject_of(task)

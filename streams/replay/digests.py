@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from schemas.codec.arrow import rows_as_messages
+from schemas.codec.rows import rows_as_messages
 from schemas.lazy.polars import pl
 
 _SIDE, _MADE, _LIVE = "side", "made", "live"

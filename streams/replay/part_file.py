@@ -97,7 +97,9 @@ class PartFile:
     def commit(self, result: WindowResult) -> None:
         """Keep a window's result and the position after it, all of it or nothing."""
         with self._store.transaction() as transaction:
-            appended = {topic: transaction.append(topic, messages) for topic, messages in result.made.messages.items()}
+            appended = {
+                topic: transaction.append(topic, messages, are_own=True) for topic, messages in result.made.messages.items()
+            }
             for stage, states in result.states.items():
                 transaction.set_states(stage, states, result.end)
             transaction.set_watermark(REPLAY, SOURCE, result.end)
@@ -144,4 +146,4 @@ def opened(path: Path) -> Store:
         stop=stop_after_delay(TAKEOVER_SECONDS),
         reraise=True,
     )
-    return again(Store, path)
+    return again(Store, path, is_browsed=False)

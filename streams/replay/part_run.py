@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.lazy.polars import pl
 from schemas.records import Judgement, Record
-from streams.judges.batch.judge import BatchJudge
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import SCORING
 from streams.judging.recorded_judgements import Recorded, Subject
@@ -21,9 +21,11 @@ from streams.replay.estimating import Estimate, Estimator
 from streams.replay.history.history import History
 from streams.replay.part_file import PartFile, States
 from streams.replay.plan import Asking, Plan, ReplayFiles
-from streams.replay.question_rounds import Clerk, ask_all
 from streams.replay.rescoring import Report, Rescoring
 from streams.stop_signals import handled_in_loop
+
+if TYPE_CHECKING:
+    from streams.judges.batch.judge import BatchJudge
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ async def _ask_in_rounds(
     work: PartWork, judge: BatchJudge, history: History, kept: PartFile, asked: Callable[[int], None]
 ) -> None:
     """Ask everything the part wants to know, pass by pass, until nothing is left."""
+    from streams.replay.question_rounds import Clerk, ask_all  # noqa: PLC0415 - the client of the judge's API takes a second to load
+
     with handled_in_loop(lambda _: judge.cancel(), [signal.SIGTERM]):
         while True:
             clerk = Clerk(work.policy, kept, work.now)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import datetime
+
+import msgspec
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import INVALID, drive
@@ -60,7 +61,7 @@ class Clerk:
     def _collect(self, question: Question, judging_task: JudgingTask, ledger: Ledger) -> None:
         if question.fingerprint in self._asked:
             return  # a later revision finds the answer that the earlier one gets
-        paying = replace(judging_task, ledger=ledger)
+        paying = msgspec.structs.replace(judging_task, ledger=ledger)
         reserved = self._reservations.get(question.fingerprint)
         budget = DurableBudget(question, paying, self._kept.publish, self._now, lambda: True, reservation_id=reserved)
         self._asked[question.fingerprint] = Asked(question, budget, budget)

@@ -27,7 +27,7 @@ from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
-from streams.stage_batches import encoded_exchange, session_key
+from streams.stage_batches import decoded_kept, encoded_exchange, session_key
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
@@ -89,7 +89,8 @@ class Rescoring:
         """Score a part from where it stands to its end. StoppedError when the court makes no more calls."""
         async with aclosing(history.windows(kept.position)) as windows:
             async for window in windows:
-                result, seen = await self._window(window, kept, court, recorded)
+                with decoded_kept():
+                    result, seen = await self._window(window, kept, court, recorded)
                 kept.commit(result)
                 report(window.end, seen)
 

@@ -31,9 +31,8 @@ from audit.exchanges.sampling import (
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures
 from audit.policy.policy import Policy, ProjectPolicy
-from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, session_key
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, encoding_of, session_key
 
 
 class Arrival:
@@ -53,7 +52,7 @@ class Arrival:
     @cached_property
     def encoded(self) -> bytes:
         """The encoded record."""
-        return encode(self.exchange) if self._delivered is None else self._delivered
+        return encoding_of(self.exchange) if self._delivered is None else self._delivered
 
     @classmethod
     def earlier(cls, encoded: bytes, policy: ProjectPolicy) -> Arrival:

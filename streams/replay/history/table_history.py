@@ -14,7 +14,7 @@ import duckdb
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
-from schemas.codec.arrow import rows_as_records
+from schemas.codec.rows import rows_as_records
 from schemas.errors import InputError
 from schemas.lazy.polars import pl
 from schemas.records import Judgement

@@ -17,7 +17,7 @@ _MAX_COLUMNS = 4
 _UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
 
 _SPAN = re.compile(
-    r"\b\d{1,6}(?:[.,]\d{1,3})?[ -]?(?:days?|weeks?|months?|years?|hours?|minutes?|mins?|tagen?|wochen?|monaten?|jahren?|stunden?|dias?|"
+    r"\d(?<!\w\d)\d{0,5}(?:[.,]\d{1,3})?[ -]?(?:days?|weeks?|months?|years?|hours?|minutes?|mins?|tagen?|wochen?|monaten?|jahren?|stunden?|dias?|"
     r"semanas?|meses|horas?|jours?|semaines?|mois|ans?|heures?)\b",
     re.IGNORECASE,
 )
@@ -55,7 +55,8 @@ def claimed_figures(answer: str) -> list[str]:
     Times, years, spans of time (which an agent counts from dates), identifiers and what is quoted as code state nothing.
     """
     found = []
-    text = _SPAN.sub(" ", _CODE.sub(" ", answer[:MAX_TEXT]))
+    text = answer[:MAX_TEXT]
+    text = _SPAN.sub(" ", _CODE.sub(" ", text) if "`" in text else text)
     for token in TOKEN.findall(text):
         if not NUMBER.fullmatch(token) or TIME.fullmatch(token):
             continue

@@ -25,6 +25,8 @@ MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
 _KEPT_TOKENS = 16 * 1024
 """Tokens whose terms are kept: at most a few megabytes."""
+_KEPT_TEXTS = 32
+"""Texts whose terms are kept: those of one exchange."""
 
 # Bounded repetitions: rows of points or dashes would otherwise be read once from each of them.
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
@@ -35,8 +37,10 @@ TIME = re.compile(
 )
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
 _ROUND = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
-_CHAIN = re.compile(r"(?<![^\W_])[0-9]+(?:[.,][0-9]+)*(?![^\W_])")
-"""A figure with no letter or digit beside it, or several with points and commas between."""
+_CHAIN = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
+"""A figure with no letter or digit beside it, or several with points and commas between. What begins with a set of characters is
+found by looking for those; a look behind at the start would be tried at each character.
+"""
 _SEPARATOR = re.compile(r"([.,])")
 _MAX_PARTS = 6
 _LONG = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
@@ -176,9 +180,15 @@ class Terms(NamedTuple):
 
 def terms_of(text: str) -> Terms:
     """The terms of the first MAX_TEXT characters."""
+    return _terms_of_start(text[:MAX_TEXT])
+
+
+@lru_cache(_KEPT_TEXTS)
+def _terms_of_start(text: str) -> Terms:
+    """The terms of a text; kept, because an answer is looked at for several reasons."""
     marks: set[str] = set()
     words: set[str] = set()
-    for token in set(TOKEN.findall(_without_escapes(text[:MAX_TEXT]))):
+    for token in set(TOKEN.findall(_without_escapes(text))):
         own = _terms_of_token(token)
         marks |= own.marks
         words |= own.words

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 import pytest
+from msgspec.structs import replace
 
 from audit.cost.estimate import EXPECTED_OUTPUT, Estimate, estimate
 from audit.cost.prices import ModelPrice, shipped_prices, worst_case

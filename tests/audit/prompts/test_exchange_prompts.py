@@ -250,6 +250,7 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         ("TIER2", "tier2b"),
     ]:
         with monkeypatch.context() as patch:
+            patch.setattr(exchange_prompts, "_known_wordings", {})
             patch.setattr(exchange_prompts, name, value)
             seen.add(tier2_question(BASE, POLICY).fingerprint)
     assert 10 == len(seen)

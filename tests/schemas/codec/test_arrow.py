@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
-from schemas.codec import arrow
-from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame, rows_as_messages, rows_as_records
+from schemas.codec import arrow, rows
+from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame
+from schemas.codec.rows import rows_as_messages, rows_as_records
 from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import RECORD_TYPES, DimensionScore, Record
@@ -37,7 +38,9 @@ Damage = Callable[[Sequence[bytes], int], Iterator[bytes]]
 @pytest.fixture(params=["proven together", "each by itself"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of decoding a batch, whatever its size."""
-    monkeypatch.setattr(arrow, "FEW", 0 if request.param == "proven together" else 1_000_000)
+    few = 0 if request.param == "proven together" else 1_000_000
+    monkeypatch.setattr(arrow, "FEW", few)
+    monkeypatch.setattr(rows, "FEW", few)
     return str(request.param)
 
 

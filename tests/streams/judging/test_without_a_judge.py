@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import builders as build
 from engines import policy_of
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive

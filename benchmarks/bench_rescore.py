@@ -1,0 +1,107 @@
+"""Scoring history again in one process by processor time, beside decoding the same records one by one with fastavro.
+
+The history is that of `replay`, DRIFTLINE_BENCH_RECORDS records (10 000), and one of a quarter of them: the difference is without
+what every replay takes once. Both ways take turns in a process of their own; the least of several rounds counts.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from analytics.store.store import Store
+from benchmarks import bench_replay
+from benchmarks.measure import print_table
+from schemas.codec.rows import rows_as_messages
+from schemas.codec.single_object import decode_fields
+from service.replays.jobs import Aim, ReplayJob
+from service.replays.replays import Wanted, replay_of
+from service.settings import Settings
+from streams.garbage_collection import collect_rarely
+from streams.replay.digests import digests_in
+from streams.replay.plan import Asking, Scope
+
+ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "5"))
+READ = ("exchanges", "judgements", "scores")
+"""The topics that a replay reads: what it scores, the answers, and what it compares itself with."""
+
+
+def messages_in(database: Path) -> list[bytes]:
+    """The records that a replay reads, encoded."""
+    with Store(database) as store:
+        frames = [one for topic in READ for one in store.read(topic, 0, store.end_of(topic)).items()]
+        return [message for name, frame in frames for message in rows_as_messages(name, frame)]
+
+
+def rescore(database: Path, label: str) -> None:
+    """Score the history again as a replay's process does; RuntimeError when the scores are others."""
+    settings = Settings(database=database)
+    replay = replay_of(settings, Wanted("tables", Scope(), Asking.RECORDED, label, 1))
+    replay.files.keep(replay.plan)
+    ReplayJob(settings, replay.plan, Aim.REPLAY, 1)(0, lambda _heard: None)
+    made, live = digests_in([replay.files.digests(0)], only_made=False)
+    if made != live:
+        raise RuntimeError("the replay did not come to the scores that are there")
+
+
+def processor_seconds(run: Callable[[], object]) -> float:
+    """Seconds of the processor, of all threads."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def in_turns(database: Path) -> dict[str, float]:
+    """The least processor seconds of both ways, and the peak memory of this process after one replay, in MB."""
+    collect_rarely()
+    rescore(database, "first")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    messages = messages_in(database)
+    decoding = scoring = float("inf")
+    for number in range(ROUNDS):
+        decoding = min(decoding, processor_seconds(lambda: [decode_fields(message) for message in messages]))
+        scoring = min(scoring, processor_seconds(lambda label=f"round-{number}": rescore(database, label)))  # type: ignore[misc]
+    return {"decoding": decoding, "scoring": scoring, "memory": memory}
+
+
+def measured(folder: Path, records: int) -> tuple[int, dict[str, float]]:
+    """How many exchanges a history of so many records has, and what a process of its own measured on it."""
+    database = folder / f"{records}.duckdb"
+    bench_replay.RECORDS = records
+    said = bench_replay.fill(database)
+    command = [sys.executable, "-m", "benchmarks.bench_rescore", str(database)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return said, json.loads(done.stdout)
+
+
+def row(way: str, said: int, seconds: float, decoding: float) -> list[str]:
+    """A row of the table."""
+    each = seconds / said
+    return [way, f"{seconds:.2f}", f"{each * 1e6:,.0f}", f"{1 / each:,.0f}", f"{seconds / decoding:.2f}"]
+
+
+def main() -> None:
+    """Print exchanges per processor second, beside decoding, with and without what a replay takes once."""
+    with tempfile.TemporaryDirectory() as folder:
+        records = bench_replay.RECORDS
+        less, small = measured(Path(folder), records // 4)
+        said, large = measured(Path(folder), records)
+    more = {name: large[name] - small[name] for name in large}
+    rows = [
+        row("decode the records one by one", said, large["decoding"], large["decoding"]),
+        row("replay: score, keep, compare", said, large["scoring"], large["decoding"]),
+        row("the same without what is done once", said - less, more["scoring"], more["decoding"]),
+    ]
+    print(f"{said:,} exchanges; peak memory {large['memory']:,.0f} MB, {small['memory']:,.0f} MB with {less:,}.\n")
+    print_table(["way", "processor, s", "µs per exchange", "exchanges per processor second", "times decoding"], rows)
+
+
+if __name__ == "__main__":
+    print(json.dumps(in_turns(Path(sys.argv[1]))))
+    sys.stdout.flush()
+    os._exit(0)
