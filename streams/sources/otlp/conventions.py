@@ -112,6 +112,7 @@ SESSION = (
     "gen_ai.conversation.id",
     "ai.telemetry.metadata.sessionId",
     "traceloop.association.properties.session_id",
+    "ai.settings.context.sessionId",
 )
 AGENT = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId")
 AGENT_OF_ENTITY = "traceloop.entity.name"
