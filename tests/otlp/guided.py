@@ -168,3 +168,29 @@ TURNS: Mapping[str, Turn] = {
     ),
     "langfuse": Turn("langfuse", "langfuse", (f'with propagate_attributes(session_id="{SESSION}"):',), _LANGFUSE),
 }
+
+_GENAI_OPENAI = """
+from opentelemetry import trace
+from programs import scenario
+from programs.genai_openai import Conversation, OpenAIInstrumentor, traced_call, turn
+
+trace.set_tracer_provider(provider)
+OpenAIInstrumentor().instrument()
+turn(Conversation(traced_call), "s-1", scenario.WEATHER)
+"""
+_OPENAI_V2 = """
+from opentelemetry import trace
+from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
+from programs import scenario
+from programs.loop import Conversation
+
+trace.set_tracer_provider(provider)
+OpenAIInstrumentor().instrument()
+with trace.get_tracer("shop").start_as_current_span("POST /chat", attributes={{"session.id": "s-1"}}):
+    Conversation().turn(scenario.WEATHER)
+"""
+WITHOUT_CONTENT: Mapping[str, Turn] = {
+    "genai-openai": Turn("any", "genai_openai", (), _GENAI_OPENAI, responses.stand_in),
+    "openai-v2": Turn("any", "openai_v2", (), _OPENAI_V2),
+}
+"""Turns under OpenTelemetry's own instrumentors, which record no texts by default."""

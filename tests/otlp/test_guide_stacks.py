@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import httpx2
 import pytest
+from browsers import HTML, SIGN_IN
 from npm import or_skip
 from receivers import Post, receiving
 from servers import PATIENCE, Child, Home, Nursery, nursery, until
@@ -24,7 +25,7 @@ from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario
 from otlp.capturing.readable import readable
 from otlp.capturing.shape import records
-from otlp.guided import SESSION, TURNS, Turn
+from otlp.guided import SESSION, TURNS, WITHOUT_CONTENT, Turn
 from service.pages.connect import Stack, stacks
 
 POLICY = "version: 1\ndefaults: {traces: {settleSeconds: 1}}\n"
@@ -49,9 +50,9 @@ class Connected:
     token: str
     variables: dict[str, str] = field(default_factory=dict)
 
-    def run(self, name: str, text: str, requirements: str, folder: Path) -> str:
-        """What a program prints that has this text."""
-        exports = stacks().environment.format(url=self.url, token=self.token)
+    def run(self, name: str, text: str, requirements: str, folder: Path, more: str = "") -> str:
+        """What a program prints that has this text; `more` is typed after the guide's variables."""
+        exports = stacks().environment.format(url=self.url, token=self.token) + more
         with written(name, text, requirements, ENVIRONMENTS) as program:
             done = subprocess.run(
                 ["/bin/bash", "-c", f'{exports}\nexec "$@"', "bash", *program.command],
@@ -65,11 +66,21 @@ class Connected:
         assert not done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout.strip()
 
-    def wait_for_an_exchange(self) -> None:
+    def wait_for_a_score(self) -> None:
         """Return once an exchange has its score."""
         headers = {"Authorization": f"Bearer {self.home.operator()}"}
         with httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE) as client:
             until(lambda: bool(_scores(client)), f"a score; the server says {self.child.logged[-2000:]}")
+
+    def wait_for_words(self, words: str) -> None:
+        """Return once the page that connects agents says so of the connection."""
+        with httpx2.Client(base_url=self.url, timeout=PATIENCE, headers=HTML) as client:
+            headers = {"Authorization": f"Bearer {self.home.operator()}"}
+            assert 204 == client.post(SIGN_IN, headers=headers, json={}).status_code
+            page = {"params": {"connection": "agent"}}
+            until(
+                lambda: words in client.get("/connect", **page).text, f"the page; the server says {self.child.logged[-2000:]}"
+            )
 
     def asked(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement, once the server has stopped."""
@@ -101,20 +112,19 @@ def connected(children: Nursery, tmp_path: Path) -> Connected:
     return Connected(home, child, child.serving(), token)
 
 
-def turned(connected: Connected, turn: Turn, folder: Path, **variables: str) -> str:
-    """What the program of a turn prints, which is connected and has its provider."""
+def turned(connected: Connected, turn: Turn, lines: str, folder: Path, more: str = "", **variables: str) -> str:
+    """What the program of a turn prints that has these lines, is connected and has its provider."""
     or_skip(lambda: made(turn.requirements, ENVIRONMENTS))
     with turn.stand_in(plays(turn.tool_prefix)) as provider:
         connected.variables = provided(provider, str(folder)) | variables
-        lines = stacks().lines(stack_of(turn), {})
-        printed = connected.run("agent", turn.program(lines), turn.requirements, folder)
+        printed = connected.run("agent", turn.program(lines), turn.requirements, folder, more)
         assert not provider.unknown, provider.unknown
-    connected.wait_for_an_exchange()
     return printed
 
 
 def assert_told(connected: Connected, turn: Turn, session: str) -> None:
     """Driftline has the session, its exchange, and the calls of tools with their outputs."""
+    connected.wait_for_a_score()
     exchanges = connected.asked("SELECT session_id, user_message, agent_response, tags FROM log.exchanges")
     events = connected.asked("SELECT session_id, event, tool FROM log.agent_events WHERE event LIKE 'tool_%'")
     tool = f"{turn.tool_prefix}get_weather"
@@ -128,7 +138,7 @@ def test_an_agent_with_the_guides_lines_is_a_session_with_its_exchange_and_calls
     name: str, connected: Connected, tmp_path: Path
 ) -> None:
     """Nobody who copied them looks for what is missing in them."""
-    printed = turned(connected, TURNS[name], tmp_path)
+    printed = turned(connected, TURNS[name], stacks().lines(stack_of(TURNS[name]), {}), tmp_path)
 
     assert_told(connected, TURNS[name], printed if TURNS[name].prints_session else SESSION)
 
@@ -137,7 +147,8 @@ def test_langfuse_beside_gets_the_same_spans_and_not_the_token(connected: Connec
     """A team that tries Driftline keeps what it has, and its credentials apart."""
     with receiving() as receiver:
         keys = {"LANGFUSE_PUBLIC_KEY": "pk-lf-not-a-key", "LANGFUSE_SECRET_KEY": "sk-lf-not-a-key"}
-        turned(connected, TURNS["langfuse"], tmp_path, LANGFUSE_BASE_URL=receiver.url, **keys)
+        lines = stacks().lines(stack_of(TURNS["langfuse"]), {})
+        turned(connected, TURNS["langfuse"], lines, tmp_path, LANGFUSE_BASE_URL=receiver.url, **keys)
         posts = list(receiver.posts)
 
     assert_told(connected, TURNS["langfuse"], SESSION)
@@ -158,12 +169,30 @@ def test_spans_by_hand_are_a_session_with_its_exchange_and_calls(connected: Conn
     or_skip(lambda: made("pydantic_ai", ENVIRONMENTS))
     connected.variables = {"PATH": os.environ["PATH"]}
     connected.run("by_hand", stacks().lines(stack, {}), "pydantic_ai", tmp_path)
-    connected.wait_for_an_exchange()
+    connected.wait_for_a_score()
 
     exchanges = connected.asked("SELECT session_id, agent, user_message, agent_response FROM log.exchanges")
     events = connected.asked("SELECT session_id, event, tool FROM log.agent_events WHERE event LIKE 'tool_%' ORDER BY seq")
     assert [(SESSION, "my-agent", "Where is order 4711?", "It left the depot this morning.")] == exchanges
     assert [(SESSION, "tool_call", "find_order"), (SESSION, "tool_output", "find_order")] == events
+
+
+@pytest.mark.parametrize("name", WITHOUT_CONTENT)
+def test_texts_are_missing_by_default_which_the_page_says(name: str, connected: Connected, tmp_path: Path) -> None:
+    """Spans without an exchange look like a fault of ours to a reader who is not told whose default it is."""
+    turned(connected, WITHOUT_CONTENT[name], stacks().exporter, tmp_path)
+
+    connected.wait_for_words(stacks().content)
+    assert [("no_content",)] == connected.asked("SELECT state FROM log.trace_assemblies")
+    assert [(0,)] == connected.asked("SELECT count(*) FROM log.exchanges")
+
+
+@pytest.mark.parametrize("name", WITHOUT_CONTENT)
+def test_the_guides_variables_switch_texts_on(name: str, connected: Connected, tmp_path: Path) -> None:
+    """What an instrumentor does not know it leaves off, with a warning that nobody reads."""
+    turned(connected, WITHOUT_CONTENT[name], stacks().exporter, tmp_path, stacks().content)
+
+    assert_told(connected, WITHOUT_CONTENT[name], SESSION)
 
 
 @pytest.mark.parametrize("name", TURNS)
