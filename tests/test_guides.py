@@ -206,11 +206,14 @@ def test_the_guide_to_opentelemetry_has_the_lines_of_the_page() -> None:
     filled = {"url": "http://127.0.0.1:8377", "token": "dl_…"}
 
     assert f"```python\n{known.exporter}```" in text
+    assert [] == [line for line in known.content.splitlines() if f"`{line.removeprefix('export ')}`" not in text]
     for stack in known.stacks:
         code = stack.code.format(**filled) if stack.language == "yaml" else stack.code
         section = text[text.index(f"### {stack.name}\n") :].partition("\n### ")[0]
         assert f"\n{code}```" in section, stack.name
         assert stack.language == "yaml" or f"`{stack.install}`" in section, stack.name
+        said = stack.session.split("`")[1::2]
+        assert [] == [words for words in said if f"`{words}`" not in section], stack.name
 
 
 def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:

@@ -40,9 +40,10 @@ class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stacks, the variables of the environment for all of them, and the lines with which Python programs export."""
+    """The stacks, and what they share: variables of the environment, those that switch texts on, and Python's exporter."""
 
     environment: str
+    content: str
     exporter: str
     stacks: tuple[Stack, ...]
 
@@ -74,6 +75,7 @@ async def connect(
         "stacks": known.stacks,
         "chosen": chosen,
         "environment": known.environment.format(**filled),
+        "content": known.content,
         "lines": known.lines(chosen, filled),
         "may_add": viewer.project is None and "admin" in viewer.scopes,
         "connection": shown,

@@ -37,7 +37,7 @@ def captured(dialect: Dialect, environments: Path) -> list[Json]:
         done = subprocess.run(
             program.command,
             cwd=program.folder,
-            env=_environment(provider, receiver.url, home) | dialect.settings,
+            env=provided(provider, home) | _exporting(receiver.url) | dialect.settings,
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -56,8 +56,8 @@ def captured(dialect: Dialect, environments: Path) -> list[Json]:
         return [line for line in lines if line is not None]
 
 
-def _environment(provider: Provider, receiver: str, home: str) -> dict[str, str]:
-    """What every program is run with: addresses, and the resource that an operator names."""
+def provided(provider: Provider, home: str) -> dict[str, str]:
+    """What every program is run with: a home of its own, the conversation, and the address of its provider."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": home,
@@ -68,6 +68,15 @@ def _environment(provider: Provider, receiver: str, home: str) -> dict[str, str]
         "ANTHROPIC_BASE_URL": provider.url,
         "ANTHROPIC_API_KEY": "not-a-key",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "SCENARIO": json.dumps(
+            {name: value for name, value in vars(scenario).items() if name.isupper() and isinstance(value, str)}
+        ),
+    }
+
+
+def _exporting(receiver: str) -> dict[str, str]:
+    """Where spans go, in which batches, and the resource that an operator names."""
+    return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver,
         "TRACELOOP_BASE_URL": receiver,
         "TRACELOOP_TELEMETRY": "false",
@@ -75,9 +84,6 @@ def _environment(provider: Provider, receiver: str, home: str) -> dict[str, str]
         "LANGFUSE_PUBLIC_KEY": "pk-lf-not-a-key",
         "LANGFUSE_SECRET_KEY": "sk-lf-not-a-key",
         "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(SPANS_A_REQUEST),
-        "SCENARIO": json.dumps(
-            {name: value for name, value in vars(scenario).items() if name.isupper() and isinstance(value, str)}
-        ),
         "OTEL_SERVICE_NAME": "weather-service",
         "OTEL_RESOURCE_ATTRIBUTES": f"service.version={scenario.VERSION},deployment.environment.name=staging",
     }

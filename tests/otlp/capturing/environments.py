@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
+from kafka_server import locked
 from npm import UnavailableError, node, npm_install
 
 INSTALL_SECONDS = 600.0
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements"
 PROGRAMS = HERE / "programs"
+ENVIRONMENTS = Path(gettempdir()) / "driftline-otlp-environments"
+"""Where environments stay from one use to the next."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,43 @@ class Program:
 @contextmanager
 def installed(name: str, requirements: str, folder: Path) -> Iterator[Program]:
     """A program of `programs` in an environment below `folder`, made unless it is there; UnavailableError when it cannot be."""
-    environment = folder / requirements
-    if (REQUIREMENTS / f"{requirements}.json").exists():
-        _once(environment, REQUIREMENTS / f"{requirements}.json", _install_for_node)
-        # Node looks for packages in the folders above a program.
-        with TemporaryDirectory(dir=environment) as beside:
-            shutil.copy(PROGRAMS / f"{name}.mjs", beside)
-            yield Program([str(node()), f"{name}.mjs"], Path(beside), environment)
+    if is_for_node(requirements):
+        with written(name, (PROGRAMS / f"{name}.mjs").read_text("utf-8"), requirements, folder) as program:
+            yield program
     else:
-        _once(environment, REQUIREMENTS / f"{requirements}.txt", _install_for_python)
+        environment = made(requirements, folder)
         yield Program([str(environment / "bin" / "python"), "-m", f"programs.{name}"], HERE, environment)
+
+
+@contextmanager
+def written(name: str, text: str, requirements: str, folder: Path) -> Iterator[Program]:
+    """A program of this text in an environment below `folder`; one in Python finds `programs` where PYTHONPATH names this folder."""
+    environment = made(requirements, folder)
+    # Node looks for packages in the folders above a program.
+    with TemporaryDirectory(dir=environment) as beside:
+        if is_for_node(requirements):
+            command, file = node(), Path(beside) / f"{name}.mjs"
+        else:
+            command, file = environment / "bin" / "python", Path(beside) / f"{name}.py"
+        file.write_text(text, "utf-8")
+        yield Program([str(command), file.name], Path(beside), environment)
+
+
+def is_for_node(requirements: str) -> bool:
+    """Whether an environment has packages of npm."""
+    return (REQUIREMENTS / f"{requirements}.json").exists()
+
+
+def made(requirements: str, folder: Path) -> Path:
+    """An environment below `folder`, made unless it is there; UnavailableError when it cannot be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = folder / requirements
+    with locked(folder / f"{requirements}.lock"):
+        if is_for_node(requirements):
+            _once(environment, REQUIREMENTS / f"{requirements}.json", _install_for_node)
+        else:
+            _once(environment, REQUIREMENTS / f"{requirements}.txt", _install_for_python)
+    return environment
 
 
 def _once(environment: Path, requirements: Path, install: Callable[[Path, Path], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
 
 from langchain.agents import create_agent
 from langchain_core.tools import ToolException, tool
@@ -21,17 +22,22 @@ def book_boat(destination: str) -> str:
         raise ToolException(str(error)) from error
 
 
-def talk(session_of: Callable[[str], AbstractContextManager[object]] = nullcontext) -> None:
-    """Have the conversation; `session_of` is what an instrumentor knows a session by."""
+def weather_agent(checkpointer: InMemorySaver | None = None) -> Any:
+    """The agent; with a checkpointer each call needs the id of a thread."""
     boat = tool(book_boat)
     boat.handle_tool_error = True  # by default a tool that fails ends the run
-    agent = create_agent(
+    return create_agent(
         ChatOpenAI(model=scenario.MODEL, max_retries=0, use_responses_api=False),
         tools=[tool(scenario.get_weather), boat],
         system_prompt=scenario.SYSTEM,
-        checkpointer=InMemorySaver(),
+        checkpointer=checkpointer,
         name=scenario.AGENT,
     )
+
+
+def talk(session_of: Callable[[str], AbstractContextManager[object]] = nullcontext) -> None:
+    """Have the conversation; `session_of` is what an instrumentor knows a session by."""
+    agent = weather_agent(InMemorySaver())
     for session, question in (
         (scenario.SESSION, scenario.WEATHER),
         (scenario.SESSION, scenario.BOAT),

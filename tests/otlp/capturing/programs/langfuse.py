@@ -19,17 +19,27 @@ def traced_call(_call_id: str, name: str, arguments: dict[str, Any]) -> str:
     return str(TOOLS[name](**arguments))
 
 
-def turn(conversation: Conversation, session: str, question: str, *, stream: bool = False) -> None:
+def begun() -> Conversation:
+    """A new conversation."""
+    return Conversation(traced_call, OpenAI(max_retries=0))
+
+
+def observed(conversation: Conversation, question: str, *, stream: bool = False) -> None:
     """One invocation of the agent."""
 
     @observe(name=scenario.AGENT, as_type="agent")
     def answer(question: str) -> str:
         return conversation.turn(question, stream=stream)
 
+    answer(question)
+
+
+def turn(conversation: Conversation, session: str, question: str, *, stream: bool = False) -> None:
+    """One invocation of the agent, with the names that its observations have."""
     with propagate_attributes(session_id=session, user_id=scenario.USER, version=scenario.VERSION, tags=["demo"]):
-        answer(question)
+        observed(conversation, question, stream=stream)
 
 
 if __name__ == "__main__":
-    talk(lambda: Conversation(traced_call, OpenAI(max_retries=0)), turn, BadRequestError)
+    talk(begun, turn, BadRequestError)
     get_client().flush()

@@ -20,14 +20,19 @@ def talk(session_of: SessionOf = nullcontext) -> None:
     asyncio.run(_talk(session_of))
 
 
-async def _talk(session_of: SessionOf) -> None:
-    agent = Agent(
+def weather_agent() -> Agent:
+    """The agent, with the model of the environment's client."""
+    return Agent(
         name=scenario.AGENT,
         instructions=scenario.SYSTEM,
         model=scenario.MODEL,
         model_settings=ModelSettings(reasoning=Reasoning(effort="low", summary="auto")),
         tools=[function_tool(scenario.get_weather), function_tool(scenario.book_boat)],
     )
+
+
+async def _talk(session_of: SessionOf) -> None:
+    agent = weather_agent()
     session = SQLiteSession(scenario.SESSION)
     with session_of(scenario.SESSION):
         with trace("Weather", group_id=scenario.SESSION, metadata={"agent_version": scenario.VERSION}):

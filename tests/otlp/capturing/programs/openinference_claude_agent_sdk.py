@@ -25,9 +25,9 @@ async def book_boat(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": scenario.book_boat(**arguments)}]}
 
 
-async def ask(question: str, **options: Any) -> str | None:
-    """One turn; the id of its session."""
-    chosen = ClaudeAgentOptions(
+def weather_options(**options: Any) -> ClaudeAgentOptions:
+    """The agent."""
+    return ClaudeAgentOptions(
         model=scenario.CLAUDE,
         system_prompt=scenario.SYSTEM,
         tools=[],
@@ -35,8 +35,12 @@ async def ask(question: str, **options: Any) -> str | None:
         allowed_tools=["mcp__weather__get_weather", "mcp__weather__book_boat"],
         **options,
     )
+
+
+async def ask(question: str, **options: Any) -> str | None:
+    """One turn; the id of its session."""
     session = None
-    async for message in claude_agent_sdk.query(prompt=question, options=chosen):
+    async for message in claude_agent_sdk.query(prompt=question, options=weather_options(**options)):
         session = getattr(message, "session_id", session)
     return session
 

@@ -20,16 +20,21 @@ def book_boat(destination: str) -> str:
         raise ModelRetry(str(error)) from error
 
 
-if __name__ == "__main__":
-    export_spans()
-    Agent.instrument_all()
-    agent = Agent(
+def weather_agent() -> Agent:
+    """The agent."""
+    return Agent(
         OpenAIChatModel(scenario.MODEL, provider=OpenAIProvider(openai_client=AsyncOpenAI(max_retries=0))),
         name=scenario.AGENT,
         instructions=scenario.SYSTEM,
         tools=[scenario.get_weather, book_boat],
         metadata={"agent_version": scenario.VERSION},
     )
+
+
+if __name__ == "__main__":
+    export_spans()
+    Agent.instrument_all()
+    agent = weather_agent()
     first = agent.run_sync(scenario.WEATHER, conversation_id=scenario.SESSION)
     agent.run_sync(scenario.BOAT, message_history=first.all_messages(), conversation_id=scenario.SESSION)
     with suppress(ModelHTTPError):
