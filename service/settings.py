@@ -16,6 +16,7 @@ from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 PREFIX = "DRIFTLINE_"
+TopicNames = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9._-]{1,249}(,[A-Za-z0-9._-]{1,249})*)?$")]
 TopicPrefix = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{0,100}$")]
 
 _ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*)?")
@@ -82,6 +83,14 @@ class Settings(BaseSettings):
     kafka_password: SecretStr | None = Field(None, min_length=1, description="Password at the login with SASL.")
     kafka_ca: Path | None = Field(
         None, description="Certificates (PEM) to check the brokers against; else those of the system."
+    )
+    kafka_otlp_spans: TopicNames = Field(
+        "otlp_spans",
+        description="Topics on which an OpenTelemetry Collector puts spans, separated by commas; their names have no prefix.",
+    )
+    kafka_otlp_logs: TopicNames = Field(
+        "otlp_logs",
+        description="Topics on which an OpenTelemetry Collector puts records of logs, separated by commas; empty for none.",
     )
     schema_registry: str | None = Field(
         None,

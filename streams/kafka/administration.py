@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import DEFAULT_PARTITIONS, REFERENCE, REPLICATION, TOPICS, TopicSpec
+from streams.kafka.topics import DEFAULT_PARTITIONS, GROUP, REFERENCE, REPLICATION, TOPICS, TopicSpec
 
 CONNECT_SECONDS = 10.0
 _THERE_ALREADY = 36
@@ -36,6 +36,16 @@ class TopicState:
     replication: int
     without_leader: tuple[int, ...]
     config: Mapping[str, str]
+
+
+class ForeignTopic(NamedTuple):
+    """A topic of another program: how many partitions it has, and how many messages the workers have not read.
+
+    `behind` is None where the workers have never read it.
+    """
+
+    partitions: int
+    behind: int | None
 
 
 class Mismatch(NamedTuple):
@@ -105,6 +115,19 @@ class TopicAdministration:
         keyed = partitions or self._keyed(there)
         return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
 
+    def foreign(self, names: Iterable[str]) -> dict[str, ForeignTopic]:
+        """Those topics of other programs that the cluster has, by their names there."""
+        with self._explained():
+            wanted = set(names)
+            found = {topic["name"]: topic["partitions"] for topic in self._client.describe_topics() if topic["name"] in wanted}
+            places = [TopicPartition(name, one["partition_index"]) for name, parts in found.items() for one in parts]
+            if not places:
+                return {}
+            group = self._connection.topic(GROUP)
+            committed = self._client.list_group_offsets({group: places})[group]
+            ends = self._client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+        return {name: ForeignTopic(len(parts), _behind(name, committed, ends)) for name, parts in sorted(found.items())}
+
     def _keyed(self, there: Mapping[str, TopicState]) -> int:
         """Return the number of partitions that the topics keyed by session have, or are to have."""
         of_sessions = [state.partitions for name, state in there.items() if self._specs[name].is_keyed]
@@ -170,6 +193,13 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
         tuple(sorted(partition["partition_index"] for partition in partitions if partition["leader_id"] < 0)),
         config,
     )
+
+
+def _behind(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
+    """Return the number of messages of a topic that were not read; None where none was."""
+    read = {place: one.offset for place, one in committed.items() if place.topic == name and one.offset >= 0}
+    left = (one.offset - read.get(place, 0) for place, one in ends.items() if place.topic == name)
+    return sum(max(0, count) for count in left) if read else None
 
 
 def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:
