@@ -57,16 +57,18 @@ class _Parts:
     turns: Turns
 
 
-def run_worker(settings: Settings, stages: Sequence[Stage], collected: Mapping[str, str], orphaned: int | None) -> int:
+def run_worker(
+    settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str] | None = None
+) -> int:
     """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does.
 
     `collected` are the topics of a Collector that are read, too, each with its signal.
     """
     collect_rarely()
-    return asyncio.run(_run(settings, stages, collected, orphaned))
+    return asyncio.run(_run(settings, stages, orphaned, collected or {}))
 
 
-async def _run(settings: Settings, stages: Sequence[Stage], collected: Mapping[str, str], orphaned: int | None) -> int:
+async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str]) -> int:
     policy, connection = policy_of(settings), connection_of(settings)
     async with contextlib.AsyncExitStack() as stack:
         judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None

@@ -93,12 +93,14 @@ def served(children: Nursery, home: Home, export: Callable[[str], None], *argume
     server = children.serve(home, "--judge", "none", *arguments)
     url = ready(server)
     export(url)
-    question = {"sql": "SELECT count(*) AS traces, sum(spans) AS spans FROM trace_assemblies"}
+    question = {"sql": "SELECT count(*) AS traces, sum(spans)::BIGINT AS spans FROM trace_assemblies"}
+
+    wanted = {"traces": TRACES, "spans": SPANS}
 
     def assembled() -> bool:
         assert not server.ended, server.logged[-4000:]
         answer = httpx2.post(f"{url}/api/audit/query", json=question, headers=operator, timeout=60)
-        return answer.status_code == httpx2.codes.OK and [TRACES, SPANS] == answer.json()["rows"][0]
+        return answer.status_code == httpx2.codes.OK and answer.json()["rows"] == [wanted]
 
     until(assembled, f"{TRACES} traces of {SPANS} spans and records")
     server.send(signal.SIGTERM)

@@ -51,7 +51,7 @@ def worker(
     if child:
         from service.supervisor.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
-        raise typer.Exit(run_worker(settings, wanted, collected, sys.stdin.fileno()))
+        raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno(), collected))
     from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
     partitions = partitions_of(connection_of(settings), wanted, collected)
