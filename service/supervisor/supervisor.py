@@ -51,7 +51,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign:
             hint="`driftline topics check` says what does not fit and what to do.",
         )
     ours = {stage.name: there[stage.source].partitions for stage in stages}
-    return ours | {name: found[name].partitions if name in found else 0 for name in foreign}
+    return ours | {name: found.get(name, 0) for name in foreign}
 
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:

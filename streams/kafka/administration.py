@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaConnectionError, KafkaError, for_code
+from kafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, KafkaError, for_code
 
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
@@ -36,16 +36,6 @@ class TopicState:
     replication: int
     without_leader: tuple[int, ...]
     config: Mapping[str, str]
-
-
-class ForeignTopic(NamedTuple):
-    """A topic of another program: how many partitions it has, and how many messages the workers have not read.
-
-    `behind` is None where the workers have never read it.
-    """
-
-    partitions: int
-    behind: int | None
 
 
 class Mismatch(NamedTuple):
@@ -115,18 +105,27 @@ class TopicAdministration:
         keyed = partitions or self._keyed(there)
         return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
 
-    def foreign(self, names: Iterable[str]) -> dict[str, ForeignTopic]:
-        """Those topics of other programs that the cluster has, by their names there."""
+    def foreign(self, names: Iterable[str]) -> dict[str, int]:
+        """Those topics of other programs that the cluster has, by their names there, each with its number of partitions."""
+        wanted = set(names)
         with self._explained():
-            wanted = set(names)
-            found = {topic["name"]: topic["partitions"] for topic in self._client.describe_topics() if topic["name"] in wanted}
-            places = [TopicPartition(name, one["partition_index"]) for name, parts in found.items() for one in parts]
-            if not places:
-                return {}
-            group = self._connection.topic(GROUP)
-            committed = self._client.list_group_offsets({group: places})[group]
-            ends = self._client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-        return {name: ForeignTopic(len(parts), _behind(name, committed, ends)) for name, parts in sorted(found.items())}
+            found = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
+        return {name: count for name, count in sorted(found.items()) if name in wanted}
+
+    def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
+        """The messages of topics of other programs that the workers have not read; None where they never read any.
+
+        `topics` are as `foreign` gives them.
+        """
+        places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
+        group = self._connection.topic(GROUP)
+        with self._explained():
+            try:
+                committed = self._client.list_group_offsets({group: places})[group] if places else {}
+            except CoordinatorNotAvailableError:  # as on a cluster on which no group has ever been
+                committed = {}
+            ends = self._client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+        return {name: _left(name, committed, ends) for name in topics}
 
     def _keyed(self, there: Mapping[str, TopicState]) -> int:
         """Return the number of partitions that the topics keyed by session have, or are to have."""
@@ -195,7 +194,7 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
     )
 
 
-def _behind(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
+def _left(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
     """Return the number of messages of a topic that were not read; None where none was."""
     read = {place: one.offset for place, one in committed.items() if place.topic == name and one.offset >= 0}
     left = (one.offset - read.get(place, 0) for place, one in ends.items() if place.topic == name)

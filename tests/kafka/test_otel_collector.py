@@ -183,6 +183,8 @@ def test_over_kafka(
             post(sent, running.url)
 
     worker = children.start(home, "worker", "--stages", f"{COLLECTOR},diagnosis")
+    until(lambda: "worker process" in worker.printed or worker.ended, "a worker")
+    assert not worker.ended, worker.logged[-4000:]
     found = served(children, home, export)
     asyncio.run(until_committed(kafka, "otlp_spans", PARTITIONS))
     worker.send(signal.SIGTERM)

@@ -7,7 +7,7 @@ import platform
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import typer
@@ -30,9 +30,6 @@ from streams.kafka.topics import COLLECTOR
 from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
-
-if TYPE_CHECKING:
-    from streams.kafka.administration import ForeignTopic
 
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
@@ -187,7 +184,8 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         framing_of(settings)
         wanted = collector_topics(settings)
         with administration_of(settings) as administration:
-            mismatches, collected = administration.check(), administration.foreign(wanted)
+            mismatches, found = administration.check(), administration.foreign(wanted)
+            unread = administration.unread(found)
     except DriftlineError as error:
         yield Finding("Kafka", "problem", str(error), error.hint)
         return
@@ -197,10 +195,10 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
     else:
         yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are as they should be")
-    yield from _collector(wanted, collected)
+    yield from _collector(wanted, found, unread)
 
 
-def _collector(wanted: Iterable[str], found: Mapping[str, ForeignTopic]) -> Iterator[Finding]:
+def _collector(wanted: Iterable[str], found: Mapping[str, int], unread: Mapping[str, int | None]) -> Iterator[Finding]:
     """Report the topics of an OpenTelemetry Collector: whether they are there, and whether their messages are read."""
     subject = "Collector"
     if not found:
@@ -208,13 +206,13 @@ def _collector(wanted: Iterable[str], found: Mapping[str, ForeignTopic]) -> Iter
         yield Finding(subject, "note", words, "see docs/how-to/collector.md if one should")
         return
     for name in wanted:
-        topic = found.get(name)
-        if topic is None:
+        left = unread.get(name)
+        if name not in found:
             yield Finding(subject, "note", f"there is no topic {name}")
-        elif topic.behind is None:
+        elif left is None:
             yield Finding(subject, "note", f"{name}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}")
         else:
-            words = f"{name}: {counted(topic.partitions, 'partition')}, {counted(topic.behind, 'message')} not read yet"
+            words = f"{name}: {counted(found[name], 'partition')}, {counted(left, 'message')} not read yet"
             yield Finding(subject, "ok", words)
 
 
