@@ -1,4 +1,4 @@
-"""Whose the spans are that an OpenTelemetry Collector puts on Kafka: no token comes with them, so the policy says it.
+"""Filing of the spans that an OpenTelemetry Collector puts on Kafka: no token comes with them, so the policy says whose they are.
 
 A trace belongs to one connection: spans of one trace that are filed under two connections become two traces. So routes as a rule name a
 project alone, and a connection only for services that share no trace with others.
@@ -20,7 +20,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID)]
 
 
 class Origin(NamedTuple):
-    """Where spans come from: the topic, the headers of the message and the `service.name` of the resource, empty if it has none."""
+    """Origin of spans: the topic, the headers of the message and the `service.name` of the resource, empty if it has none."""
 
     topic: str
     headers: Mapping[str, str]
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
 
 class SpanFiling(NamedTuple):
-    """What spans are filed under; without an agent the spans tell it."""
+    """Names that spans are filed under; without an agent the spans tell it."""
 
     connection: str
     project: str

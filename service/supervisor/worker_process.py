@@ -159,7 +159,7 @@ def _collector(topics: Mapping[str, str], parts: _Parts) -> Mapping[str, Process
     """Return a processor for each topic of a Collector."""
     if not topics:
         return {}
-    from streams.kafka.worker.collector_processor import processors_of  # noqa: PLC0415 - most workers need no protobuf
+    from streams.kafka.collector_processor import processors_of  # noqa: PLC0415 - most workers need no protobuf
 
     return processors_of(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
 

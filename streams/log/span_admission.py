@@ -18,7 +18,7 @@ from streams.sources.otlp.request import Found, Observed, Refused
 
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[Observed], SpanOwner | None]
-"""Whose a span is; None where nobody takes it in."""
+"""Finds the owner of a span; None where it is passed over."""
 
 
 class AdmittedSpan(NamedTuple):

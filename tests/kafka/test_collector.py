@@ -30,10 +30,10 @@ from schemas.records import DeadLetter, Span
 from schemas.registry import topics
 from service.cli.main import application
 from service.workspace import utc_now
+from streams.kafka.collector_processor import processors_of
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.topics import COLLECTOR
-from streams.kafka.worker.collector_processor import processors_of
 from streams.log.admission import DEAD_LETTERS
 
 MakeTopics = Callable[..., None]

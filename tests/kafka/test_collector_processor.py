@@ -23,10 +23,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Record, Span
+from streams.kafka import collector_processor
+from streams.kafka.collector_processor import CollectorProcessor
 from streams.kafka.keys import key_of
 from streams.kafka.producing import Message
-from streams.kafka.worker import collector_processor
-from streams.kafka.worker.collector_processor import CollectorProcessor
 from streams.kafka.worker.processing import Chunk
 from streams.log.dead_letters import Stays, way_back
 from streams.log.span_admission import AdmittedSpan, admitted

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Made:
-    """What some messages were made into; `next` is the place of the first message that was not."""
+    """Spans and dead letters made of some messages; `next` is the place of the first message that is not among them."""
 
     spans: list[Message] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
@@ -65,7 +65,7 @@ class SetAside(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What a message says of all its spans: its topic, and those of its headers that a route asks for."""
+    """Source of a message: its topic, and those of its headers that a route asks for."""
 
     topic: str
     headers: tuple[tuple[str, str], ...]
@@ -107,7 +107,7 @@ class CollectorProcessor:
         done()
 
     def _made(self, chunk: Chunk, start: int) -> Made:
-        """What comes of the messages from a place on, until there are enough spans."""
+        """Make spans of the messages from a place on, until there are enough."""
         made = Made(next=start)
         while made.next < len(chunk.records) and len(made.spans) < SPANS_AT_ONCE:
             self._add(made, chunk, chunk.records[made.next])
@@ -115,7 +115,7 @@ class CollectorProcessor:
         return made
 
     def _add(self, made: Made, chunk: Chunk, record: RawRecord) -> None:
-        """Add what comes of one message."""
+        """Add the spans and dead letters of one message."""
         admission, place = Admission(self._redactor, time_of(record)), Place(chunk.topic, record.offset, chunk.partition)
         for one in self._outcomes(chunk, record):
             if isinstance(one, AdmittedSpan):
@@ -124,7 +124,7 @@ class CollectorProcessor:
                 admission.set_aside(made.letters, place, one.refusal, one.body)
 
     def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
-        """What becomes of a message: of each of its spans, or of the whole where it cannot be read."""
+        """Take a message apart: the outcome of each of its spans, or of the whole where it cannot be read."""
         whole = record.value or b""
         try:
             found = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
@@ -155,7 +155,7 @@ class CollectorProcessor:
         return tuple((name, value.decode("utf-8", "replace")) for name, value in record.headers if name in self._asked_for)
 
     def _found_owner(self, source: _Source, service: str) -> SpanOwner | None:
-        """Whose the spans of a service are; None where the policy switches the project's audit off."""
+        """Find the owner of a service's spans; None where the policy switches the project's audit off."""
         filing = self._policy.collector.filing(Origin(source.topic, dict(source.headers), service))
         if not self._policy.for_project(filing.project).settings.enabled:
             return None
