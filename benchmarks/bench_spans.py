@@ -135,7 +135,7 @@ def worked(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost
     ) as url:
         until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK)
         with command(["worker", "--stages", "collector,intake,diagnosis"], given, folder / "worker.log") as worker:
-            until(lambda: ends.of("spans") > 0, worker)
+            until(lambda: "assigned: " in (folder / "worker.log").read_text("utf-8"), worker)
             began = Began({"worker": worker.pid, "server": server_process()})
             until(lambda: ends.of("spans") >= COUNT, worker)
             stage = began.cost()

@@ -41,10 +41,10 @@ PARTITIONS = 2
 Rows = dict[str, list[tuple[Any, ...]]]
 SAID = {
     "exchanges": "SELECT * EXCLUDE (ingested_at) FROM exchanges ORDER BY exchange_id",
-    "events": "SELECT * EXCLUDE (ingested_at) FROM agent_events ORDER BY session_id, event_id",
+    "events": "SELECT * EXCLUDE (ingested_at, seq) FROM agent_events ORDER BY session_id, event_id",
     "letters": "SELECT * FROM dead_letters",
 }
-"""What has to be the same, whichever way spans came."""
+"""What has to be the same, whichever way spans came. A session's traces stand in the order in which they were complete."""
 
 
 @pytest.fixture(scope="module", autouse=True)
