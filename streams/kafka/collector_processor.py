@@ -23,7 +23,7 @@ from audit.policy.collector import Origin
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
-from streams.engine.stage_runs import FAILURES, stage_failed
+from streams.engine.stage_runs import stage_failed
 from streams.kafka.keys import key_of, keyed
 from streams.kafka.producing import Message, Sender
 from streams.kafka.topics import COLLECTOR, SPANS
@@ -132,7 +132,7 @@ class CollectorProcessor:
             return [SetAside(Refusal(COLLECTOR, NOT_OTLP, f"{error}. {error.hint}".strip()), whole)]
         except MemoryError:
             raise
-        except FAILURES as error:
+        except Exception as error:
             log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
             return [SetAside(stage_failed(COLLECTOR, error), whole)]
         if len(found) > MAX_SPANS:
