@@ -139,7 +139,7 @@ def _shallow(arguments: Any) -> Any:
 def _encoded(facts: SpanFacts) -> str:
     """The facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
     content = msgspec.json.encode(facts, order="sorted")
-    if len(content) <= MAX_RESULT:
+    if len(content) <= MAX_RESULT and not facts.ratings:
         return content.decode()  # the whole is shorter than the shortest limit of a text
     for share in _LIMITS:
         content = msgspec.json.encode(_cut(facts, share), order="sorted")
