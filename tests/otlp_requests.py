@@ -6,15 +6,14 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp.captured import requests_of
 
-CAPTURES = Path(__file__).parent / "otlp" / "captures"
 _MESSAGES = {"traces": ExportTraceServiceRequest, "logs": ExportLogsServiceRequest}
 _IDS = frozenset({"traceId", "spanId", "parentSpanId"})
 Json = dict[str, Any]
@@ -40,8 +39,7 @@ class Sent(NamedTuple):
 
 def captured(name: str) -> list[Sent]:
     """The requests of a capture, in their order."""
-    lines = (CAPTURES / f"{name}.jsonl").read_text("utf-8").splitlines()
-    return [Sent(line["signal"], line["request"]) for line in map(json.loads, lines)]
+    return [Sent(one.signal, one.request) for one in requests_of(name)]
 
 
 def traces(*spans: Json, service: str | None = "checkout") -> Sent:
