@@ -37,6 +37,10 @@ from streams.sources.otlp.request import Observed, Refused
 from streams.sources.otlp.signals import SIGNALS
 
 NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"
+GROUPS = {"traces": b'"resourceSpans"', "logs": b'"resourceLogs"'}
+"""The one member of a request in JSON, by signal."""
+FIELD = b"\x0a"
+"""The first byte of a request in protobuf: the tag of its one field."""
 SPANS_AT_ONCE = 10_000
 """Spans that are made before they are produced, a message more or less."""
 MAX_SPANS = 100_000
@@ -78,6 +82,7 @@ class CollectorProcessor:
         self, signal: str, *, policy: Policy, redactor: Redactor, now: Callable[[], datetime], producer: Sender
     ) -> None:
         self._read = SIGNALS[signal].read
+        self._groups = GROUPS[signal]
         self._policy = policy
         self._redactor = redactor
         self._now = now
@@ -143,10 +148,12 @@ class CollectorProcessor:
 
     def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | Refused]:
         body, source = record.value or b"", _Source(topic, self._headers(record))
-        if not body:
-            raise InputError("the message has no value")
+        is_json = body.startswith(b"{")
+        # Both encodings pass over what they do not know, so bytes of something else may well be read as an empty request.
+        if not (self._groups in body if is_json else body.startswith(FIELD)):
+            raise InputError("the message is no request of OTLP")
         now = self._now()
-        found = self._read(body, now, is_json=body.startswith(b"{"))
+        found = self._read(body, now, is_json=is_json)
         return admitted(found, lambda observed: self._owner(source, _service(observed)), self._policy, self._redactor, now)
 
     def _headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:

@@ -105,9 +105,6 @@ def _decoded(request: Message, body: bytes) -> None:
         request.ParseFromString(body)
     except DecodeError as error:
         raise InputError("the body is not a protobuf message of OTLP", hint=SEND) from error
-    if body and not request.ListFields():
-        # Protobuf passes over what it does not know: bytes of something else may well be read as an empty request.
-        raise InputError(f"the body is no {type(request).__name__}", hint=SEND)
 
 
 def _traces(body: bytes) -> Iterator[_Part[Span]]:
@@ -150,8 +147,6 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
         raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
-    if request and form.groups not in request:
-        raise InputError(f"the body has no {form.groups}", hint=SEND)
     for group in _list(request, form.groups):
         resource = _json_attributes(_object(group, "resource"))
         for scoped in _list(group, form.scopes):
