@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from schemas.errors import SettingsError
 from service.settings import PREFIX, Settings
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import TOPICS
 
 if TYPE_CHECKING:
     from streams.kafka.values.schema_registry import RegistryFraming
@@ -31,6 +32,24 @@ def connection_of(settings: Settings) -> KafkaConnection:
         hint = f"Set {PREFIX}KAFKA_SECURITY to SSL or SASL_SSL, or leave the file out."
         raise SettingsError(f"{PREFIX}KAFKA_CA: {connection.security_protocol} checks no certificates", hint=hint)
     return connection
+
+
+def collector_topics(settings: Settings) -> dict[str, str]:
+    """Return the topics of an OpenTelemetry Collector by their names on the cluster, each with its signal.
+
+    SettingsError for a name of our own topics, and for one that is both.
+    """
+    named = {"traces": settings.kafka_otlp_spans, "logs": settings.kafka_otlp_logs}
+    signals = {signal: [name for name in names.split(",") if name] for signal, names in named.items()}
+    ours = {settings.kafka_prefix + name for name in TOPICS}
+    for name in (name for names in signals.values() for name in names if name in ours):
+        raise SettingsError(
+            f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} is a topic of Driftline", hint="Name the Collector's topics."
+        )
+    for name in set(signals["traces"]) & set(signals["logs"]):
+        words = f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} cannot hold both"
+        raise SettingsError(words, hint="Let the Collector put spans and logs on topics of their own.")
+    return {name: signal for signal, names in signals.items() for name in names}
 
 
 def framing_of(settings: Settings) -> RegistryFraming | None:

@@ -9,24 +9,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from audit.anchors.names import is_reserved
-from schemas.bounds.limits import NAME
+from audit.policy.model import OwnName
 from schemas.bounds.validation_messages import words_of
 from schemas.errors import SettingsError
 from service.alerts.quiet import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 PREFIX = "DRIFTLINE_"
+TopicNames = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9._-]{1,249}(,[A-Za-z0-9._-]{1,249})*)?$")]
 TopicPrefix = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{0,100}$")]
 
-
-def _not_of_anchors(name: str) -> str:
-    if is_reserved(name):
-        raise ValueError("the name is reserved for anchors")
-    return name
-
-
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(_not_of_anchors)]
 _ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*)?")
 
 
@@ -58,8 +50,8 @@ class Settings(BaseSettings):
     redaction_key: SecretStr | None = Field(
         None, min_length=16, description="Key of the markers that replace secrets; without one a public default is used."
     )
-    connection: Name = Field("local", description="Connection that imported records are filed under.")
-    project: Name = Field("default", description="Project that imported records are filed under.")
+    connection: OwnName = Field("local", description="Connection that imported records are filed under.")
+    project: OwnName = Field("default", description="Project that imported records are filed under.")
     judge: Literal["auto", "live", "none"] = Field(
         "auto", description="The judge: `live` asks the Messages API, `none` asks no judge; `auto` is live if there is a key."
     )
@@ -91,6 +83,14 @@ class Settings(BaseSettings):
     kafka_password: SecretStr | None = Field(None, min_length=1, description="Password at the login with SASL.")
     kafka_ca: Path | None = Field(
         None, description="Certificates (PEM) to check the brokers against; else those of the system."
+    )
+    kafka_otlp_spans: TopicNames = Field(
+        "otlp_spans",
+        description="Topics on which an OpenTelemetry Collector puts spans, separated by commas; their names have no prefix.",
+    )
+    kafka_otlp_logs: TopicNames = Field(
+        "otlp_logs",
+        description="Topics on which an OpenTelemetry Collector puts records of logs, separated by commas; empty for none.",
     )
     schema_registry: str | None = Field(
         None,

@@ -23,11 +23,12 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.topics import GROUP
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.processing import Chunk, Processor
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse
-from streams.kafka.worker.worker import GROUP, Worker
+from streams.kafka.worker.worker import Worker
 from streams.topology import Stage, stage_named
 
 PATIENCE = 300.0
@@ -82,6 +83,7 @@ async def working(
     connection: KafkaConnection,
     processors: Mapping[Stage, Processor],
     *,
+    foreign: Mapping[str, Processor] | None = None,
     grace: float = 5.0,
     membership: Membership | None = None,
     **consumer: object,
@@ -92,6 +94,7 @@ async def working(
         connection,
         list(processors),
         {stage.name: processor for stage, processor in processors.items()},
+        foreign=foreign,
         membership=membership,
         fail=failures.append,
         settings=FAST,

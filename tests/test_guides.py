@@ -45,6 +45,7 @@ RUN = {
 """Documents whose blocks are run here."""
 ELSEWHERE = {
     "agents": "tests/service/test_import_agents.py, on folders of these programs",
+    "collector": "tests/kafka/test_otel_collector.py, with a real Collector",
     "deploying": "Docker is not everywhere; the rest runs in tests/kafka/test_guides.py",
     "extend": "tests/test_extending.py, in a copy of the repository",
     "detector": "tests/test_detector_guide.py, in a copy of the repository",

@@ -19,6 +19,7 @@ from audit.cost.prices import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
 from audit.patterns import compile_pattern
+from audit.policy.collector import Collector
 from audit.policy.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.policy.model import PolicyModel
 from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
@@ -71,6 +72,7 @@ class Policy(PolicyModel):
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
     """A session is closed when nothing came for longer than this, in event time."""
+    collector: Collector = Collector()
     prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = Field(default_factory=dict)
     """The prices of models, by name: they win over the prices that come with the package."""
 

@@ -91,22 +91,20 @@ _COMMAND = (
 )
 _LONG_RUN = r"[A-Za-z0-9+/_-]{24,}={0,2}"
 
-TRIGGER = compile_pattern(
-    "|".join(
-        (
-            _PROVIDER_KEY,
-            _LONG_RUN,
-            _CLOUD_ID,
-            r"-----BEGIN |eyJ[\w-]{8,}\.|(?:AccountKey|SharedAccessKey)=",
-            r"""://[^\s:/@"'<>]{0,128}:[^\s/"'<>]{1,256}@""",
-            rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
-            rf"""(?i:--[\w-]*{NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},)""",
-            r"\bcurl\b[^\n|;]*?\s(?:-[uU]|--user|--proxy-user)|\bmysql\w*\b[^\n|;]*?\s-p|\bsshpass\s",
-        )
-    ),
-    where="trigger",
-    ignore_case=False,
+_TELLING = "|".join(
+    (
+        _PROVIDER_KEY,
+        _CLOUD_ID,
+        r"-----BEGIN |eyJ[\w-]{8,}\.|(?:AccountKey|SharedAccessKey)=",
+        r"""://[^\s:/@"'<>]{0,128}:[^\s/"'<>]{1,256}@""",
+        rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
+        rf"""(?i:--[\w-]*{NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},)""",
+        r"\bcurl\b[^\n|;]*?\s(?:-[uU]|--user|--proxy-user)|\bmysql\w*\b[^\n|;]*?\s-p|\bsshpass\s",
+    )
 )
+TELLING = compile_pattern(_TELLING, where="telling", ignore_case=False)
+"""Cheap question whether a text may hold a secret of another kind than a random run. Most ids are no more than such a run."""
+TRIGGER = compile_pattern(f"{_LONG_RUN}|{_TELLING}", where="trigger", ignore_case=False)
 """Cheap question whether a text may hold any of these: no match, no secret."""
 
 _NO_SECRET = compile_pattern(
@@ -214,6 +212,7 @@ def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bo
     return SecretKind(name, spans, pattern.found_in)
 
 
+RANDOM_RUN = SecretKind("high_entropy", _random_runs, _RUNS.found_in)
 BUILT_IN = (
     _kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
     _kind("password", _CONTAINER, groups=1, accept=_has_leaf),
@@ -231,6 +230,6 @@ BUILT_IN = (
     _kind("password", _FLAG, groups=3, accept=_is_argument),
     _kind("password", _MEMBER, groups=8, accept=_is_value),
     _kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
-    SecretKind("high_entropy", _random_runs, _RUNS.found_in),
+    RANDOM_RUN,
 )
 """In the order they are looked for: what takes a whole list or header first, then what says most about a secret."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from audit.patterns import compile_pattern
 
 _GAP = r"[_. -]?"
@@ -26,9 +28,15 @@ COUNTED = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reaso
 _SENSITIVE = compile_pattern(rf"{NAMES}$", where="sensitive name")
 _MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){COUNTED}$", where="model tokens")
 _LONGEST_NAME = 128
+_REMEMBERED = 10_000
 
 
 def is_sensitive(name: str) -> bool:
     """Tell whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
-    tail = name[-_LONGEST_NAME:].rstrip(" :_[]*")
+    return _tells(name[-_LONGEST_NAME:].rstrip(" :_[]*"))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _tells(tail: str) -> bool:
+    """Tell it of the end of a name; remembered, because the members of objects have the same names again and again."""
     return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)

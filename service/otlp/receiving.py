@@ -9,7 +9,7 @@ from typing import NamedTuple
 import anyio.to_thread
 from google.protobuf.message import Message
 
-from schemas.errors import InputError, RecordError
+from schemas.errors import InputError
 from schemas.records import Span
 from service.access.access import Holder
 from service.http.bounds import MAX_SPANS, MAX_UNPACKED
@@ -17,8 +17,8 @@ from service.http.context import ApiContext, durable_or_refused
 from service.http.errors import ApiError
 from service.http.routes.ingest import require_audit
 from streams.engine.record_intake import RecordIntake
-from streams.log.admission import admissible
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.log.span_admission import admitted
+from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import Found, Observed, Refused
 from streams.sources.otlp.signals import SIGNALS, Signal
 
@@ -55,20 +55,15 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
 def _records(signal: Signal, body: Body, caller: Holder, engine: RecordIntake) -> tuple[list[Span], list[str]]:
     """Return the records of a request, and why others could not be made."""
     now, owner = engine.now(), SpanOwner(caller.name, caller.project or "", caller.agent)
-    labels = engine.policy.for_project(owner.project).settings.traces.labels
     records, refused = list[Span](), list[str]()
     try:
         content = unpacked(body.content) if body.is_packed else body.content
-        for observed in _at_most(signal.read(content, now, is_json=body.is_json)):
-            if isinstance(observed, Refused):
-                refused.append(observed.reason)
-                continue
-            try:
-                record = span_record(observed, owner, engine.redactor, now, labels)
-                admissible(record)
-                records.append(record)
-            except RecordError as error:
-                refused.append(f"{observed.span_id}: {error}")
+        found = _at_most(signal.read(content, now, is_json=body.is_json))
+        for one in admitted(found, lambda _: owner, engine.policy, engine.redactor, now):
+            if isinstance(one, Refused):
+                refused.append(one.reason)
+            else:
+                records.append(one.record)
     except InputError as error:
         raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
     return records, refused

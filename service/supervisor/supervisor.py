@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from schemas.errors import BrokerError
 from service.settings import Settings
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import TOPICS, state_topic
+from streams.kafka.topics import SPANS, TOPICS, state_topic
 from streams.log.admission import DEAD_LETTERS
 from streams.stop_signals import handled_in_loop
 from streams.topology import Stage
@@ -27,11 +27,16 @@ KILL_AFTER = 15.0
 log = logging.getLogger(__name__)
 
 
-def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[str, int]:
-    """Return the number of partitions of each stage's source; BrokerError if a topic of the stages is missing or differs."""
+def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign: Collection[str] = ()) -> dict[str, int]:
+    """Return the number of partitions of each stage's source; BrokerError if a topic of the stages is missing or differs.
+
+    `foreign` are topics of a Collector: each has the number of its own, 0 where it is not there.
+    """
     with TopicAdministration(connection) as administration:
-        there = administration.describe()
+        there, found = administration.describe(), administration.foreign(foreign)
     needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
+    if foreign:
+        needed.add(SPANS)
     if any(stage.judged for stage in stages):
         needed.add("judgements")
     missing = sorted(needed - there.keys())
@@ -45,7 +50,8 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage]) -> dict[
             f"the topics differ in their partitions, so a session is not on the same number everywhere: {counts}",
             hint="`driftline topics check` says what does not fit and what to do.",
         )
-    return {stage.name: there[stage.source].partitions for stage in stages}
+    ours = {stage.name: there[stage.source].partitions for stage in stages}
+    return ours | {name: found.get(name, 0) for name in foreign}
 
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,18 @@ class _Parts:
     turns: Turns
 
 
-def run_worker(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
-    """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does."""
+def run_worker(
+    settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str] | None = None
+) -> int:
+    """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does.
+
+    `collected` are the topics of a Collector that are read, too, each with its signal.
+    """
     collect_rarely()
-    return asyncio.run(_run(settings, stages, orphaned))
+    return asyncio.run(_run(settings, stages, orphaned, collected or {}))
 
 
-async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None) -> int:
+async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str]) -> int:
     policy, connection = policy_of(settings), connection_of(settings)
     async with contextlib.AsyncExitStack() as stack:
         judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None
@@ -90,7 +95,13 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         for topic in states.values():
             stack.callback(topic.close)
         processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
-        worker = Worker(connection, [_chunked(stage, judge) for stage in stages], processors, membership=membership)
+        worker = Worker(
+            connection,
+            [_chunked(stage, judge) for stage in stages],
+            processors,
+            foreign=_collector(collected, parts),
+            membership=membership,
+        )
         return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
 
 
@@ -142,6 +153,15 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
         pulse=parts.pulse,
         reframe=None if parts.framing is None else parts.framing.insist,
     )
+
+
+def _collector(topics: Mapping[str, str], parts: _Parts) -> Mapping[str, Processor]:
+    """Return a processor for each topic of a Collector."""
+    if not topics:
+        return {}
+    from streams.kafka.collector_processor import processors_of  # noqa: PLC0415 - most workers need no protobuf
+
+    return processors_of(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
 
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:

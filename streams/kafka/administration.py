@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaConnectionError, KafkaError, for_code
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, KafkaError, for_code
 
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.topics import DEFAULT_PARTITIONS, REFERENCE, REPLICATION, TOPICS, TopicSpec
+from streams.kafka.topics import DEFAULT_PARTITIONS, GROUP, REFERENCE, REPLICATION, TOPICS, TopicSpec
 
 CONNECT_SECONDS = 10.0
 _THERE_ALREADY = 36
@@ -105,6 +105,28 @@ class TopicAdministration:
         keyed = partitions or self._keyed(there)
         return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
 
+    def foreign(self, names: Iterable[str]) -> dict[str, int]:
+        """Those topics of other programs that the cluster has, by their names there, each with its number of partitions."""
+        wanted = set(names)
+        with self._explained():
+            found = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
+        return {name: count for name, count in sorted(found.items()) if name in wanted}
+
+    def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
+        """The messages of topics of other programs that the workers have not read; None where they never read any.
+
+        `topics` are as `foreign` gives them.
+        """
+        places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
+        group = self._connection.topic(GROUP)
+        with self._explained():
+            try:
+                committed = self._client.list_group_offsets({group: places})[group] if places else {}
+            except CoordinatorNotAvailableError:  # as on a cluster on which no group has ever been
+                committed = {}
+            ends = self._client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+        return {name: _left(name, committed, ends) for name in topics}
+
     def _keyed(self, there: Mapping[str, TopicState]) -> int:
         """Return the number of partitions that the topics keyed by session have, or are to have."""
         of_sessions = [state.partitions for name, state in there.items() if self._specs[name].is_keyed]
@@ -170,6 +192,13 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
         tuple(sorted(partition["partition_index"] for partition in partitions if partition["leader_id"] < 0)),
         config,
     )
+
+
+def _left(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
+    """Return the number of messages of a topic that were not read; None where none was."""
+    read = {place: one.offset for place, one in committed.items() if place.topic == name and one.offset >= 0}
+    left = (one.offset - read.get(place, 0) for place, one in ends.items() if place.topic == name)
+    return sum(max(0, count) for count in left) if read else None
 
 
 def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:

@@ -29,6 +29,14 @@ DEFAULT_PARTITIONS = 12
 FEW_PARTITIONS = 3
 REPLICATION = 3
 """Copies of a partition, where there are as many brokers."""
+GROUP = "driftline"
+"""The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
+COLLECTOR = "collector"
+"""The stage that reads an OpenTelemetry Collector's topics. It has neither step nor state, and these topics are the Collector's: they
+are in no table, and their partitions and configuration are its own.
+"""
+SPANS = "spans"
+"""The topic that this stage writes to."""
 REFERENCE = "exchanges"
 """The keyed topic that says how many partitions the others have, by default."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024

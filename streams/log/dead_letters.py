@@ -33,7 +33,11 @@ KIND = "dead_letter"
 RETRIED = "retried"
 SAMPLED = "retried"
 """Why an exchange is sampled that intake could not get over: a person put it back, whatever sampling would have said."""
-BROUGHT = {"http": "its sender was told that it was refused", "import": "the line is no record"}
+BROUGHT = {
+    "http": "its sender was told that it was refused",
+    "import": "the line is no record",
+    "collector": "it is what an OpenTelemetry Collector sent",
+}
 """Who sets aside what never was a record, and why it cannot go back."""
 STATE, NO_STATE = "state", "no_state"
 """Stage and reason of the letters of what stood in a state topic and is no state."""

@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from chaos.plant import PARTITIONS
 
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker.worker import GROUP
+from streams.kafka.topics import GROUP
 from streams.topology import TOPOLOGY
 
 

@@ -11,9 +11,10 @@ from pydantic.alias_generators import to_camel
 
 from audit.cost.prices import CacheTerms, ModelPrice, PriceStep
 from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
+from audit.policy.collector import Collector, CollectorRoute
 from audit.policy.methodology import BehaviouralDimension, Dimension, MethodologyFile, PatternCheck, When, shipped_methodologies
 from audit.policy.policy import Policy
-from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
+from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern, Traces
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 
 ROOT = Path(__file__).parents[3]
@@ -22,10 +23,13 @@ _POLICY: dict[str, type[BaseModel]] = {
     "defaults, and each of projects": ProjectSettings,
     "sampling": Sampling,
     "anchors": Anchors,
+    "traces": Traces,
     "detectors": Detectors,
     "detectors: agents": AgentDetectors,
     "detectors: events": Thresholds,
     "detectors: transcripts": TranscriptThresholds,
+    "collector": Collector,
+    "collector.routes": CollectorRoute,
     "redaction": RedactionSettings,
     "redaction.patterns": SecretPattern,
     "prices": ModelPrice,

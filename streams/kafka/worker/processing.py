@@ -30,6 +30,11 @@ class RawRecord(Protocol):
         """Value; None is a tombstone."""
         ...
 
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Headers by name, in their order."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:

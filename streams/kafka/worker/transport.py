@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -57,12 +57,19 @@ class TransportHooks:
     chunk_records: Mapping[str, int]
     """Records a chunk may have, by topic (without prefix)."""
     membership: Membership
+    foreign: Collection[str] = ()
+    """Topics of other programs, whose names have no prefix."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For aiokafka's consumer, over what is set here."""
 
     def place(self, tp: TP) -> Partition:
         """The partition by our name of its topic."""
-        return tp.topic.removeprefix(self.connection.prefix), tp.partition
+        ours = tp.topic not in self.foreign
+        return tp.topic.removeprefix(self.connection.prefix) if ours else tp.topic, tp.partition
+
+    def topic(self, name: str) -> str:
+        """The name on the cluster of a topic by our name."""
+        return name if name in self.foreign else self.connection.topic(name)
 
 
 class BatchConsumerThread(driver.AIOKafkaConsumerThread):
@@ -255,7 +262,7 @@ class BatchConsumer(driver.Consumer):
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         for topic, partition in self.hooks.tracker.partitions():
-            tp = TP(self.hooks.connection.topic(topic), partition)
+            tp = TP(self.hooks.topic(topic), partition)
             if topics is None or tp in topics or tp.topic in topics:
                 yield tp
 

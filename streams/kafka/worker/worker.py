@@ -10,6 +10,7 @@ from typing import Any, cast
 import faust
 
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import GROUP
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker
 from streams.kafka.worker.partition_queues import PartitionQueues, end_process
@@ -17,8 +18,8 @@ from streams.kafka.worker.processing import Processor
 from streams.kafka.worker.transport import BatchConsumer, BatchTransport, TransportHooks
 from streams.topology import Stage
 
-GROUP = "driftline"
-"""The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
+FOREIGN_RECORDS = 1_000
+"""Messages of another program that a chunk may have: each may hold many records."""
 SESSION_SECONDS = 15.0
 """A worker of which the broker heard nothing for so long has lost its partitions to others."""
 SURE_SECONDS = SESSION_SECONDS * 2 / 3
@@ -51,7 +52,11 @@ class Undecoded(faust.Schema[Any, Any]):
 
 
 class Worker:
-    """Some stages at work. `processors` has one for each of them, by the stage's name."""
+    """Some stages at work. `processors` has one for each of them, by the stage's name.
+
+    `foreign` has the processors of other programs' topics, by the names that these have on the cluster. A topic that is not there yet is
+    read as soon as it is.
+    """
 
     def __init__(
         self,
@@ -59,25 +64,28 @@ class Worker:
         stages: Iterable[Stage],
         processors: Mapping[str, Processor],
         *,
+        foreign: Mapping[str, Processor] | None = None,
         membership: Membership | None = None,
         fail: Callable[[BaseException], None] = end_process,
         settings: Mapping[str, Any] | None = None,
         consumer: Mapping[str, Any] | None = None,
     ) -> None:
         self.tracker = OffsetTracker()
-        stages = tuple(stages)
-        self.queues = PartitionQueues({stage.source: processors[stage.name] for stage in stages}, self.tracker, fail)
+        stages, foreign = tuple(stages), foreign or {}
+        ours = {stage.source: processors[stage.name] for stage in stages}
+        self.queues = PartitionQueues({**ours, **foreign}, self.tracker, fail)
         self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
         hooks = TransportHooks(
             connection=connection,
             queues=self.queues,
             tracker=self.tracker,
-            chunk_records={stage.source: stage.records_at_once for stage in stages},
+            chunk_records={stage.source: stage.records_at_once for stage in stages} | dict.fromkeys(foreign, FOREIGN_RECORDS),
+            foreign=frozenset(foreign),
             membership=membership or Membership(SURE_SECONDS),
             options=consumer or {},
         )
         self.app = _app(
-            connection, stages, hooks, self.queues.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
+            [*ours, *foreign], hooks, self.queues.put, {"datadir": self._folder.name} | SETTINGS | dict(settings or {})
         )
 
     @property
@@ -109,13 +117,10 @@ class Worker:
 
 
 def _app(
-    connection: KafkaConnection,
-    stages: Iterable[Stage],
-    hooks: TransportHooks,
-    put: Callable[[Delivery], None],
-    settings: Mapping[str, Any],
+    topics: Iterable[str], hooks: TransportHooks, put: Callable[[Delivery], None], settings: Mapping[str, Any]
 ) -> faust.App:
-    """The app with an agent for each stage, that hands each delivery on and never waits."""
+    """The app with an agent for each topic, that hands each delivery on and never waits."""
+    connection = hooks.connection
     # Faust takes the addresses for its own client, which never connects: the transport's does, with the whole connection.
     app = faust.App(connection.topic(GROUP), broker="kafka://" + ";kafka://".join(connection.servers), **settings)
     app.transport = BatchTransport(app.conf.broker, app, hooks)
@@ -124,7 +129,7 @@ def _app(
         async for delivery in stream:
             put(delivery)
 
-    for stage in stages:
-        topic = app.topic(connection.topic(stage.source), schema=Undecoded(), acks=False)
-        app.agent(topic, name=stage.name)(hand_on)
+    for name in topics:
+        topic = app.topic(hooks.topic(name), schema=Undecoded(), acks=False)
+        app.agent(topic, name=name)(hand_on)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -30,24 +30,9 @@ MAX_RATINGS = 64
 MAX_CONTENT = 900_000
 """Bytes of a record's content; the rest of a message is for ids and names."""
 _NAMES = ("session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
-_PLAIN = (
-    *(
-        "name",
-        "session_id",
-        "agent",
-        "service",
-        "question",
-        "answer",
-        "thinking",
-        "model",
-        "response_id",
-        "stop_reason",
-        "error",
-    ),
-    "memory",
-)
-"""The facts that are texts of the sender's."""
+"""The facts that are names or ids of the sender's, beside the name of the span."""
 _TEXTS = ("question", "answer", "thinking")
+"""The facts that are texts of the exchange."""
 _LIMITS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
 Told = TypeVar("Told", ToolCall, ToolResult)
@@ -93,32 +78,35 @@ def kept_span(record: Span) -> KeptSpan:
 
 
 def _redacted(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
-    """The facts without secrets. All texts have one first look, since most hold none; where names tell of secrets, they are walked."""
-    calls, results = facts.calls[:MAX_CALLS], facts.results[:MAX_CALLS]
-    told = facts.returned
-    texts = {name: text for name in _PLAIN if (text := getattr(facts, name)) is not None}
-    redact = redactor.redacting([*texts.values(), *_words(calls, results, facts.called, told)])
-
-    def clean(text: str | None) -> str | None:
-        return None if text is None else redact(text)[0]
-
-    def call_of(call: ToolCall) -> ToolCall:
-        return ToolCall(clean(call.name), clean(call.call_id), redactor.redact_json(_shallow(call.arguments))[0])
-
-    def result_of(result: ToolResult) -> ToolResult:
-        return ToolResult(redact(result.output)[0], clean(result.name), clean(result.call_id), result.is_error)
-
+    """The facts without secrets. Our own names of fields say nothing, so only what was told is looked at."""
+    names = {field: redactor.redact_name(name) for field in ("name", *_NAMES) if (name := getattr(facts, field)) is not None}
+    texts = {field: redactor.redact(text)[0] for field in (*_TEXTS, "error") if (text := getattr(facts, field)) is not None}
     return msgspec.structs.replace(
         facts,
-        **{name: redact(text)[0] for name, text in texts.items()},
-        calls=tuple(map(call_of, calls)),
-        results=tuple(map(result_of, results)),
-        called=None if facts.called is None else call_of(facts.called),
-        returned=None if told is None else result_of(told),
+        **names,
+        **texts,
+        calls=tuple(_redacted_call(call, redactor) for call in facts.calls[:MAX_CALLS]),
+        results=tuple(_redacted_result(result, redactor) for result in facts.results[:MAX_CALLS]),
+        called=None if facts.called is None else _redacted_call(facts.called, redactor),
+        returned=None if facts.returned is None else _redacted_result(facts.returned, redactor),
         labels=redactor.redact_json(facts.labels)[0],
         ratings=tuple(msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings),
         tags=_tags(facts, is_cut=max(len(facts.calls), len(facts.results)) > MAX_CALLS),
     )
+
+
+def _redacted_call(call: ToolCall, redactor: Redactor) -> ToolCall:
+    arguments, _ = redactor.redact_json(_shallow(call.arguments))
+    return ToolCall(_redacted_name(call.name, redactor), _redacted_name(call.call_id, redactor), arguments)
+
+
+def _redacted_result(result: ToolResult, redactor: Redactor) -> ToolResult:
+    output, _ = redactor.redact(result.output)
+    return ToolResult(output, _redacted_name(result.name, redactor), _redacted_name(result.call_id, redactor), result.is_error)
+
+
+def _redacted_name(name: str | None, redactor: Redactor) -> str | None:
+    return None if name is None else redactor.redact_name(name)
 
 
 def _named(facts: SpanFacts) -> SpanFacts:
@@ -143,16 +131,6 @@ def _short_name(name: str | None) -> str | None:
     return (name and name[:MAX_ID].strip()) or None
 
 
-def _words(
-    calls: Sequence[ToolCall], results: Sequence[ToolResult], called: ToolCall | None, told: ToolResult | None
-) -> Iterator[str]:
-    """The texts of calls and outputs, but for arguments."""
-    for call in (*calls, *([called] if called else [])):
-        yield from filter(None, (call.name, call.call_id))
-    for result in (*results, *([told] if told else [])):
-        yield from filter(None, (result.output, result.name, result.call_id))
-
-
 def _shallow(arguments: Any) -> Any:
     """Arguments that nest too deep as a text."""
     return msgspec.json.encode(arguments).decode() if is_too_deep(arguments, MAX_DEPTH - 8) else arguments
@@ -160,7 +138,9 @@ def _shallow(arguments: Any) -> Any:
 
 def _encoded(facts: SpanFacts) -> str:
     """The facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
-    content = b""
+    content = msgspec.json.encode(facts, order="sorted")
+    if len(content) <= MAX_RESULT and not facts.ratings:
+        return content.decode()  # the whole is shorter than the shortest limit of a text
     for share in _LIMITS:
         content = msgspec.json.encode(_cut(facts, share), order="sorted")
         if len(content) <= MAX_CONTENT:

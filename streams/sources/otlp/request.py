@@ -20,6 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from audit.surrogates import json_bytes
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
@@ -65,9 +66,10 @@ class Observed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A span or record that cannot be read, and why."""
+    """A span or record that cannot be read, why, and its bytes."""
 
     reason: str
+    body: bytes = b""
 
 
 Found = Iterator[Observed | Refused]
@@ -155,11 +157,11 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 def _json_item(item: Any, form: _Form) -> Any:
     if not isinstance(item, dict):
-        return Refused(f"{form.items}: is {json_type(item)}, not an object")
+        return Refused(f"{form.items}: is {json_type(item)}, not an object", json_bytes(item))
     try:
         return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
-        return Refused(f"{form.items}: {str(error)[:_SHOWN]}")
+        return Refused(f"{form.items}: {str(error)[:_SHOWN]}", json_bytes(item))
 
 
 def _with_binary_ids(item: Json) -> Json:
@@ -199,7 +201,7 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         return span
     problem = _id_problem(span.trace_id, span.span_id) or _time_problem(span.start_time_unix_nano, now)
     if problem:
-        return Refused(problem)
+        return Refused(problem, span.SerializeToString())
     started = _moment(span.start_time_unix_nano)
     ended = span.end_time_unix_nano
     return Observed(
@@ -234,7 +236,7 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
     at = record.time_unix_nano or record.observed_time_unix_nano
     problem = _id_problem(record.trace_id, record.span_id) or _time_problem(at, now)
     if problem:
-        return Refused(problem)
+        return Refused(problem, record.SerializeToString())
     body = plain(record.body)
     given = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
     moment = _moment(at)

@@ -20,7 +20,7 @@ from trials import examples
 from audit.patterns import encode
 from audit.policy.policy import RedactionSettings, SecretPattern
 from audit.redaction.redactor import MAX_DEPTH, Redactor
-from audit.redaction.secret_kinds import BUILT_IN, TRIGGER
+from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER
 from schemas.errors import BoundsError, PolicyError
 
 REDACTOR = Redactor(RedactionSettings())
@@ -404,6 +404,8 @@ def test_a_first_look_misses_no_kind(text: str) -> None:
     data = encode(text)
     if any(next(kind.spans(data), None) is not None for kind in BUILT_IN):
         assert TRIGGER.found_in(data)
+    if any(next(kind.spans(data), None) is not None for kind in BUILT_IN if kind is not RANDOM_RUN):
+        assert TELLING.found_in(data)
 
 
 @given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("".join), max_size=4))

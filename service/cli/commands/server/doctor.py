@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +22,11 @@ from service.cli.commands.options import AsJson, Database, PolicyFile, for_datab
 from service.cli.commands.records.topics import administration_of
 from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
-from service.kafka import framing_of
+from service.kafka import collector_topics, framing_of
 from service.settings import Settings
 from service.wiring import policy_of
 from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
+from streams.kafka.topics import COLLECTOR
 from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
@@ -181,17 +182,38 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         return
     try:
         framing_of(settings)
+        wanted = collector_topics(settings)
         with administration_of(settings) as administration:
-            mismatches = administration.check()
+            mismatches, found = administration.check(), administration.foreign(wanted)
+            unread = administration.unread(found)
     except DriftlineError as error:
         yield Finding("Kafka", "problem", str(error), error.hint)
         return
-    if not mismatches:
+    if mismatches:
+        first, *others = mismatches
+        more = f", and {len(others)} more" if others else ""
+        yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
+    else:
         yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are as they should be")
+    yield from _collector(wanted, found, unread)
+
+
+def _collector(wanted: Iterable[str], found: Mapping[str, int], unread: Mapping[str, int | None]) -> Iterator[Finding]:
+    """Report the topics of an OpenTelemetry Collector: whether they are there, and whether their messages are read."""
+    subject = "Collector"
+    if not found:
+        words = f"no topic {' and none '.join(wanted)}: no OpenTelemetry Collector has put anything on this cluster"
+        yield Finding(subject, "note", words, "see docs/how-to/collector.md if one should")
         return
-    first, *others = mismatches
-    more = f", and {len(others)} more" if others else ""
-    yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
+    for name in wanted:
+        left = unread.get(name)
+        if name not in found:
+            yield Finding(subject, "note", f"there is no topic {name}")
+        elif left is None:
+            yield Finding(subject, "note", f"{name}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}")
+        else:
+            words = f"{name}: {counted(found[name], 'partition')}, {counted(left, 'message')} not read yet"
+            yield Finding(subject, "ok", words)
 
 
 def _look_at_access(settings: Settings) -> Iterator[Finding]:

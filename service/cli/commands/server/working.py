@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -13,17 +13,25 @@ from service.cli.commands.options import PolicyFile, settings_of
 from service.cli.commands.records.topics import Kafka
 from service.cli.terminal import out
 from service.judge_setup import unpriced_note, who_judges
-from service.kafka import connection_of
+from service.kafka import collector_topics, connection_of
 from service.supervisor.logs import configure_logs
 from service.wiring import policy_of, redactor_of
-from streams.topology import TOPOLOGY, Stage
+from streams.kafka.topics import COLLECTOR
+from streams.topology import TOPOLOGY
 
 STAGES = tuple(stage.name for stage in TOPOLOGY)
+NAMES = (*STAGES, COLLECTOR)
 
 
 def worker(
     stages: Annotated[
-        str, typer.Option("--stages", metavar="NAMES", help=f"Stages to run, separated by commas [{','.join(STAGES)}].")
+        str,
+        typer.Option(
+            "--stages",
+            metavar="NAMES",
+            help=f"Stages to run, separated by commas; `{COLLECTOR}` reads the topics of an OpenTelemetry Collector "
+            f"[{','.join(STAGES)}].",
+        ),
     ] = ",".join(STAGES),
     processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Processes to run [1].")] = 1,
     kafka: Kafka = None,
@@ -35,17 +43,22 @@ def worker(
 ) -> None:
     """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce the results. Stops at SIGTERM or Ctrl-C."""
     settings = settings_of(None, policy, kafka=kafka, judge=judge)
-    wanted = _stages(stages)
+    names = _named(stages)
+    wanted = [stage for stage in TOPOLOGY if stage.name in names]
+    collected = collector_topics(settings) if COLLECTOR in names else {}
     in_force = policy_of(settings)
     configure_logs(sys.stderr, redactor_of(settings, in_force))
     if child:
         from service.supervisor.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
-        raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno()))
+        raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno(), collected))
     from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
-    partitions = partitions_of(connection_of(settings), wanted)
+    partitions = partitions_of(connection_of(settings), wanted, collected)
     out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")
+    for name in collected:
+        if not partitions[name]:
+            out.say(f"note: there is no topic {name} yet; it is read as soon as the Collector has made it")
     if processes > sum(partitions.values()):
         note = f"note: {processes} processes for {sum(partitions.values())} partitions: the rest stand by until one stops"
         out.say(note)
@@ -59,15 +72,15 @@ def worker(
     supervise(settings, [*arguments, "--child"], processes)
 
 
-def _stages(names: str) -> Sequence[Stage]:
-    """Return the stages of these names, in the order of the topology."""
+def _named(names: str) -> Collection[str]:
+    """Return the names of stages; SettingsError for one that is none."""
     wanted = {name.strip() for name in names.split(",")}
-    unknown = sorted(wanted - set(STAGES))
+    unknown = sorted(wanted - set(NAMES))
     if unknown:
         raise SettingsError(
-            f"--stages: there is no stage {', '.join(map(repr, unknown))}", hint=f"Name some of {', '.join(STAGES)}."
+            f"--stages: there is no stage {', '.join(map(repr, unknown))}", hint=f"Name some of {', '.join(NAMES)}."
         )
-    return [stage for stage in TOPOLOGY if stage.name in wanted]
+    return wanted
 
 
 def _told(partitions: dict[str, int]) -> str:

@@ -1,0 +1,191 @@
+"""Topics of an OpenTelemetry Collector at work on chunks: its messages become spans on our own topic, keyed as the topic is.
+
+1. A message is a request of OTLP, as protobuf or as JSON, which begins with a brace. Its key and its partition say nothing.
+2. The policy says whose a span is (`audit.policy.collector`). Spans of projects whose audit is off are passed over.
+3. An offset is committed when all that came of the message is acknowledged. After a kill the same spans come again, with the same
+   ids, and readers of their topic drop what they have: there is no state, and two workers on one message do no harm.
+4. A message that cannot be read becomes a dead letter, as does each span of a message that cannot be taken, up to `MAX_LETTERS`;
+   the letter after those counts the rest. All others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+from audit.policy.collector import Origin
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.errors import InputError
+from streams.engine.stage_runs import stage_failed
+from streams.kafka.keys import key_of, keyed
+from streams.kafka.producing import Message, Sender
+from streams.kafka.topics import COLLECTOR, SPANS
+from streams.kafka.values.decoding import time_of
+from streams.kafka.worker.processing import Chunk, RawRecord
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.span_admission import AdmittedSpan, admitted
+from streams.sources.otlp.conventions import SERVICE
+from streams.sources.otlp.kept_spans import SpanOwner
+from streams.sources.otlp.request import Observed, Refused
+from streams.sources.otlp.signals import SIGNALS
+
+NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"
+GROUPS = {"traces": b'"resourceSpans"', "logs": b'"resourceLogs"'}
+"""The one member of a request in JSON, by signal."""
+FIELD = b"\x0a"
+"""The first byte of a request in protobuf: the tag of its one field."""
+SPANS_AT_ONCE = 10_000
+"""Spans that are made before they are produced, a message more or less."""
+MAX_SPANS = 100_000
+"""Spans of one message; the message is set aside where it has more."""
+MAX_LETTERS = 50
+"""Spans of one message that are set aside one by one."""
+MAX_SERVICES = 10_000
+"""Origins whose filing is remembered."""
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Made:
+    """Spans and dead letters made of some messages; `next` is the place of the first message that is not among them."""
+
+    spans: list[Message] = field(default_factory=list)
+    letters: Accepted = field(default_factory=Accepted)
+    next: int = 0
+
+
+class SetAside(NamedTuple):
+    """A span or a whole message that cannot be taken: why, and its bytes."""
+
+    refusal: Refusal
+    body: bytes
+
+
+class _Source(NamedTuple):
+    """Source of a message: its topic, and those of its headers that a route asks for."""
+
+    topic: str
+    headers: tuple[tuple[str, str], ...]
+
+
+class CollectorProcessor:
+    """See the module; a `streams.kafka.worker.processing.Processor` of one topic, whose `signal` is traces or logs."""
+
+    def __init__(
+        self, signal: str, *, policy: Policy, redactor: Redactor, now: Callable[[], datetime], producer: Sender
+    ) -> None:
+        self._read = SIGNALS[signal].read
+        self._groups = GROUPS[signal]
+        self._policy = policy
+        self._redactor = redactor
+        self._now = now
+        self._producer = producer
+        self._asked_for = frozenset(name for route in policy.collector.routes for name in route.headers)
+        self._owner = functools.lru_cache(MAX_SERVICES)(self._found_owner)
+
+    async def assigned(self, partitions: frozenset[int]) -> None:
+        """Nothing is kept by partition."""
+
+    async def end(self, partitions: frozenset[int], grace: float) -> None:
+        """Return at once: nothing goes on when `take` has returned."""
+
+    def revoked(self, partitions: frozenset[int]) -> None:
+        """Nothing is kept by partition."""
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Make a chunk into spans, some at a time, until all of them are durable."""
+        place = 0
+        while place < len(chunk.records):
+            made = await asyncio.to_thread(self._made, chunk, place)
+            await asyncio.gather(
+                self._producer.send(SPANS, made.spans),
+                self._producer.send(DEAD_LETTERS, keyed(made.letters.messages.get(DEAD_LETTERS, ()))),
+            )
+            place = made.next
+        done()
+
+    def _made(self, chunk: Chunk, start: int) -> Made:
+        """Make spans of the messages from a place on, until there are enough."""
+        made = Made(next=start)
+        while made.next < len(chunk.records) and len(made.spans) < SPANS_AT_ONCE:
+            self._add(made, chunk, chunk.records[made.next])
+            made.next += 1
+        return made
+
+    def _add(self, made: Made, chunk: Chunk, record: RawRecord) -> None:
+        """Add the spans and dead letters of one message."""
+        admission, place = Admission(self._redactor, time_of(record)), Place(chunk.topic, record.offset, chunk.partition)
+        for one in self._outcomes(chunk, record):
+            if isinstance(one, AdmittedSpan):
+                made.spans.append((key_of(one.record), one.message))
+            else:
+                admission.set_aside(made.letters, place, one.refusal, one.body)
+
+    def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
+        """Take a message apart: the outcome of each of its spans, or of the whole where it cannot be read."""
+        whole = record.value or b""
+        try:
+            found = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
+        except InputError as error:
+            return [SetAside(Refusal(COLLECTOR, NOT_OTLP, f"{error}. {error.hint}".strip()), whole)]
+        except MemoryError:
+            raise
+        except Exception as error:
+            log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
+            return [SetAside(stage_failed(COLLECTOR, error), whole)]
+        if len(found) > MAX_SPANS:
+            words = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
+            return [SetAside(Refusal(COLLECTOR, TOO_MANY, words), whole)]
+        spans = [one for one in found if isinstance(one, AdmittedSpan)]
+        return [*spans, *_refusals([one for one in found if isinstance(one, Refused)])]
+
+    def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | Refused]:
+        body, source = record.value or b"", _Source(topic, self._headers(record))
+        is_json = body.startswith(b"{")
+        # Both encodings pass over what they do not know, so bytes of something else may well be read as an empty request.
+        if not (self._groups in body if is_json else body.startswith(FIELD)):
+            raise InputError("the message is no request of OTLP")
+        now = self._now()
+        found = self._read(body, now, is_json=is_json)
+        return admitted(found, lambda observed: self._owner(source, _service(observed)), self._policy, self._redactor, now)
+
+    def _headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:
+        if not self._asked_for:
+            return ()
+        return tuple((name, value.decode("utf-8", "replace")) for name, value in record.headers if name in self._asked_for)
+
+    def _found_owner(self, source: _Source, service: str) -> SpanOwner | None:
+        """Find the owner of a service's spans; None where the policy switches the project's audit off."""
+        filing = self._policy.collector.filing(Origin(source.topic, dict(source.headers), service))
+        if not self._policy.for_project(filing.project).settings.enabled:
+            return None
+        return SpanOwner(*filing)
+
+
+def processors_of(
+    topics: Mapping[str, str], *, policy: Policy, redactor: Redactor, now: Callable[[], datetime], producer: Sender
+) -> dict[str, CollectorProcessor]:
+    """Return a processor for each topic; `topics` are their names on the cluster, with the signal of each."""
+    return {
+        topic: CollectorProcessor(signal, policy=policy, redactor=redactor, now=now, producer=producer)
+        for topic, signal in topics.items()
+    }
+
+
+def _service(observed: Observed) -> str:
+    service = observed.resource.get(SERVICE)
+    return service if isinstance(service, str) else ""
+
+
+def _refusals(refused: Sequence[Refused]) -> Iterator[SetAside]:
+    for one in refused[:MAX_LETTERS]:
+        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, one.reason), one.body)
+    if (more := len(refused) - MAX_LETTERS) > 0:
+        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, f"{more} more spans of this message cannot be taken"), b"")

@@ -1,0 +1,84 @@
+"""Whose a Collector's spans are: the first route that takes them says it, and what it leaves out comes from above."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audit.anchors.names import ANCHORS
+from audit.policy.collector import Collector, Origin, SpanFiling
+from audit.policy.policy import Policy, load_policy
+from schemas.errors import PolicyError
+
+FILE = """
+version: 1
+collector:
+  connection: fleet
+  project: everything
+  agent: bot
+  routes:
+    - {service: checkout-web, project: shop, agent: web}
+    - {service: checkout-*, project: checkout}
+    - {topic: spans-of-south, headers: {x-tenant: north}, connection: north}
+    - {topic: spans-of-south, project: south}
+"""
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Collector:
+    """The section of a file."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(FILE)
+    return load_policy(path).collector
+
+
+@pytest.mark.parametrize(
+    ("origin", "filing"),
+    [
+        (Origin("otlp_spans", {}, ""), SpanFiling("fleet", "everything", "bot")),
+        (Origin("otlp_spans", {}, "checkout-web"), SpanFiling("fleet", "shop", "web")),
+        (Origin("otlp_spans", {}, "checkout-web2"), SpanFiling("fleet", "checkout", "bot")),
+        (Origin("otlp_spans", {}, "checkout"), SpanFiling("fleet", "everything", "bot")),
+        (Origin("spans-of-south", {}, "checkout-api"), SpanFiling("fleet", "checkout", "bot")),
+        (Origin("spans-of-south", {"x-tenant": "north"}, ""), SpanFiling("north", "everything", "bot")),
+        (Origin("spans-of-south", {"x-tenant": "east"}, ""), SpanFiling("fleet", "south", "bot")),
+        (Origin("otlp_spans", {"x-tenant": "north"}, ""), SpanFiling("fleet", "everything", "bot")),
+    ],
+)
+def test_the_first_route_whose_conditions_all_hold_files_a_span(
+    collector: Collector, origin: Origin, filing: SpanFiling
+) -> None:
+    """One topic may carry the spans of many teams, and a filing that depended on more than this could split a trace."""
+    assert filing == collector.filing(origin)
+
+
+def test_without_a_section_every_span_has_one_connection_and_one_project() -> None:
+    """A first try needs no policy, and no trace is split."""
+    assert SpanFiling("collector", "default", None) == Policy().collector.filing(Origin("otlp_spans", {}, "any"))
+
+
+def test_where_spans_come_from_says_nothing_of_how_they_are_judged(tmp_path: Path) -> None:
+    """A score names the digest of its policy: another service in front must not make all scores incomparable."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(FILE)
+    assert Policy().digest == load_policy(path).digest
+
+
+@pytest.mark.parametrize(
+    ("route", "words"),
+    [
+        ("{project: shop}", "needs a topic, a service or headers"),
+        ("{service: web, project: Shop}", "project"),
+        (f"{{service: web, connection: {ANCHORS}}}", "reserved for anchors"),
+        ("{service: '', project: shop}", "service"),
+        ("{servce: web, project: shop}", "servce"),
+    ],
+)
+def test_a_route_that_cannot_be_meant_is_refused_with_its_line(tmp_path: Path, route: str, words: str) -> None:
+    """A route that takes everything, or nothing, would file a fleet's spans in silence where nobody looks."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"version: 1\ncollector:\n  routes:\n    - {route}\n")
+    with pytest.raises(PolicyError, match=words) as refused:
+        load_policy(path)
+    assert "policy.yaml:4" in str(refused.value)

@@ -1,0 +1,280 @@
+"""The stage of a Collector's topics on a broker: each message is read once or more, whoever dies, and its spans land once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import builders as build
+import pytest
+from aiokafka import AIOKafkaProducer
+from kafka_workers import contents, until_committed, working
+from otlp_requests import traces, turn
+from servers import Child, Home, Nursery, nursery, until
+from sinks import land_all
+from soak import times
+from typer.testing import CliRunner
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import decode
+from schemas.records import DeadLetter, Span
+from schemas.registry import topics
+from service.cli.main import application
+from service.workspace import utc_now
+from streams.kafka.collector_processor import processors_of
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.producing import RecordProducer
+from streams.kafka.topics import COLLECTOR
+from streams.log.admission import DEAD_LETTERS
+
+MakeTopics = Callable[..., None]
+PARTITIONS = 3
+POLICY = Policy()
+SPANS_TOPIC, LOGS_TOPIC = "otlp_spans", "otlp_logs"
+ROUNDS = times(3, soak=20)
+KILLS_AFTER = 200
+Message = tuple[bytes | None, bytes]
+
+
+def named(kafka: KafkaConnection, topic: str) -> str:
+    """A Collector's topic of this test; it ends with the test's topics, because its name begins as theirs."""
+    return f"{kafka.prefix}{topic}"
+
+
+@asynccontextmanager
+async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: str = LOGS_TOPIC) -> AsyncIterator[None]:
+    """A worker with the stage alone."""
+    producer = RecordProducer(kafka)
+    await producer.start()
+    wanted = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
+    stages = processors_of(wanted, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer)
+    try:
+        async with working(kafka, {}, foreign=stages):
+            yield
+    finally:
+        await producer.stop()
+
+
+async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], compression: str | None = "zstd") -> None:
+    """Produce as a Collector does: without a key or with a trace's, on any partition, compressed or not."""
+    chance = random.Random(len(messages))
+    producer = AIOKafkaProducer(**kafka.for_aiokafka(), compression_type=compression)
+    await producer.start()
+    for key, value in messages:
+        await producer.send(named(kafka, topic), value, key, partition=chance.randrange(PARTITIONS))
+    await producer.stop()
+
+
+async def taken(kafka: KafkaConnection) -> list[Span]:
+    """The spans on our topic, as often as they stand there."""
+    found = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
+    return [one for one in found if isinstance(one, Span)]
+
+
+async def letters(kafka: KafkaConnection) -> list[DeadLetter]:
+    """The dead letters, each once."""
+    found = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
+    return [one for one in found.values() if isinstance(one, DeadLetter)]
+
+
+def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
+    """Messages with a trace for each of these numbers."""
+    parts = [numbers[start : start + together] for start in range(0, len(numbers), together)]
+    return [(None, traces(*(turn(number, build.START) for number in part)).as_protobuf) for part in parts]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_any_key_any_partition_and_any_compression_are_read(
+    kafka: KafkaConnection, make_topics: MakeTopics, compression: str | None
+) -> None:
+    """The topics are the Collector's: its exporter has settings for all three, and we have none to match them."""
+    make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
+    messages = [(key, value) for (_, value), key in zip(numbered(range(1, 31)), (None, b"", bytes(16)) * 2, strict=True)]
+
+    async def run() -> None:
+        await put(kafka, SPANS_TOPIC, messages, compression)
+        async with collecting(kafka):
+            await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+        assert Counter(f"session-{number}" for number in range(1, 31)) == Counter(one.session_id for one in await taken(kafka))
+        assert [] == await letters(kafka)
+
+    asyncio.run(run())
+
+
+def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A span on another partition than its session's would be refused by the sink."""
+    make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
+
+    async def run() -> None:
+        await put(kafka, SPANS_TOPIC, numbered(range(1, 31)))
+        async with collecting(kafka):
+            await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+        with Store(None) as store:
+            await land_all(store, kafka)
+            assert 30 == store.count("spans")
+            assert 0 == store.count("dead_letters")
+
+    asyncio.run(run())
+
+
+def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """The place is all by which a person finds the message that somebody else's program wrote."""
+    make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
+    mixed = [one for message in numbered(range(1, 31)) for one in ((None, b"garbage"), message)]
+
+    async def run() -> None:
+        await put(kafka, SPANS_TOPIC, mixed)
+        async with collecting(kafka):
+            await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+        places = {
+            (named(kafka, SPANS_TOPIC), record.partition, record.offset)
+            for record in await contents(kafka, SPANS_TOPIC, PARTITIONS)
+            if record.value == b"garbage"
+        }
+        assert 6 == len(places)
+        assert places == {(one.source, one.partition, one.position) for one in await letters(kafka)}
+        assert 30 == len(await taken(kafka))
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_comes_later_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """A Collector makes its topics with its first message, and many send no logs at all: the worker must not wait for those."""
+    make_topics(*topics(), LOGS_TOPIC, partitions=PARTITIONS)
+
+    async def run() -> None:
+        async with collecting(kafka):
+            await until_committed(kafka, LOGS_TOPIC, PARTITIONS)
+            make_topics(SPANS_TOPIC, partitions=PARTITIONS)
+            await put(kafka, SPANS_TOPIC, numbered(range(1, 11)))
+            await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+        assert 10 == len(await taken(kafka))
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Processes of ours."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture
+def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
+    """What a worker process needs to know."""
+    names = {"DRIFTLINE_KAFKA_OTLP_SPANS": named(kafka, SPANS_TOPIC), "DRIFTLINE_KAFKA_OTLP_LOGS": named(kafka, LOGS_TOPIC)}
+    return Home(tmp_path, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, **names)
+
+
+def working_processes(supervisor: Child) -> list[int]:
+    """The children of a supervisor."""
+    return [int(pid) for pid in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()]
+
+
+def test_kills_lose_no_span_and_land_each_once(
+    children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """What was read and not acknowledged comes again with the same ids, so the tables have each span once."""
+    make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
+    supervisor = children.start(home, "worker", "--stages", COLLECTOR)
+    count = ROUNDS * KILLS_AFTER
+
+    async def grown(least: int) -> None:
+        while True:
+            if len(await contents(kafka, "spans", PARTITIONS)) >= least:
+                return
+            await asyncio.sleep(0.02)
+
+    async def run() -> None:
+        for number in range(ROUNDS):
+            began = len(await contents(kafka, "spans", PARTITIONS))
+            await put(kafka, SPANS_TOPIC, numbered(range(1 + number * KILLS_AFTER, 1 + (number + 1) * KILLS_AFTER)))
+            await grown(began + 1)
+            for pid in working_processes(supervisor):
+                os.kill(pid, signal.SIGKILL)
+        await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+        with Store(None) as store:
+            await land_all(store, kafka)
+            with closing(store.cursor()) as cursor:
+                landed = cursor.execute("SELECT trace_id FROM log.spans").fetchall()
+            assert 0 == store.count("dead_letters")
+        assert {f"{number:032x}": 1 for number in range(1, count + 1)} == Counter(trace for (trace,) in landed)
+
+    asyncio.run(run())
+    supervisor.send(signal.SIGTERM)
+    assert 0 == supervisor.wait(), supervisor.logged[-4000:]
+    assert ROUNDS == supervisor.logged.count("ended with -9")
+
+
+def doctor(home: Home) -> list[dict[str, str]]:
+    """What the doctor says of the Collector's topics."""
+    ran = CliRunner().invoke(application(), ["doctor", "--json"], env=home.environment)
+    return [found for found in json.loads(ran.output) if found["subject"] == "Collector"]
+
+
+def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_stage_is(
+    home: Home, kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """Without it nobody can tell a Collector that sends nothing from a worker that was never started."""
+    spans = named(kafka, SPANS_TOPIC)
+    make_topics(*topics(), partitions=PARTITIONS)
+    (nothing,) = doctor(home)
+    assert f"no topic {spans}" in nothing["detail"]
+    make_topics(SPANS_TOPIC, partitions=PARTITIONS)
+    asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(1, 21))))
+    unread, logs = doctor(home)
+    assert (f"{spans}: nothing of it was read yet", "driftline worker --stages collector") == (
+        unread["detail"],
+        unread["advice"],
+    )
+    assert f"there is no topic {named(kafka, LOGS_TOPIC)}" == logs["detail"]
+
+    async def read() -> None:
+        async with collecting(kafka):
+            await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
+
+    asyncio.run(read())
+    assert f"{spans}: 3 partitions, 0 messages not read yet" == doctor(home)[0]["detail"]
+    asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(21, 31))))
+    assert f"{spans}: 3 partitions, 2 messages not read yet" == doctor(home)[0]["detail"]
+
+
+def test_a_worker_says_which_topics_are_not_there_yet(
+    children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """A name with a typing error would be waited for for ever, in silence."""
+    make_topics(*topics(), SPANS_TOPIC, partitions=PARTITIONS)
+    worker = children.start(home, "worker", "--stages", COLLECTOR)
+    until(lambda: "1 worker process" in worker.printed and '"assigned: ' in worker.logged, "a worker at work")
+    worker.send(signal.SIGTERM)
+    assert 0 == worker.wait()
+    assert f"{named(kafka, SPANS_TOPIC)} (3 partitions)" in worker.printed
+    assert f"there is no topic {named(kafka, LOGS_TOPIC)} yet" in worker.printed
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"DRIFTLINE_KAFKA_OTLP_SPANS": "{prefix}spans"}, "is a topic of Driftline"),
+        ({"DRIFTLINE_KAFKA_OTLP_SPANS": "a,b", "DRIFTLINE_KAFKA_OTLP_LOGS": "b"}, "b cannot hold both"),
+        ({"DRIFTLINE_KAFKA_OTLP_SPANS": "a b"}, "KAFKA_OTLP_SPANS"),
+    ],
+)
+def test_names_that_cannot_be_a_collectors_topics_are_refused(
+    children: Nursery, home: Home, kafka: KafkaConnection, names: dict[str, str], words: str
+) -> None:
+    """A worker that read its own spans as requests would set every one of them aside."""
+    given = {name: value.format(prefix=kafka.prefix) for name, value in names.items()}
+    worker = children.start(home, "worker", "--stages", COLLECTOR, environment=given)
+    assert 2 == worker.wait()
+    assert words in worker.logged

@@ -1,0 +1,313 @@
+"""The stage of a Collector's topics: what becomes of each message, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import builders as build
+import msgspec
+import pytest
+from engines import NOW
+from otlp_requests import Sent, attributes, captured, nanoseconds, traces, turn
+
+from audit.policy.collector import Collector, CollectorRoute
+from audit.policy.policy import Policy
+from audit.policy.policy_fields import ProjectSettings
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import decode
+from schemas.errors import BrokerError
+from schemas.records import DeadLetter, Record, Span
+from streams.kafka import collector_processor
+from streams.kafka.collector_processor import CollectorProcessor
+from streams.kafka.keys import key_of
+from streams.kafka.producing import Message
+from streams.kafka.worker.processing import Chunk
+from streams.log.dead_letters import Stays, way_back
+from streams.log.span_admission import AdmittedSpan, admitted
+from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.request import Observed
+from streams.sources.otlp.signals import SIGNALS
+
+TOPIC = "otlp_spans"
+LATER = build.START.replace(year=2027)
+"""A time that the captures' spans lie before."""
+GARBAGE = (
+    b"",
+    None,
+    b"hello",
+    b"\x0a",
+    b"{",
+    b"{}x",
+    b'{"resourceLogs":[]}',
+    b"[]",
+    b"\x00" * 100,
+    bytes(range(256)),
+    b"\x7a\x00",
+)
+
+
+@dataclass
+class Broker:
+    """Takes what is produced. `fails` refuses the messages of these topics."""
+
+    taken: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    fails: frozenset[str] = frozenset()
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+        """Take messages."""
+        assert partition is None, "a session has one partition, which its key says"
+        if messages and topic in self.fails:
+            raise BrokerError(f"{topic}: away")
+        self.taken[topic] += messages
+        return None
+
+    @property
+    def spans(self) -> list[Span]:
+        """The spans, each as it was taken, under its key."""
+        return [record for record in self._records("spans") if isinstance(record, Span)]
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """The dead letters."""
+        return [record for record in self._records("dead-letters") if isinstance(record, DeadLetter)]
+
+    def _records(self, topic: str) -> list[Record]:
+        records = [decode(value) for _, value in self.taken[topic]]
+        assert [key_of(record) for record in records] == [key for key, _ in self.taken[topic]]
+        return records
+
+
+def message(value: bytes | None, offset: int = 0, headers: Mapping[str, str] | None = None) -> Any:
+    """A message as the broker has it, under a key that says nothing of ours."""
+    given = [(name, one.encode()) for name, one in (headers or {}).items()]
+    return SimpleNamespace(offset=offset, timestamp=1_795_000_000_000, key=b"\xff\x00", value=value, headers=given)
+
+
+def work(
+    *values: Any,
+    broker: Broker | None = None,
+    policy: Policy | None = None,
+    signal: str = "traces",
+    topic: str = TOPIC,
+    now: datetime = LATER,
+) -> Broker:
+    """What a stage makes of a chunk with these messages."""
+    broker, policy = broker or Broker(), policy or Policy()
+    records = [one if isinstance(one, SimpleNamespace) else message(one, place) for place, one in enumerate(values)]
+    stage = CollectorProcessor(signal, policy=policy, redactor=Redactor(policy.redaction), now=lambda: now, producer=broker)
+    finished: list[bool] = []
+    asyncio.run(stage.take(Chunk(topic, 3, records), lambda: finished.append(True)))
+    assert [True] == finished
+    return broker
+
+
+def over_http(sent: Sent, owner: SpanOwner) -> list[bytes]:
+    """The records that the endpoint makes of a request."""
+    found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
+    policy = Policy()
+    all_of_it = admitted(found, lambda _: owner, policy, Redactor(policy.redaction), LATER)
+    return [one.message for one in all_of_it if isinstance(one, AdmittedSpan)]
+
+
+@pytest.mark.parametrize("name", ["openai_v2", "pydantic_ai"])
+@pytest.mark.parametrize("encoding", ["as_json", "as_protobuf"])
+def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str) -> None:
+    """Whoever puts a Kafka between keeps every score: the same bytes, whichever way and encoding."""
+    owner = SpanOwner("collector", "default")
+    for sent in captured(name):
+        broker = work(getattr(sent, encoding), signal=sent.signal)
+        assert over_http(sent, owner) == [value for _, value in broker.taken["spans"]]
+        assert [] == broker.letters
+    assert broker.taken["spans"]
+
+
+def test_both_encodings_may_stand_on_one_topic() -> None:
+    """A Collector that is configured anew does not change what it sent before."""
+    first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
+    assert ["session-1", "session-2"] == [one.session_id for one in work(first.as_json, second.as_protobuf).spans]
+
+
+def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
+    """Anybody who may produce to the cluster may produce here: each message costs itself alone, and is found again."""
+    good = traces(turn(1, build.START)).as_protobuf
+    broker = work(*(one for bad in GARBAGE for one in (bad, good)))
+
+    assert len(GARBAGE) == len(broker.spans)
+    assert {(TOPIC, 3, 2 * place) for place in range(len(GARBAGE))} == {
+        (one.source, one.partition, one.position) for one in broker.letters
+    }
+    assert {("collector", "not_otlp")} == {(one.stage, one.reason) for one in broker.letters}
+    assert [bad or b"" for bad in GARBAGE] == [one.body for one in sorted(broker.letters, key=lambda one: one.position)]
+
+
+def test_a_bad_span_costs_itself_alone() -> None:
+    """An instrumentor with one fault must not take the other spans of its service with it."""
+    bad = [
+        {**turn(2, build.START), "traceId": "00" * 16},
+        {**turn(3, build.START), "spanId": "ab"},
+        {**turn(4, build.START), "startTimeUnixNano": nanoseconds(build.START.replace(year=2200))},
+    ]
+    for value in (traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf, traces(*bad).as_json):
+        letters = work(value).letters
+        assert {"refused_span"} == {one.reason for one in letters}
+        assert {"trace_id", "span_id", "start_time_unix_nano"} == {one.detail.partition(":")[0] for one in letters}
+        assert all(b"Where is order" in one.body and b"order 1?" not in one.body for one in letters)
+    assert ["session-1", "session-5"] == [
+        one.session_id for one in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans
+    ]
+
+
+def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
+    """One faulty exporter would fill the dead letters of a fleet, where nobody finds anything any more."""
+    bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
+    letters = work(traces(*bad).as_protobuf).letters
+
+    assert collector_processor.MAX_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
+    assert "149 more spans of this message cannot be taken" in {one.detail for one in letters}
+
+
+def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is that of the chunk; the messages beside it are read."""
+    monkeypatch.setattr(collector_processor, "MAX_SPANS", 3)
+    small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
+    broker = work(small, large, small)
+
+    assert [("too_many_spans", 1)] == [(one.reason, one.position) for one in broker.letters]
+    assert 6 == len(broker.spans)
+
+
+def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the mapping would end worker after worker at the same message."""
+
+    def faulty(observed: Observed, *given: Any) -> Span:
+        if observed.trace_id.endswith("2"):
+            raise KeyError("unforeseen")
+        return span_record(observed, *given)
+
+    monkeypatch.setattr("streams.log.span_admission.span_record", faulty)
+    broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
+
+    assert ["session-1", "session-3"] == [one.session_id for one in broker.spans]
+    assert ["0000000000000002: cannot be read: KeyError"] == [one.detail for one in broker.letters]
+
+
+def test_the_same_message_gives_the_same_ids_and_letters() -> None:
+    """After a kill a message comes again: readers of the topics know by the ids that they have all of it."""
+    values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
+    first, again = work(*values), work(*values, now=LATER + timedelta(days=1))
+    assert first.letters == again.letters
+    assert first.spans == [msgspec.structs.replace(one, ingested_at=LATER) for one in again.spans]
+
+
+def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
+    """An offset that is committed before its spans are safe loses them in a crash."""
+    value = traces(turn(1, build.START)).as_protobuf
+    for topic in ("spans", "dead-letters"):
+        done: list[bool] = []
+        broker = Broker(fails=frozenset({topic}))
+        stage = CollectorProcessor(
+            "traces", policy=Policy(), redactor=Redactor(Policy().redaction), now=lambda: LATER, producer=broker
+        )
+        chunk = Chunk(TOPIC, 0, [message(value, 0), message(b"garbage", 1)])
+        with pytest.raises(BrokerError):
+            asyncio.run(stage.take(chunk, lambda: done.append(True)))  # noqa: B023 - called before the next turn
+        assert [] == done
+
+
+def test_a_large_chunk_is_produced_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand messages of thousands of spans must not stand in memory as records all at once."""
+    monkeypatch.setattr(collector_processor, "SPANS_AT_ONCE", 4)
+    sizes: list[int] = []
+
+    class Counting(Broker):
+        async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+            sizes.extend([len(messages)] * (topic == "spans"))
+            return await super().send(topic, messages, partition=partition)
+
+    values = [traces(turn(2 * number, build.START), turn(2 * number + 1, build.START)).as_protobuf for number in range(1, 8)]
+    assert 14 == len(work(*values, broker=Counting()).spans)
+    assert [4, 4, 4, 2] == sizes
+
+
+def test_the_policy_files_spans_by_topic_service_and_header() -> None:
+    """One Collector carries the spans of many teams, and its messages have no token."""
+    routes = (
+        CollectorRoute(service="checkout-*", project="shop", agent="cart"),
+        CollectorRoute(headers={"x-tenant": "north"}, project="north"),
+        CollectorRoute(topic="other", connection="south"),
+    )
+    policy = Policy(collector=Collector(connection="fleet", project="ops", routes=routes))
+
+    def filed(service: str | None, topic: str = TOPIC, **headers: str) -> tuple[str, str, str]:
+        given = message(traces(turn(1, build.START), service=service).as_protobuf, 0, headers)
+        (span,) = work(given, policy=policy, topic=topic).spans
+        facts = span.content
+        return span.connection, span.project, "cart" if '"agent":"cart"' in facts else "clerk"
+
+    assert ("fleet", "shop", "cart") == filed("checkout-web")
+    assert ("fleet", "ops", "clerk") == filed("web")
+    assert ("fleet", "ops", "clerk") == filed(None)
+    assert ("fleet", "north", "clerk") == filed("web", **{"x-tenant": "north"})
+    assert ("fleet", "ops", "clerk") == filed("web", **{"x-tenant": "east"})
+    assert ("south", "ops", "clerk") == filed("web", "other")
+
+
+def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> None:
+    """The batch processor puts together what comes at the same time, whoever sent it."""
+    policy = Policy(collector=Collector(routes=(CollectorRoute(service="a", project="one"),)))
+    groups = [
+        traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
+    ]
+    broker = work(Sent("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
+    assert {("session-1", "one"), ("session-2", "default")} == {(one.session_id, one.project) for one in broker.spans}
+
+
+def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
+    """Its switch says that nothing of it is kept, whichever way it comes."""
+    policy = Policy(projects={"default": ProjectSettings(enabled=False)})
+    broker = work(traces(turn(1, build.START)).as_protobuf, policy=policy)
+    assert [] == broker.spans
+    assert [] == broker.letters
+
+
+def test_no_secret_is_produced() -> None:
+    """The topic has other readers: what they may not see goes before the first byte, in dead letters, too."""
+    secret = "AKIA" + "QXDR7TVWCB2MHJ5K"
+    said = attributes(
+        {"gen_ai.input.messages": f'[{{"role":"user","parts":[{{"type":"text","content":"My key is {secret}."}}]}}]'}
+    )
+    good = turn(1, build.START)
+    good["attributes"] += said
+    broker = work(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
+
+    assert 1 == len(broker.spans)
+    assert 2 == len(broker.letters)
+    assert not any(secret.encode() in value for messages in broker.taken.values() for _, value in messages)
+    assert "[SECRET:" in broker.spans[0].content
+
+
+def test_a_letter_says_that_it_cannot_be_put_back() -> None:
+    """A person who tries it should hear what to do instead."""
+    (letter,) = work(b"garbage").letters
+    found = way_back(letter, now=NOW)
+    assert isinstance(found, Stays)
+    assert "an OpenTelemetry Collector" in found.reason
+
+
+def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
+    """An application's whole log may stand on the topic beside what was said to a model."""
+    record = {
+        "timeUnixNano": nanoseconds(build.START),
+        "traceId": f"{1:032x}",
+        "spanId": f"{1:016x}",
+        "body": {"stringValue": "starting"},
+    }
+    sent = Sent("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
+    broker = work(sent.as_json, sent.as_protobuf, signal="logs")
+    assert {} == {topic: messages for topic, messages in broker.taken.items() if messages}

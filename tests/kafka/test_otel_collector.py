@@ -1,0 +1,234 @@
+"""A real OpenTelemetry Collector in front: over HTTP, gRPC and Kafka the same exchanges and events come out as without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from clients import bearer
+from kafka_server import free_port
+from kafka_workers import until_committed
+from missing import without
+from otel_collector import UnavailableError, collector, exporting
+from otlp_requests import Sent, captured
+from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
+
+from analytics.store.store import Store
+from audit.policy.collector import Origin, SpanFiling
+from audit.policy.policy import load_policy
+from schemas.registry import topics
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import COLLECTOR
+
+MakeTopics = Callable[..., None]
+CAPTURES = ("openai_v2", "pydantic_ai")
+POLICY = """
+version: 1
+defaults: {retentionDays: null, traces: {settleSeconds: 3}}
+collector: {connection: fleet, project: ops}
+"""
+GUIDE = ROOT / "docs" / "how-to" / "collector.md"
+PARTITIONS = 2
+Rows = dict[str, list[tuple[Any, ...]]]
+SAID = {
+    "exchanges": "SELECT * EXCLUDE (ingested_at) FROM exchanges ORDER BY exchange_id",
+    "events": "SELECT * EXCLUDE (ingested_at, seq) FROM agent_events ORDER BY session_id, event_id",
+    "letters": "SELECT * FROM dead_letters",
+}
+"""What has to be the same, whichever way spans came. A session's traces stand in the order in which they were complete."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """The Collector, built before anything else is started."""
+    try:
+        collector()
+    except UnavailableError as error:
+        without(error)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Where servers and workers come from."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def sent() -> list[Sent]:
+    """What the instrumentors of two captures exported."""
+    return [request for name in CAPTURES for request in captured(name)]
+
+
+@pytest.fixture(scope="module")
+def directly(children: Nursery, sent: list[Sent], tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """What comes of it where the instrumentors export to the server itself."""
+    home = Home(tmp_path_factory.mktemp("directly"), POLICY)
+    return served(children, home, lambda url: post(sent, url, bearer(home.connection("fleet", "ops"))))
+
+
+def post(sent: list[Sent], url: str, headers: dict[str, str] | None = None) -> None:
+    """Export requests in turns as protobuf and as JSON, as instrumentors of several languages do."""
+    kinds = ("application/x-protobuf", "application/json")
+    for number, one in enumerate(sent):
+        body = one.as_json if number % 2 else one.as_protobuf
+        given = {"Content-Type": kinds[number % 2], **(headers or {})}
+        answer = httpx2.post(f"{url}/v1/{one.signal}", content=body, headers=given, timeout=60)
+        assert httpx2.codes.OK == answer.status_code, answer.text
+
+
+def served(children: Nursery, home: Home, export: Callable[[str], None], *arguments: str) -> Rows:
+    """What a server holds that runs until all of the captures' traces are assembled; `export` is called with its address."""
+    home.connection("fleet", "ops")
+    operator = bearer(home.operator())
+    server = children.serve(home, "--judge", "none", *arguments)
+    url = ready(server)
+    export(url)
+    question = {"sql": "SELECT count(*) AS traces, sum(spans)::BIGINT AS spans FROM trace_assemblies"}
+
+    wanted = {"traces": TRACES, "spans": SPANS}
+
+    def assembled() -> bool:
+        assert not server.ended, server.logged[-4000:]
+        answer = httpx2.post(f"{url}/api/audit/query", json=question, headers=operator, timeout=60)
+        return answer.status_code == httpx2.codes.OK and answer.json()["rows"] == [wanted]
+
+    until(assembled, f"{TRACES} traces of {SPANS} spans and records")
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait(), server.logged[-4000:]
+    with Store(home.database) as store, closing(store.cursor()) as cursor:
+        return {name: cursor.execute(statement).fetchall() for name, statement in SAID.items()}
+
+
+def ready(server: Child) -> str:
+    """Its address, as soon as it takes records."""
+    url = server.serving()
+    until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK or server.ended, "the server to take records")
+    assert not server.ended, server.logged[-4000:]
+    return url
+
+
+def counted() -> tuple[int, int]:
+    """How many traces the captures have, and how many spans and records of logs that say something of a model."""
+    traces, spans = set(), 0
+    for one in (request for name in CAPTURES for request in captured(name)):
+        groups = one.request.get("resourceSpans", []) + one.request.get("resourceLogs", [])
+        for scoped in (scoped for group in groups for key in ("scopeSpans", "scopeLogs") for scoped in group.get(key, ())):
+            for item in scoped.get("spans", []) + scoped.get("logRecords", []):
+                if "spanId" in item and ("startTimeUnixNano" in item or "gen_ai" in json.dumps(item)):
+                    traces.add(item["traceId"])
+                    spans += 1
+    return len(traces), spans
+
+
+TRACES, SPANS = counted()
+
+
+def test_over_http(children: Nursery, sent: list[Sent], directly: Rows, tmp_path: Path) -> None:
+    """The usual way: one exporter in a Collector that a fleet has already."""
+    home = Home(tmp_path, POLICY)
+
+    def export(url: str) -> None:
+        said = {"endpoint": url, "headers": {"Authorization": f"Bearer {home.tokens['fleet']}"}, "compression": "gzip"}
+        with exporting(tmp_path / "collector", {"otlp_http": said}) as running:
+            post(sent, running.url)
+
+    assert directly == served(children, home, export)
+
+
+def test_over_grpc(children: Nursery, sent: list[Sent], directly: Rows, tmp_path: Path) -> None:
+    """The Collector's default exporter speaks gRPC."""
+    port = free_port()
+    home = Home(tmp_path, POLICY, DRIFTLINE_OTLP_GRPC_PORT=str(port))
+
+    def export(_url: str) -> None:
+        headers = {"authorization": f"Bearer {home.tokens['fleet']}"}
+        said = {"endpoint": f"127.0.0.1:{port}", "tls": {"insecure": True}, "headers": headers}
+        with exporting(tmp_path / "collector", {"otlp_grpc": said}) as running:
+            post(sent, running.url)
+
+    assert directly == served(children, home, export)
+
+
+@pytest.mark.parametrize("encoding", ["otlp_proto", "otlp_json"])
+@pytest.mark.parametrize("by_trace", [True, False], ids=["keyed by trace", "without a key"])
+def test_over_kafka(
+    children: Nursery,
+    sent: list[Sent],
+    directly: Rows,
+    tmp_path: Path,
+    kafka: KafkaConnection,
+    *,
+    make_topics: MakeTopics,
+    encoding: str,
+    by_trace: bool,
+) -> None:
+    """A Kafka between keeps spans while Driftline is away; its keys and partitions are the Collector's own."""
+    names = {"traces": f"{kafka.prefix}otlp_spans", "logs": f"{kafka.prefix}otlp_logs"}
+    make_topics(*topics(), "diagnosis-state", "intake-state", "otlp_spans", "otlp_logs", partitions=PARTITIONS)
+    settings = {"DRIFTLINE_KAFKA_OTLP_SPANS": names["traces"], "DRIFTLINE_KAFKA_OTLP_LOGS": names["logs"]}
+    home = Home(tmp_path, POLICY, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, **settings)
+
+    def export(_url: str) -> None:
+        with exporting(tmp_path / "collector", {"kafka": kafka_exporter(kafka, names, encoding, by_trace=by_trace)}) as running:
+            post(sent, running.url)
+
+    worker = children.start(home, "worker", "--stages", f"{COLLECTOR},diagnosis")
+    until(lambda: "worker process" in worker.printed or worker.ended, "a worker")
+    assert not worker.ended, worker.logged[-4000:]
+    found = served(children, home, export)
+    asyncio.run(until_committed(kafka, "otlp_spans", PARTITIONS))
+    worker.send(signal.SIGTERM)
+    assert 0 == worker.wait(), worker.logged[-4000:]
+    assert directly == found
+
+
+def kafka_exporter(kafka: KafkaConnection, names: dict[str, str], encoding: str, *, by_trace: bool) -> dict[str, Any]:
+    """The exporter's configuration, as the guide has it."""
+    return {
+        "brokers": kafka.servers,
+        "producer": {"required_acks": "all", "compression": "zstd"},
+        "partition_traces_by_id": by_trace,
+    } | {signal: {"topic": name, "encoding": encoding} for signal, name in names.items()}
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of the guide in a language."""
+    return [part.partition("```")[0] for part in GUIDE.read_text("utf-8").split(f"```{language}\n")[1:]]
+
+
+def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
+    """They are copied from; the Collector renames its components and settings every few months."""
+    configurations = [block for block in blocks("yaml") if "exporters:" in block]
+    assert 3 == len(configurations)
+    for number, block in enumerate(configurations):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block, "utf-8")
+        command = [str(collector()), "validate", "--config", str(file)]
+        done = subprocess.run(
+            command, env=os.environ | {"TOKEN": "dl_x"}, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert 0 == done.returncode, done.stderr
+        assert "deprecated" not in done.stderr
+
+
+def test_the_policy_of_the_guide_files_spans_as_it_says(tmp_path: Path) -> None:
+    """A route that takes other spans than the comment beside it says would be copied into many policies."""
+    (policy,) = [block for block in blocks("yaml") if "routes:" in block]
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy, "utf-8")
+    filing = load_policy(file).collector.filing
+
+    assert SpanFiling("fleet", "ops", None) == filing(Origin("otlp_spans", {}, "web"))
+    assert SpanFiling("fleet", "shop", None) == filing(Origin("otlp_spans", {}, "checkout-web"))
+    assert SpanFiling("fleet", "north", None) == filing(Origin("otlp_spans", {"x-tenant": "north"}, "web"))
+    assert SpanFiling("lab", "lab", None) == filing(Origin("otlp_spans_lab", {}, "web"))

@@ -1,0 +1,103 @@
+"""Secrets in spans: wherever a span tells one, its record does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import builders as build
+import pytest
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.records import Span
+from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.request import Event, Observed
+
+SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
+REDACTOR = Redactor(Policy().redaction)
+
+
+def record_of(attributes: Mapping[str, Any], **given: Any) -> Span:
+    """The record of a span with these attributes."""
+    told = {"name": "span", "scope": "", "resource": {}, "events": (), **given}
+    observed = Observed(
+        trace_id="1" * 32,
+        span_id="2" * 16,
+        parent_id=None,
+        started_at=build.START,
+        ended_at=build.START,
+        attributes=attributes,
+        **told,
+    )
+    return span_record(observed, SpanOwner("c", "p"), REDACTOR, build.START, {"deployment": ("deployment.environment.name",)})
+
+
+def messages(part: Mapping[str, Any], role: str = "user") -> str:
+    """The text of a message of one part."""
+    return json.dumps([{"role": role, "parts": [part]}])
+
+
+CHAT, TOOL = {"gen_ai.operation.name": "chat"}, {"gen_ai.operation.name": "execute_tool"}
+CALL = {"type": "tool_call", "id": "c", "name": "run", "arguments": {"key": SECRET}}
+PLACES: dict[str, Span] = {
+    "name": record_of(CHAT, name=SECRET),
+    "session": record_of(CHAT | {"gen_ai.conversation.id": SECRET}),
+    "agent": record_of(CHAT | {"gen_ai.agent.name": SECRET}),
+    "service": record_of(CHAT, resource={"service.name": SECRET}),
+    "label": record_of(CHAT, resource={"deployment.environment.name": SECRET}),
+    "question": record_of(CHAT | {"gen_ai.input.messages": messages({"type": "text", "content": SECRET})}),
+    "answer": record_of(CHAT | {"gen_ai.output.messages": messages({"type": "text", "content": SECRET}, "assistant")}),
+    "thinking": record_of(CHAT | {"gen_ai.output.messages": messages({"type": "reasoning", "content": SECRET}, "assistant")}),
+    "call": record_of(CHAT | {"gen_ai.output.messages": messages(CALL, "assistant")}),
+    "call's name": record_of(
+        CHAT | {"gen_ai.output.messages": messages({**CALL, "name": SECRET, "arguments": {}}, "assistant")}
+    ),
+    "call's id": record_of(CHAT | {"gen_ai.output.messages": messages({**CALL, "id": SECRET, "arguments": {}}, "assistant")}),
+    "password": record_of(
+        CHAT | {"gen_ai.output.messages": messages({**CALL, "arguments": {"password": SECRET}}, "assistant")}
+    ),
+    "output": record_of(
+        CHAT | {"gen_ai.input.messages": messages({"type": "tool_call_response", "id": "c", "response": SECRET}, "tool")}
+    ),
+    "tool's arguments": record_of(TOOL | {"gen_ai.tool.call.arguments": json.dumps({"a": [SECRET]})}),
+    "tool's result": record_of(TOOL | {"gen_ai.tool.call.result": SECRET}),
+    "tool's name": record_of(TOOL | {"gen_ai.tool.name": SECRET}),
+    "model": record_of(CHAT | {"gen_ai.request.model": SECRET}),
+    "response": record_of(CHAT | {"gen_ai.response.id": SECRET}),
+    "reason": record_of(CHAT | {"gen_ai.response.finish_reasons": SECRET}),
+    "error": record_of(CHAT, failed=True, message=f"denied: {SECRET}"),
+    "rating": record_of(
+        CHAT,
+        events=(
+            Event(
+                "gen_ai.evaluation.result",
+                {"gen_ai.evaluation.name": "a", "gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.explanation": SECRET},
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_record_tells_a_secret_of_its_span(place: str) -> None:
+    """A record goes onto a topic that others read, and into a table that is exported."""
+    record = PLACES[place]
+    assert SECRET not in record.content + record.session_id
+    assert "[SECRET:" in record.content
+
+
+def test_a_name_that_is_remembered_is_without_its_secret_each_time() -> None:
+    """Names are looked at once; what became of one must not be what came."""
+    redactor = Redactor(Policy().redaction)
+    first, second = (redactor.redact_name(f"run {SECRET}") for _ in range(2))
+    assert first == second == redactor.redact(f"run {SECRET}")[0]
+    assert SECRET not in first
+
+
+def test_a_random_id_keeps_its_shape_and_a_random_key_does_not() -> None:
+    """Most ids are random runs: they need no look for passwords, and keys need theirs all the same."""
+    ids = ("call_Zx81kQw0Rb7mLp2VtYc9", "5f0f54b2-38a1-4c62-9b7f-4f0f9e1b7c11", "4bf92f3577b34da6a3ce929d0e0e4736")
+    assert list(ids) == [REDACTOR.redact(one)[0] for one in ids]
+    assert "[SECRET:high_entropy:" in REDACTOR.redact("qR7xT2mZ9kLw4VbN8cYp3HsD6fGj")[0]
