@@ -62,6 +62,16 @@ DEFAULTS = {
     "incidentRules": ("sequential", "consecutive_days", "rate_ratio", "runs"),
     "retentionDays": 90,
     "anchors": {"enabled": True, "count": 20, "intervalHours": 24},
+    "traces": {
+        "settleSeconds": 10,
+        "idleSeconds": 180,
+        "labels": {
+            "agent_version": ("gen_ai.agent.version", "langfuse.version", "service.version"),
+            "prompt_version": ("langfuse.observation.prompt.version", "gen_ai.prompt.version"),
+            "deployment": ("deployment.environment.name", "deployment.environment", "langfuse.environment"),
+        },
+        "ratings": {"lowest": 0, "highest": 1},
+    },
     "detectors": {
         "events": THRESHOLDS,
         "transcripts": THRESHOLDS
