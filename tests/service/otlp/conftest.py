@@ -1,0 +1,5 @@
+"""An application over a real engine, called in one event loop."""
+
+from __future__ import annotations
+
+from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
