@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from npm import or_skip
 
 from otlp.capturing.capture import CAPTURES, captured, kept
 from otlp.capturing.dialects import DIALECTS
-from otlp.capturing.environments import REQUIREMENTS
+from otlp.capturing.environments import ENVIRONMENTS, REQUIREMENTS
 from otlp.capturing.programs import scenario
 from otlp.capturing.readable import message
 from otlp.capturing.shape import records, shape
@@ -77,7 +76,7 @@ def test_the_table_names_the_versions_that_are_installed(dialect: str) -> None:
     assert [] == wrong
 
 
-def test_an_instrumentor_sends_again_what_was_captured(tmp_path: Path) -> None:
+def test_an_instrumentor_sends_again_what_was_captured() -> None:
     """The captures are what these versions send, and were not edited since."""
     dialect = DIALECTS["openai_v2"]
-    assert shape(kept(dialect.name)) == shape(or_skip(lambda: captured(dialect, tmp_path)))
+    assert shape(kept(dialect.name)) == shape(or_skip(lambda: captured(dialect, ENVIRONMENTS)))
