@@ -15,9 +15,10 @@ import duckdb
 import httpx2
 import pytest
 from browsers import HTML, SIGN_IN
+from kafka_server import free_port
 from npm import or_skip
 from receivers import Post, receiving
-from servers import PATIENCE, Child, Home, Nursery, nursery, until
+from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from otlp.capturing.capture import provided
 from otlp.capturing.environments import ENVIRONMENTS, HERE, REQUIREMENTS, made, written
@@ -30,6 +31,9 @@ from service.pages.connect import Stack, stacks
 
 POLICY = "version: 1\ndefaults: {traces: {settleSeconds: 1}}\n"
 PROJECT = "shop"
+OVER_HTTP = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+OVER_GRPC = "opentelemetry.exporter.otlp.proto.grpc.trace_exporter"
+"""Modules of Python's exporters."""
 WITHOUT_A_TURN = {"collector", "any"}
 """The Collector is a program of its own, and the lines for any SDK are a turn by themselves."""
 
@@ -48,7 +52,7 @@ class Connected:
     child: Child
     url: str
     token: str
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=lambda: {"PATH": os.environ["PATH"]})
 
     def run(self, name: str, text: str, requirements: str, folder: Path, more: str = "") -> str:
         """What a program prints that has this text; `more` is typed after the guide's variables."""
@@ -106,7 +110,11 @@ def children() -> Iterator[Nursery]:
 @pytest.fixture
 def connected(children: Nursery, tmp_path: Path) -> Connected:
     """A server with a connection."""
-    home = Home(tmp_path, POLICY)
+    return begun(children, Home(tmp_path, POLICY))
+
+
+def begun(children: Nursery, home: Home) -> Connected:
+    """The server of a home, with a connection."""
     token = home.connection("agent", PROJECT)
     child = children.serve(home)
     return Connected(home, child, child.serving(), token)
@@ -163,18 +171,41 @@ def spans_of(posts: list[Post]) -> Iterator[dict[str, Any]]:
     return (span for _, span in records(line for line in lines if line is not None))
 
 
-def test_spans_by_hand_are_a_session_with_its_exchange_and_calls(connected: Connected, tmp_path: Path) -> None:
-    """Agents without an instrumentor, and those in other languages, have the names of this program alone to go by."""
+def lines_by_hand() -> str:
+    """The lines for any SDK, which are a whole program."""
     (stack,) = [one for one in stacks().stacks if one.key == "any"]
-    or_skip(lambda: made("pydantic_ai", ENVIRONMENTS))
-    connected.variables = {"PATH": os.environ["PATH"]}
-    connected.run("by_hand", stacks().lines(stack, {}), "pydantic_ai", tmp_path)
-    connected.wait_for_a_score()
+    return stacks().lines(stack, {})
 
+
+def assert_told_by_hand(connected: Connected) -> None:
+    """Driftline has what the lines for any SDK say."""
+    connected.wait_for_a_score()
     exchanges = connected.asked("SELECT session_id, agent, user_message, agent_response FROM log.exchanges")
     events = connected.asked("SELECT session_id, event, tool FROM log.agent_events WHERE event LIKE 'tool_%' ORDER BY seq")
+
     assert [(SESSION, "my-agent", "Where is order 4711?", "It left the depot this morning.")] == exchanges
     assert [(SESSION, "tool_call", "find_order"), (SESSION, "tool_output", "find_order")] == events
+
+
+def test_spans_by_hand_are_a_session_with_its_exchange_and_calls(connected: Connected, tmp_path: Path) -> None:
+    """Agents without an instrumentor, and those in other languages, have the names of this program alone to go by."""
+    or_skip(lambda: made("pydantic_ai", ENVIRONMENTS))
+    connected.run("by_hand", lines_by_hand(), "pydantic_ai", tmp_path)
+
+    assert_told_by_hand(connected)
+
+
+def test_the_same_lines_over_grpc_are_the_same_session(children: Nursery, tmp_path: Path) -> None:
+    """Another address and another import are all that the guide has its reader change."""
+    or_skip(lambda: made("otlp_grpc", ENVIRONMENTS))
+    port = free_port()
+    connected = begun(children, Home(tmp_path, POLICY, DRIFTLINE_OTLP_GRPC_PORT=str(port)))
+    lines = lines_by_hand().replace(OVER_HTTP, OVER_GRPC)
+
+    connected.run("by_grpc", lines, "otlp_grpc", tmp_path, f"export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{port}")
+
+    assert_told_by_hand(connected)
+    assert f"`{OVER_GRPC}`" in (ROOT / "docs/how-to/opentelemetry.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", WITHOUT_CONTENT)
