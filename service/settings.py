@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from audit.policy.model import OwnName
+from audit.anchors.own_names import OwnName
 from schemas.bounds.validation_messages import words_of
 from schemas.errors import SettingsError
 from service.alerts.quiet import quiet_hours_of

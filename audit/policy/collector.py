@@ -11,7 +11,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, StringConstraints, model_validator
 
-from audit.policy.model import OwnName, PolicyModel
+from audit.anchors.own_names import OwnName
+from audit.policy.model import PolicyModel
 from schemas.bounds.limits import MAX_ID
 
 ANY = "*"

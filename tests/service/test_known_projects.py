@@ -16,7 +16,9 @@ from service.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]
 SESSION = '{"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}\n'
-NAMES = {"connections add", "operators add", "import openclaw", "import claude-code", "import codex", "import events"}
+NAMES = {"connections add", "operators add"} | {
+    f"import {source}" for source in ("openclaw", "claude-code", "codex", "events", "exchanges")
+}
 """Commands that name a project: it need not be known."""
 ARGUMENTS = {
     "agreement": [],

@@ -20,7 +20,7 @@ from service.pages.projects.fleet import BEGINNING
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:
     """The first page that anybody sees is this one."""
     token = access.add(Holder("operator", "root", None))
-    assert "driftline connections add" in call("GET", "/", headers=cookie(signed_in(call, token))).text
+    assert '<a href="/connect">Connect an agent</a>' in call("GET", "/", headers=cookie(signed_in(call, token))).text
 
 
 def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
