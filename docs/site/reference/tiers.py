@@ -52,7 +52,7 @@ _REASONS = {
     cascade.ALWAYS: "Tier 2 is asked about every sampled exchange.",
     cascade.THINKING: "There is thinking to compare with.",
     cascade.ROUTINE: "No gate opened.",
-    cascade.NO_DIMENSION: "None of the dimensions applies to the exchange.",
+    outcomes.NO_DIMENSION: "None of the dimensions applies to the exchange.",
     outcomes.NO_THINKING: "There is no thinking to compare with.",
     outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
     outcomes.LEFT_OUT: "The exchange was not sampled.",
