@@ -39,6 +39,8 @@ OF_CONNECTIONS = {
     "/api/audit/events/bulk",
     "/api/audit/heartbeat",
     "/api/audit/sessions/{session_id}/finalize",
+    "/v1/traces",
+    "/v1/logs",
 }
 """What a connection's token is for: to deliver records of its own."""
 OPEN = {"/healthz", "/readyz", "/metrics"}

@@ -12,9 +12,6 @@ from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 from streams.sources.otlp.trace import SESSION_FROM_TRACE, KeptSpan, Trace
 
-NO_CONTENT = "no_content"
-"""State of a trace with requests to a model and without a text of them: the sender does not record contents."""
-
 
 class TracedExchange(msgspec.Struct, frozen=True):
     """An exchange of a trace; texts are redacted and cut already."""
