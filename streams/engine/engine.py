@@ -252,6 +252,8 @@ class Commits:
         self._failed_at = -RECENT
         self._given_up = asyncio.Event()
         self._told: _Told[Committed] = _Told()
+        self._last = 0
+        """Submissions of the turn before."""
         self._submitted: list[tuple[Submission, bool, asyncio.Future[Committed]]] = []
         """What the event loop has submitted in this turn: the submission, whether it must be taken, and who waits for it."""
 
@@ -302,8 +304,10 @@ class Commits:
     def _commit(self) -> None:
         """Commit what was submitted in this turn of the event loop, or have the thread commit it."""
         submitted, self._submitted = self._submitted, []
-        # A thread that lands or diagnoses would keep them waiting.
-        is_at_hand = self._group.is_idle and (len(submitted) >= MANY or not self._group.is_asleep)
+        # Who sends alone waits for nobody else; a thread that lands or diagnoses would keep them waiting.
+        is_alone = len(submitted) == self._last == 1
+        self._last = len(submitted)
+        is_at_hand = self._group.is_idle and (is_alone or len(submitted) >= MANY or not self._group.is_asleep)
         done = self._done_at_hand([submission for submission, *_ in submitted]) if is_at_hand else None
         if done is None:
             for submission, must, answer in submitted:

@@ -145,6 +145,26 @@ def test_the_event_loop_commits_large_groups_unless_the_thread_has_work(
     assert ([count] if at_once else []) == at_hand
 
 
+def test_who_sends_alone_pays_no_change_of_threads() -> None:
+    """One sender after the other is what a newcomer measures: from the second on nobody else is waited for."""
+    at_hand: list[int] = []
+
+    def commit(group: Sequence[Submission]) -> list[Committed]:
+        at_hand.append(len(group))
+        return [Committed({}, {}, {}) for _ in group]
+
+    async def work() -> list[int]:
+        log = SleepingLog()
+        log.is_idle = log.is_asleep = True
+        over = commits(log, at_hand=commit)
+        for count in (1, 1, 1, 2, 1, 1):
+            await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
+        return log.groups
+
+    assert [1, 2, 1] == asyncio.run(work())
+    assert [1, 1, 1] == at_hand
+
+
 def test_what_fails_at_hand_is_left_to_the_thread() -> None:
     """It tries each submission alone, so that a bad one costs no other."""
 
