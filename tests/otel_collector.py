@@ -1,6 +1,6 @@
 """A real OpenTelemetry Collector: built once on a machine by the Collector's own builder, into a cache outside the repository.
 
-The build takes minutes of one processor. Its modules come from the module proxy of Go.
+A soak run builds it: the build takes minutes of one processor. Its modules come from the module proxy of Go.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from kafka_server import free_port, locked, tied, untie
 from servers import PATIENCE, until
+from soak import SOAK
 
 CONFIG = Path(__file__).parent / "otlp" / "collector" / "builder.yaml"
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
@@ -32,7 +33,7 @@ class UnavailableError(Exception):
 
 
 def collector() -> Path:
-    """The program, built at the first call on a machine; UnavailableError when it cannot be."""
+    """The program, built at the first call of a soak run on a machine; UnavailableError when there is none and none can be built."""
     go = shutil.which("go", path=os.pathsep.join([os.environ["PATH"], "/usr/local/go/bin"]))
     if go is None:
         raise UnavailableError("there is no go: install Go 1.26 or newer, with which the OpenTelemetry Collector is built")
@@ -40,6 +41,10 @@ def collector() -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     program = cache / f"otel-collector-{hashlib.sha256(CONFIG.read_bytes()).hexdigest()[:8]}"
     with locked(cache / f"{program.name}.lock"):
+        if not program.exists() and not SOAK:
+            raise UnavailableError(
+                "the Collector is not built on this machine: `make soak` builds it, in minutes and half a gigabyte"
+            )
         if not program.exists():
             _build(go, program)
     return program
