@@ -14,7 +14,9 @@ import builders as build
 import msgspec
 import pytest
 from engines import NOW
-from otlp_requests import Sent, attributes, captured, nanoseconds, traces, turn
+from otlp.captured import Captured, requests_of
+from otlp.spans import attributes
+from otlp_requests import nanoseconds, traces, turn
 
 from audit.policy.collector import Collector, CollectorRoute
 from audit.policy.policy import Policy
@@ -107,7 +109,7 @@ def work(
     return broker
 
 
-def over_http(sent: Sent, owner: SpanOwner) -> list[bytes]:
+def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
     """The records that the endpoint makes of a request."""
     found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
     policy = Policy()
@@ -120,7 +122,7 @@ def over_http(sent: Sent, owner: SpanOwner) -> list[bytes]:
 def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str) -> None:
     """Whoever puts a Kafka between keeps every score: the same bytes, whichever way and encoding."""
     owner = SpanOwner("collector", "default")
-    for sent in captured(name):
+    for sent in requests_of(name):
         broker = work(getattr(sent, encoding), signal=sent.signal)
         assert over_http(sent, owner) == [value for _, value in broker.taken["spans"]]
         assert [] == broker.letters
@@ -264,7 +266,7 @@ def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> Non
     groups = [
         traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
     ]
-    broker = work(Sent("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
+    broker = work(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
     assert {("session-1", "one"), ("session-2", "default")} == {(one.session_id, one.project) for one in broker.spans}
 
 
@@ -308,6 +310,6 @@ def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
         "spanId": f"{1:016x}",
         "body": {"stringValue": "starting"},
     }
-    sent = Sent("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
+    sent = Captured("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
     broker = work(sent.as_json, sent.as_protobuf, signal="logs")
     assert {} == {topic: messages for topic, messages in broker.taken.items() if messages}

@@ -18,7 +18,7 @@ from clients import bearer
 from kafka_server import free_port
 from kafka_workers import until_committed
 from otel_collector import UnavailableError, collector, exporting
-from otlp_requests import Sent, captured
+from otlp.captured import Captured, requests_of
 from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
@@ -63,19 +63,19 @@ def children() -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="module")
-def sent() -> list[Sent]:
+def sent() -> list[Captured]:
     """What the instrumentors of two captures exported."""
-    return [request for name in CAPTURES for request in captured(name)]
+    return [request for name in CAPTURES for request in requests_of(name)]
 
 
 @pytest.fixture(scope="module")
-def directly(children: Nursery, sent: list[Sent], tmp_path_factory: pytest.TempPathFactory) -> Rows:
+def directly(children: Nursery, sent: list[Captured], tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """What comes of it where the instrumentors export to the server itself."""
     home = Home(tmp_path_factory.mktemp("directly"), POLICY)
     return served(children, home, lambda url: post(sent, url, bearer(home.connection("fleet", "ops"))))
 
 
-def post(sent: list[Sent], url: str, headers: dict[str, str] | None = None) -> None:
+def post(sent: list[Captured], url: str, headers: dict[str, str] | None = None) -> None:
     """Export requests in turns as protobuf and as JSON, as instrumentors of several languages do."""
     kinds = ("application/x-protobuf", "application/json")
     for number, one in enumerate(sent):
@@ -119,7 +119,7 @@ def ready(server: Child) -> str:
 def counted() -> tuple[int, int]:
     """How many traces the captures have, and how many spans and records of logs that say something of a model."""
     traces, spans = set(), 0
-    for one in (request for name in CAPTURES for request in captured(name)):
+    for one in (request for name in CAPTURES for request in requests_of(name)):
         groups = one.request.get("resourceSpans", []) + one.request.get("resourceLogs", [])
         for scoped in (scoped for group in groups for key in ("scopeSpans", "scopeLogs") for scoped in group.get(key, ())):
             for item in scoped.get("spans", []) + scoped.get("logRecords", []):
@@ -132,7 +132,7 @@ def counted() -> tuple[int, int]:
 TRACES, SPANS = counted()
 
 
-def test_over_http(children: Nursery, sent: list[Sent], directly: Rows, tmp_path: Path) -> None:
+def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_path: Path) -> None:
     """The usual way: one exporter in a Collector that a fleet has already."""
     home = Home(tmp_path, POLICY)
 
@@ -144,7 +144,7 @@ def test_over_http(children: Nursery, sent: list[Sent], directly: Rows, tmp_path
     assert directly == served(children, home, export)
 
 
-def test_over_grpc(children: Nursery, sent: list[Sent], directly: Rows, tmp_path: Path) -> None:
+def test_over_grpc(children: Nursery, sent: list[Captured], directly: Rows, tmp_path: Path) -> None:
     """The Collector's default exporter speaks gRPC."""
     port = free_port()
     home = Home(tmp_path, POLICY, DRIFTLINE_OTLP_GRPC_PORT=str(port))
@@ -162,7 +162,7 @@ def test_over_grpc(children: Nursery, sent: list[Sent], directly: Rows, tmp_path
 @pytest.mark.parametrize("by_trace", [True, False], ids=["keyed by trace", "without a key"])
 def test_over_kafka(
     children: Nursery,
-    sent: list[Sent],
+    sent: list[Captured],
     directly: Rows,
     tmp_path: Path,
     kafka: KafkaConnection,

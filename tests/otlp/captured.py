@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.redactor import Redactor
+from otlp.capturing.readable import message
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import Refused
@@ -31,9 +32,14 @@ class Captured(NamedTuple):
     request: Json
 
     @property
-    def body(self) -> bytes:
-        """The request as bytes."""
+    def as_json(self) -> bytes:
+        """The request as JSON."""
         return json.dumps(self.request).encode()
+
+    @property
+    def as_protobuf(self) -> bytes:
+        """The request as protobuf."""
+        return bytes(message(self.signal, self.request).SerializeToString())
 
 
 def dialects() -> list[str]:
@@ -51,7 +57,7 @@ def records_of(requests: Iterable[Captured]) -> list[Span]:
     """The records of the spans of some requests; none may be refused."""
     found = []
     for captured in requests:
-        for observed in SIGNALS[captured.signal].read(captured.body, NOW, is_json=True):
+        for observed in SIGNALS[captured.signal].read(captured.as_json, NOW, is_json=True):
             assert not isinstance(observed, Refused), observed
             found.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
     return found

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otlp.captured import NOW, Captured, Json, assembled, dialects, records_of, requests_of
-from otlp.capturing.readable import message
 from otlp.spans import TRACE, agent, body, chat, request, span, tool
 from streams.sources.otlp.request import Refused
 from streams.sources.otlp.signals import SIGNALS
@@ -54,8 +53,8 @@ def test_protobuf_and_json_say_the_same(dialect: str) -> None:
     """An exporter's protocol is a setting of its user."""
     for captured in requests_of(dialect):
         read = SIGNALS[captured.signal].read
-        packed = message(captured.signal, captured.request).SerializeToString()
-        assert list(read(captured.body, NOW, is_json=True)) == list(read(packed, NOW, is_json=False))
+        packed = captured.as_protobuf
+        assert list(read(captured.as_json, NOW, is_json=True)) == list(read(packed, NOW, is_json=False))
 
 
 values = st.recursive(
@@ -71,8 +70,8 @@ def test_attributes_of_any_kind_are_read_alike(given_values: dict[str, Any]) -> 
     """64-bit integers are texts in JSON, ids are hexadecimal; beyond that the two are one."""
     sent = body([span(0, attributes=given_values)], resource=given_values)
     read = SIGNALS["traces"].read
-    packed = message("traces", sent).SerializeToString()
-    [plain] = read(Captured("traces", sent).body, NOW, is_json=True)
+    packed = Captured("traces", sent).as_protobuf
+    [plain] = read(Captured("traces", sent).as_json, NOW, is_json=True)
     [binary] = read(packed, NOW, is_json=False)
     assert not isinstance(plain, Refused)
     assert plain == binary

@@ -52,6 +52,11 @@ def exchanges_of(trace: Trace) -> list[TracedExchange]:
     return [exchange for exchange in found if exchange is not None]
 
 
+def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
+    """The place among the exchanges of the one that each span belongs to, by the id of the span."""
+    return {span_id: place for place, exchange in enumerate(exchanges) for span_id in exchange.within}
+
+
 def _enclosed(trace: Trace) -> Iterator[tuple[KeptSpan, Sequence[KeptSpan]]]:
     """The spans that are exchanges, each with the spans that belong to it."""
     covered: set[str] = set()

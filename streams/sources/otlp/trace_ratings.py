@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from streams.sources.otlp.span_facts import Rating
-from streams.sources.otlp.trace import KeptSpan, Trace
-from streams.sources.otlp.trace_exchanges import TracedExchange
+from streams.sources.otlp.trace import Trace
+from streams.sources.otlp.trace_exchanges import TracedExchange, places_of
 
 
 class TracedRating(NamedTuple):
@@ -21,16 +22,18 @@ class TracedRating(NamedTuple):
 
 
 def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
-    """The ratings of the exchanges of a trace; those of anything else are passed over."""
+    """The ratings of the exchanges of a trace; those of anything else are passed over.
+
+    A rating is of the exchange with the response that it names, else of that of its span.
+    """
+    places = places_of(exchanges)
+    answered = defaultdict[str, list[str]](list)
+    for span in trace.spans:
+        if span.facts.response_id is not None:
+            answered[span.facts.response_id].append(span.span_id)
     for span in trace.spans:
         for rating in span.facts.ratings:
-            exchange = _exchange(trace, exchanges, span, rating)
-            if exchange is not None:
-                yield TracedRating(exchange.exchange_id(trace.trace_id), rating, span.span_id, span.ended_at)
-
-
-def _exchange(trace: Trace, exchanges: Sequence[TracedExchange], span: KeptSpan, rating: Rating) -> TracedExchange | None:
-    """The exchange that a rating is of: that of the response it names, else that of its span."""
-    answered = {one.span_id for one in trace.spans if rating.response_id and one.facts.response_id == rating.response_id}
-    places = answered or {span.span_id}
-    return next((one for one in exchanges if places & one.within), None)
+            rated = answered.get(rating.response_id or "") or [span.span_id]
+            place = min((places[span_id] for span_id in rated if span_id in places), default=None)
+            if place is not None:
+                yield TracedRating(exchanges[place].exchange_id(trace.trace_id), rating, span.span_id, span.ended_at)

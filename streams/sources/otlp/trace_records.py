@@ -17,7 +17,7 @@ from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.trace import Trace
 from streams.sources.otlp.trace_events import TracedEvent, events_of
-from streams.sources.otlp.trace_exchanges import TracedExchange, exchanges_of
+from streams.sources.otlp.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.trace_ratings import TracedRating, ratings_of
 
 COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
@@ -123,12 +123,12 @@ def _event_records(
     trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
 ) -> list[AgentEvent]:
     counts: Counter[str] = Counter()
-    within = {span_id: exchange.exchange_id(trace.trace_id) for exchange in exchanges for span_id in exchange.within}
+    places = places_of(exchanges)
     made = []
     for event in events:
         session = trace.session_of(event.span)
-        exchange_id = within.get(event.span.span_id)
-        linked = {} if exchange_id is None else {"exchange_id": exchange_id}
+        place = places.get(event.span.span_id)
+        linked = {} if place is None else {"exchange_id": exchanges[place].exchange_id(trace.trace_id)}
         normalised = normalise_event({**event.said, **linked}, counts[session])
         made.append(
             to_record(

@@ -12,7 +12,7 @@ import pytest
 from api_server import Tokens
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from otlp.capturing.readable import message
+from otlp.captured import Captured
 from otlp.spans import agent, body, chat, span
 
 from analytics.store.store import Store
@@ -67,7 +67,7 @@ async def _channel(context: ApiContext) -> AsyncIterator[grpc.aio.Channel]:
 
 def packed(sent: Any) -> bytes:
     """A request as protobuf."""
-    return bytes(message("traces", sent).SerializeToString())
+    return Captured("traces", sent).as_protobuf
 
 
 def refusal(exported: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:

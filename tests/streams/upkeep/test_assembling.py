@@ -14,7 +14,7 @@ import pytest
 from builders import event
 from engines import NOW, engine_over, rows
 from otlp.captured import LABELS, OWNER, REDACTOR, Json
-from otlp.spans import agent, chat, request, span, tool
+from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -53,7 +53,7 @@ class Fleet:
 
     def records(self, *spans: Json) -> list[Span]:
         """The records of spans that come now."""
-        found = SIGNALS["traces"].read(request(*spans).body, self.now, is_json=True)
+        found = SIGNALS["traces"].read(request(*spans).as_json, self.now, is_json=True)
         return [span_record(one, OWNER, REDACTOR, self.now, LABELS) for one in found if not isinstance(one, Refused)]
 
     def pass_by(self, time: timedelta) -> None:
@@ -133,6 +133,51 @@ def test_a_late_span_makes_a_revision_and_keeps_the_exchange(fleet: Fleet) -> No
     assert [(None,)] == fleet.rows("exchanges", "input_tokens")
     positions = fleet.rows("agent_events", "seq")
     assert [(number,) for number in range(5)] == positions
+
+
+def rating(name: str, score: float, **told: object) -> Json:
+    """The event of an evaluation that somebody else made."""
+    given = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score, **told}
+    return {"timeUnixNano": str(START), "name": "gen_ai.evaluation.result", "attributes": attributes(given)}
+
+
+def test_an_evaluation_is_a_score_by_a_rater_of_its_name(fleet: Fleet) -> None:
+    """Agreement with the judge is computed of it. It is of the exchange with the response that it names, else of that of its span."""
+    spoken = {"gen_ai.evaluation.score.label": "good", "gen_ai.evaluation.explanation": "It answers."}
+    fleet.send(
+        agent(0, events=[rating("relevance", 0.75, **spoken)]),
+        chat(1),
+        agent(2),
+        chat(3, 2),
+        span(4, events=[rating("faithfulness", 0.0, **{"gen_ai.response.id": "answer-3"}), rating("of nothing", 1.0)]),
+    )
+    fleet.pass_by(SETTLE)
+    scores = (
+        "SELECT reviewer, score, comment, exchange_id FROM log.reviews JOIN log.scores ON subject_id = score_id ORDER BY ALL"
+    )
+    found = fleet.store.cursor().execute(scores).fetchall()
+
+    first, second = (f"{TRACE}:{span_id(number)}" for number in (0, 2))
+    assert [("faithfulness", 1, None, second), ("relevance", 4, "good: It answers.", first)] == found
+
+
+def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
+    """A 7.5 of 10 read as a share would be a wrong score; the policy says which scale is meant."""
+    fleet.send(agent(0, events=[rating("relevance", 7.5), rating("relevance", -0.1), rating("relevance", 1.0)]))
+    fleet.pass_by(SETTLE)
+
+    assert [("relevance", 5)] == fleet.rows("reviews", "reviewer, score")
+
+
+def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: Fleet) -> None:
+    """A late span has the trace made again."""
+    fleet.send(agent(0, events=[rating("relevance", 0.5)]))
+    fleet.pass_by(SETTLE)
+    fleet.send(tool(1))
+    fleet.pass_by(IDLE)
+
+    assert [0, 1] == [revision for revision, *_ in decisions(fleet)]
+    assert [("relevance", 3)] == fleet.rows("reviews", "reviewer, score")
 
 
 def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from api_server import Call, Tokens
-from google.protobuf.message import Message
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured, Json
-from otlp.capturing.readable import message
 from otlp.spans import agent, body, chat, span, tool
 
 from analytics.store.store import Store
@@ -49,8 +47,7 @@ def ids(*spans: Json) -> list[str]:
 
 def protobuf(sent: Json) -> bytes:
     """A body as protobuf."""
-    packed: Message = message("traces", sent)
-    return packed.SerializeToString()
+    return Captured("traces", sent).as_protobuf
 
 
 def test_both_content_types_are_taken_and_answered_in_kind(send: Send, store: Store) -> None:
@@ -75,7 +72,7 @@ def test_spans_are_filed_as_the_token_says(send: Send, tokens: Tokens, store: St
 def test_gzip_is_unpacked(send: Send, store: Store, kind: str) -> None:
     """The default of a Collector."""
     sent = body([agent(0)])
-    content = protobuf(sent) if kind == PROTOBUF else Captured("traces", sent).body
+    content = protobuf(sent) if kind == PROTOBUF else Captured("traces", sent).as_json
     assert 200 == send(gzip.compress(content), kind=kind, content_encoding="gzip").status_code
     assert 1 == len(stored(store))
 
