@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, TypeVar
-
-import duckdb
+from typing import Any, TypeVar, cast
 
 from analytics.store.connection import fetch
+from schemas.codec.rows import rows_as_records
 from schemas.codec.single_object import record_from
 from schemas.errors import QueryError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import schema_of
@@ -85,9 +85,17 @@ def _asked(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, 
     return query.text, given
 
 
-def query_rows(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of a named query by column name, their times marked as UTC, which they are."""
-    found = cursor.execute(*_asked(name, values))
+def query_rows(
+    cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None, *, kept: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """The rows of a named query by column name, their times marked as UTC, which they are.
+
+    `kept` names macros of which the query reads the kept sums alone: see `analytics.sums.whole_days`.
+    """
+    text, given = _asked(name, values)
+    for macro in kept:
+        text = text.replace(f"log.{macro}(", f"log.kept_{macro}(")
+    found = cursor.execute(text, given)
     columns = [(column[0], str(column[1]) == "TIMESTAMP") for column in found.description or ()]
     names = [column for column, _ in columns]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -102,6 +110,17 @@ def query_records(
     cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
 ) -> Iterator[Kind]:
     """The rows of a named query that has the columns of a record type, as its records."""
-    fields = [field["name"] for field in schema_of(record_type.__name__).fields]
-    for row in query_rows(cursor, name, values):
-        yield record_from(record_type, {field: row[field] for field in fields})
+    return (record_in(row, record_type) for row in query_rows(cursor, name, values))
+
+
+def record_in(row: Mapping[str, Any], record_type: type[Kind]) -> Kind:
+    """The record in a row of a query that has the columns of its type, and perhaps others."""
+    return record_from(record_type, {field["name"]: row[field["name"]] for field in schema_of(record_type.__name__).fields})
+
+
+def query_many_records(
+    cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
+) -> Iterator[Kind]:
+    """`query_records` of many rows, column by column: a fifth of the time from some hundreds on."""
+    frame = run_query(cursor, name, values).with_columns(pl.col(pl.Datetime).dt.replace_time_zone("UTC"))
+    return cast("Iterator[Kind]", rows_as_records(record_type.__name__, frame))

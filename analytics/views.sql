@@ -88,17 +88,19 @@ SELECT
 FROM turns AS t LEFT JOIN diagnoses AS d ON d."connection" = t."connection" AND d.session_id = t.session_id
 GROUP BY ALL;
 COMMENT ON VIEW session_summaries IS 'One row a session with exchanges: its means, anomalies and cost, and what the diagnosis of its events says.';
-COMMENT ON COLUMN session_summaries.trust_score IS 'Of the diagnosis; NULL where the session has none.';
+COMMENT ON COLUMN session_summaries.trust_score IS 'Of the diagnosis; NULL where the session has none, or no runtime events.';
 CREATE VIEW runs AS
 SELECT
     coalesce(d.ended_at, d.closed_at)::DATE AS day, n.project, d.agent, printf('run_%03d', n.number) AS run_id, n."connection",
     n.session_id, d.trust_score, d.readiness_level AS readiness, d.primary_failure_type AS failure, d.primary_severity AS severity,
-    d.failure_cause_count AS failures, d.event_count AS events, d.started_at, d.ended_at, d.closed_at, d.closed_reason
+    d.failure_cause_count AS failures, d.event_count AS events, d.event_count = 0 AS exchanges_only, d.started_at, d.ended_at, d.closed_at, d.closed_reason
 FROM log.run_numbers AS n JOIN diagnoses AS d ON d."connection" = n."connection" AND d.session_id = n.session_id;
-COMMENT ON VIEW runs IS 'One row a run, that is a session with runtime events that has ended: its verdict, by the id that the pages have.';
+COMMENT ON VIEW runs IS 'One row a run, that is a session that has ended: its verdict, by the id that the pages have.';
 COMMENT ON COLUMN runs.day IS 'Day on which the run ended, UTC.';
 COMMENT ON COLUMN runs.run_id IS 'Id of the run within its project.';
-COMMENT ON COLUMN runs.trust_score IS '0 to 100; NULL where nothing can be said.';
+COMMENT ON COLUMN runs.trust_score IS '0 to 100; NULL for a run of exchanges alone.';
+COMMENT ON COLUMN runs.events IS 'Runtime events; 0: only exchanges were received.';
+COMMENT ON COLUMN runs.exchanges_only IS 'Whether only exchanges were received: no runtime events, so no trust score.';
 COMMENT ON COLUMN runs.failure IS 'Of the largest penalty; NULL where none was found.';
 CREATE VIEW run_dimensions AS
 SELECT * EXCLUDE (one), one.dimension AS dimension, one.score AS score

@@ -48,6 +48,12 @@ class FirstLook:
             pattern.found_in(data) for pattern in self._alone
         )
 
+    def is_clean(self, texts: Sequence[bytes]) -> bool:
+        """Tell whether none of the patterns may match in any of a few texts: `rows` names none of them. One search."""
+        if any(pattern.found_in(text) for pattern in self._alone for text in texts):
+            return False
+        return self._union is None or self._union.search(b"\n".join(texts)) is None
+
     def rows(self, texts: Sequence[bytes]) -> list[int]:
         """The places of the texts in which one of the patterns may match, ascending."""
         found = {row for row, text in enumerate(texts) if any(pattern.found_in(text) for pattern in self._alone)}

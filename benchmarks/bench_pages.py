@@ -2,8 +2,9 @@
 
 `driftline serve` as in production, over loopback; one browser that keeps its connection and takes gzip. Each page is fetched a dozen
 times, whole each time; beside it the same page over the demo, and what /healthz takes. The processor's time is the server's, all
-threads. What else the machine does only makes a page slower, so the fastest of the dozen is what it is held to. `--scores N` (a
-million without it) says how large; `--dir DIR` keeps the files there and takes them up again.
+threads, in the median. What else the machine does makes a page slower, but takes no more of the processor: a page is held to the lesser
+of the two medians. `--scores N` (a million without it) says how large; `--dir DIR` keeps the files there and takes them up again;
+`--only WORD` fetches the pages whose names have the word, of the large database alone.
 """
 
 import argparse
@@ -18,15 +19,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import duckdb
+from starlette.datastructures import QueryParams
 
 from analytics.store.connection import connect
 from benchmarks.measure import print_table
-from benchmarks.page_database import make_large, make_seed
+from benchmarks.page_database import make_large, make_seed, policy_beside
 from service.access.access import AccessStore, Holder, access_file
 from service.pages.links import Links
+from service.pages.lists.listing import asked_of
+from service.pages.projects.fleet_list import FLEET, SHOWN, page_from
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 
@@ -36,15 +41,22 @@ MOST_MS, MOST_KB = 200, 300
 """The most that a page may take, and that it may weigh."""
 QUIET_SECONDS, QUIET_SHARE, PATIENCE = 15.0, 0.02, 900.0
 """A server is quiet once it has used less than this share of a core for so many seconds."""
-TICK = os.sysconf("SC_CLK_TCK")
 ROWS = {
-    "score": "SELECT score_id, exchange_at FROM log.scores WHERE project = $project AND tier3_state = 'scored' ORDER BY exchange_at DESC LIMIT 1",
+    "score": "SELECT score_id, exchange_at, session_id FROM log.scores WHERE project = $project AND tier3_state = 'scored' ORDER BY exchange_at DESC LIMIT 1",
     "incident": "SELECT incident_id FROM main.incidents WHERE project = $project ORDER BY detected_at DESC LIMIT 1",
-    "run": "SELECT max(number) FROM log.run_numbers JOIN main.diagnoses USING (connection, session_id) WHERE log.run_numbers.project = $project AND event_count < 1000",
-    "huge run": "SELECT arg_max(number, event_count) FROM log.run_numbers JOIN main.diagnoses USING (connection, session_id) WHERE log.run_numbers.project = $project",
+    "run": "SELECT max(number), arg_max(session_id, number) FROM log.run_numbers JOIN main.diagnoses USING (connection, session_id) WHERE log.run_numbers.project = $project AND event_count < 1000",
+    "huge run": "SELECT arg_max(number, event_count), arg_max(session_id, event_count) FROM log.run_numbers JOIN main.diagnoses USING (connection, session_id) WHERE log.run_numbers.project = $project",
     "evaluation": "SELECT max(evaluation_id) FROM log.evaluations WHERE project = $project",
 }
 """Whose page is fetched."""
+_OF_ALL_THREADS = 2
+TIMES_SHOWN: Mapping[str, Mapping[str, str]] = {
+    "": {},
+    ", 24 hours": {"window": "24h"},
+    ", 90 days": {"window": "90d"},
+    ", 30 days and those before": {"window": "30d", "compare": "before"},
+}
+"""The times that pages are asked for."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class Got:
     milliseconds: list[float]
     """Of each time, the first one first."""
     processor: float
-    """Milliseconds of the server's processor each time took, on average."""
+    """Milliseconds of the server's processor that a time took, in the median."""
     raw: int
     """Bytes of the page."""
     sent: int
@@ -68,36 +80,79 @@ class Got:
 
 def addresses(path: Path, of: Mapping[str, str]) -> dict[str, str]:
     """The pages by what they are called; `of` says whose: the project with runs, with evaluations, with exchanges."""
-    links = Links()
     with connect(path) as cursor:
         found = {name: cursor.execute(text, {"project": of[name]}).fetchall()[0] for name, text in ROWS.items()}
-    score, at = found["score"]
-    talks, runs, evaluations = of["score"], of["run"], of["evaluation"]
+    return {"/healthz": "/healthz"} | _of_all(of) | _of_project(of) | _of_records(of, found)
+
+
+def _of_all(of: Mapping[str, str]) -> dict[str, str]:
+    """The pages that are of no project."""
+    links = Links()
     return {
-        "/healthz": "/healthz",
         "fleet": links.fleet,
-        "fleet, its rest": links.fleet_of(whole="true"),
-        "project": links.project(talks),
-        "project, 90 days": f"{links.project(talks)}?window=90d",
-        "project, its details": links.details(talks),
-        "most expensive sessions": links.costs(talks),
-        "anomalies": links.anomalies(talks),
+        "fleet, a later page": page_from(10 * SHOWN, asked_of(FLEET, QueryParams(), links.fleet)),
+        "fleet, a name": links.fleet_of(q="project-1"),
+        "fleet by name, as a table": links.fleet_of(sort="name", view="table"),
+        "inbox": links.inbox(),
+        "inbox, all states": links.inbox(status="any"),
+        "inbox, a project": links.inbox(project=of["incident"], status="any"),
+        "inbox, a text": links.inbox(text="fell", status="any"),
+        "inbox, an agent": links.inbox(agent="agent-0", status="any"),
+        "telemetry": links.telemetry,
+        "SQL": links.sql,
+        "connect": links.connect(),
+        "administration": links.admin,
+        "administration, access": links.people,
+        "administration, policy": links.policy(of["score"]),
+        "administration, deletion": links.deletion(),
+        "administration, audit log": links.audit_log(),
+    }
+
+
+def _of_project(of: Mapping[str, str]) -> dict[str, str]:
+    """The pages of a project, those that follow the time in each of its lengths."""
+    talks, runs = of["score"], of["run"]
+    timed = {
+        "project": Links.project,
+        "project, its details": Links.details,
+        "most expensive sessions": Links.costs,
+        "anomalies": Links.anomalies,
+        "exchanges": Links.exchanges,
+        "sessions": Links.sessions,
+    }
+    pages = {f"{name}{words}": page(Links(time), talks) for name, page in timed.items() for words, time in TIMES_SHOWN.items()}
+    links = Links()
+    return pages | {
+        "exchanges by Tier 2": links.exchanges(talks, sort="tier2"),
+        "exchanges of an agent": links.exchanges(talks, agent="agent-1"),
+        "sessions by cost": links.sessions(talks, sort="cost"),
         "wrap-up": links.wrap_quality(talks),
         "incidents": links.incidents(of["incident"]),
-        "incident": links.incident(of["incident"], found["incident"][0]),
-        "exchange": links.exchange(talks, score, at.replace(tzinfo=UTC)),
-        "exchange, its time unknown": links.exchange(talks, score),
         "runs": links.runs(runs),
-        "run": links.run(runs, f"run_{found['run'][0]:03}"),
-        "longest run": links.run(runs, f"run_{found['huge run'][0]:03}"),
+        "runs, 90 days": Links({"window": "90d"}).runs(runs),
         "agent health": links.agents(runs),
-        "evaluations": links.evaluations(evaluations),
-        "evaluation": links.evaluation(evaluations, found["evaluation"][0]),
+        "evaluations": links.evaluations(of["evaluation"]),
         "review queue": links.review(talks),
         "agreement": links.agreement(talks),
         "agreement, all time": f"{links.agreement(talks)}?days=0",
-        "telemetry": links.telemetry,
-        "SQL": links.sql,
+    }
+
+
+def _of_records(of: Mapping[str, str], found: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """The pages of single things."""
+    links = Links()
+    talks, runs = of["score"], of["run"]
+    score, at, session = found["score"]
+    return {
+        "incident": links.incident(of["incident"], found["incident"][0]),
+        "exchange": links.exchange(talks, score, at.replace(tzinfo=UTC)),
+        "exchange, its time unknown": links.exchange(talks, score),
+        "session": links.session(talks, session),
+        "session of a run": links.session(runs, found["run"][1]),
+        "session of the longest run": links.session(runs, found["huge run"][1]),
+        "run": links.run(runs, f"run_{found['run'][0]:03}"),
+        "longest run": links.run(runs, f"run_{found['huge run'][0]:03}"),
+        "evaluation": links.evaluation(of["evaluation"], found["evaluation"][0]),
     }
 
 
@@ -129,15 +184,13 @@ class Browser:
         return answer, answer.read()
 
 
-def fetched(database: Path, of: Mapping[str, str]) -> dict[str, Got]:
-    """Every page of a server over the database."""
-    pages = addresses(database, of)
+def fetched(database: Path, of: Mapping[str, str], only: str) -> dict[str, Got]:
+    """The pages of a server over the database whose names have a word."""
+    pages = {name: page for name, page in addresses(database, of).items() if name == "/healthz" or only in name}
     with AccessStore(access_file(database), utc_now) as access:
         name = f"bench-{time.time_ns()}"
         token = access.add(Holder("operator", name, None))
-    policy = database.with_suffix(".yaml")
-    policy.write_text("version: 1\ndefaults: {retentionDays: null, bidirectionalScoring: true}\n", encoding="utf-8")
-    arguments = ["serve", "--db", str(database), "--policy", str(policy), "--port", "0", "--judge", "none"]
+    arguments = ["serve", "--db", str(database), "--policy", str(policy_beside(database)), "--port", "0", "--judge", "none"]
     with serving(arguments, {}, database.with_suffix(".log")) as url:
         server = _child()
         _wait_until_quiet(server)
@@ -148,11 +201,12 @@ def fetched(database: Path, of: Mapping[str, str]) -> dict[str, Got]:
 
 
 def _fetched(browser: Browser, server: int, path: str) -> Got:
-    before = _processor(server)
-    answers = [browser.fetch(path) for _ in range(TIMES)]
-    used = 1000 * (_processor(server) - before) / TIMES
-    _, raw, sent = answers[-1]
-    return Got([1000 * seconds for seconds, _, _ in answers], used, raw, sent)
+    times: list[tuple[float, float]] = []
+    for _ in range(TIMES):
+        before = _processor(server)
+        seconds, raw, sent = browser.fetch(path)
+        times.append((1000 * seconds, 1000 * (_processor(server) - before)))
+    return Got([wall for wall, _ in times], statistics.median(used for _, used in times), raw, sent)
 
 
 def _child() -> int:
@@ -163,9 +217,9 @@ def _child() -> int:
 
 
 def _processor(process: int) -> float:
-    """Seconds that a process has used of the processor."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
+    """Seconds that the threads of a process have used of the processor, those that have ended, too."""
+    # The clock of another process, as clock_getcpuclockid(3) makes its number: files of threads vanish while they are read.
+    return time.clock_gettime(~process << 3 | _OF_ALL_THREADS)
 
 
 def _wait_until_quiet(server: int) -> None:
@@ -183,8 +237,8 @@ def rows(large: Mapping[str, Got], demo: Mapping[str, Got]) -> Iterator[list[str
     """A row a page."""
     base = large["/healthz"].median
     for name, got in large.items():
-        small = demo[name]
-        is_kept = min(got.milliseconds) < MOST_MS and got.sent < 1000 * MOST_KB
+        small = demo.get(name, got)
+        is_kept = min(got.median, got.processor) < MOST_MS and got.sent < 1000 * MOST_KB
         yield [
             name,
             _times(got),
@@ -214,6 +268,7 @@ def main(options: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks pages")
     parser.add_argument("--scores", type=int, default=SCORES)
     parser.add_argument("--dir", type=Path)
+    parser.add_argument("--only", default="")
     asked = parser.parse_args(options)
     with tempfile.TemporaryDirectory() as name:
         folder = asked.dir or Path(name)
@@ -227,7 +282,8 @@ def main(options: Sequence[str] = ()) -> None:
             "incident": _with_incidents(seed),
             "evaluation": _evaluated(seed),
         }
-        demo, large = fetched(seed, of_demo), fetched(path, dict.fromkeys(ROWS, "project-0"))
+        demo = {} if asked.only else fetched(seed, of_demo, "")
+        large = fetched(path, dict.fromkeys(ROWS, "project-0"), asked.only)
         size = path.stat().st_size / 1e6
     load = os.getloadavg()[0]
     print(f"{asked.scores:,} scores, {size:,.0f} MB; load {load:.1f}.\n")

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,8 @@ COUNT = int(os.environ.get("DRIFTLINE_BENCH_SPANS", "50000"))
 TOGETHER = 500
 PARTITIONS = 4
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
+ENDED_AT_ONCE = 32
+"""Sessions that are ended at a time."""
 PATIENCE = 900.0
 POLICY = """
 version: 1
@@ -139,7 +143,8 @@ def worked(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost
             began = Began({"worker": worker.pid, "server": server_process()})
             until(lambda: ends.of("spans") >= COUNT, worker)
             stage = began.cost()
-            until(lambda: ends.of("trace-assemblies") >= traces, worker)
+            # A span that lands after its trace was assembled makes another assembly of it, and no other exchange.
+            until(lambda: min(ends.of("trace-assemblies"), ends.of("exchanges")) >= traces, worker)
             finalise(url, token, -(-traces // TURNS))
             until(lambda: ends.of("diagnoses") >= -(-traces // TURNS), worker)
             whole = began.cost()
@@ -181,10 +186,16 @@ def prepared(database: Path, folder: Path, environment: Mapping[str, str]) -> tu
 
 
 def finalise(url: str, token: str, sessions: int) -> None:
-    """End the sessions."""
-    with httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=120) as client:
-        for number in range(sessions):
+    """End the sessions, some at once: a fleet ends them side by side, and each waits until what came of it has landed."""
+    with (
+        httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=120) as client,
+        ThreadPoolExecutor(ENDED_AT_ONCE) as callers,
+    ):
+
+        def end(number: int) -> None:
             client.post(f"/api/audit/sessions/session-{number:06}/finalize", json={}).raise_for_status()
+
+        deque(callers.map(end, range(sessions)), 0)
 
 
 class Ends:

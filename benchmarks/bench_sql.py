@@ -25,6 +25,7 @@ from benchmarks.measure import print_table
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "10000000"))
 DAYS = 90
+VERSION_DAYS = 14
 FIRST = datetime(2026, 8, 1)  # noqa: DTZ001 - tables hold naive UTC
 AS_OF = datetime(2026, 10, 29, 15)  # noqa: DTZ001 - as above
 FLEETS = {"1 000 projects": 1000, "one project": 1}
@@ -69,12 +70,12 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
         "after_since": AS_OF - timedelta(days=7), "after_until": AS_OF,
     },
     "projects": {"as_of": AS_OF, "days": 7},
-    "anomaly_reasons": {},
+    "anomaly_reasons": {"from": None, "to": None},
     "daily_costs": WINDOW,
     "judge_costs": {"by": "day", "from": None, "to": None},
     "wrap_quality": {"limit": 100},
-    "wrap_exchanges": {"limit": 100, "after_at": None, "after_id": None},
-    "run_history": {"limit": 100},
+    "wrap_exchanges": {"limit": 100, "after_at": None, "after_id": None, "from": None, "to": None},
+    "run_history": {"limit": 100, "from": None, "to": None},
     "trust_over_time": {},
 }  # fmt: skip
 """The queries with their parameters, the project left out; after a comma, what is asked of them."""
@@ -92,9 +93,11 @@ ROWS = """
         if(hash(i // 20 + 1) % 100 < $share, 0, hash(i // 20) % $projects)::INTEGER AS p,
         $first::TIMESTAMP + to_microseconds((i * $step)::BIGINT) AS happened_at, md5(i::VARCHAR) AS digest,
         CASE WHEN turn < 5 THEN 'first_turns' WHEN turn % 3 = 0 THEN 'routine_sample' WHEN h % 50 = 0 THEN 'disagreement'
-            ELSE 'sampling_skip' END AS reason
+            ELSE 'sampling_skip' END AS reason,
+        if(p % 10 = 0, 1 + (i * $step) // $version_lasts, NULL) AS version, p = 0 AND version >= 7 AND h % 4 = 0 AS refused
     FROM range($scores::BIGINT) AS numbers(i)
 """
+"""The exchanges. Those of every tenth project name the version of their agent; the seventh of project-0's refuses every fourth."""
 NAMED = "'c' || p AS connection, 'project-' || p AS project, 'agent-' || (p % 3) AS agent, 'session-' || session AS session_id"
 FILLING = {
     "scores": f"""
@@ -104,9 +107,10 @@ FILLING = {
             'exchange-' || i AS exchange_id, {NAMED}, turn + 1 AS turn_number, happened_at AS exchange_at, happened_at + INTERVAL 5 SECOND AS scored_at,
             if(reason = 'sampling_skip', reason, 'scored') AS disposition, reason AS sampling_reason,
             CASE reason WHEN 'sampling_skip' THEN NULL WHEN 'routine_sample' THEN 1 / 3 ELSE 1 END AS sampling_probability,
-            1 - (h % 97 = 0)::INTEGER / 3 AS tier1_score, [] AS tier1_flags,
+            1 - (h % 97 = 0 OR refused)::INTEGER / 3 AS tier1_score, if(refused, ['constraint_disclosure'], []) AS tier1_flags,
             if(reason = 'sampling_skip', 'skipped_sampling', 'scored') AS tier2_state,
-            CASE WHEN reason <> 'sampling_skip' THEN 0.7 + (h % 300) / 1000 END AS tier2_score, [] AS tier2_dimensions,
+            CASE WHEN reason <> 'sampling_skip' THEN 0.7 + (h % 300) / 1000 - if(refused, 0.5, 0) END AS tier2_score, [] AS tier2_dimensions,
+            if(refused AND reason <> 'sampling_skip', 'It refuses without a reason.', NULL) AS tier2_flag_reason,
             'not_applicable' AS tier2_5_state, if(turn < 5, 'scored', 'skipped_gate') AS tier3_state,
             CASE WHEN turn < 5 THEN 2 + (h % 10) / 3.5 END AS tier3_score, [] AS tier3_dimensions, h % 97 = 0 AS anomaly,
             [] AS anomaly_reasons, 'judge' AS judge_model, false AS simulated, [] AS judgement_ids, 0.001 AS cost_usd,
@@ -124,7 +128,8 @@ FILLING = {
         SELECT
             'exchanges' AS _topic, 0 AS _partition, i AS _offset, 'exchange-' || i AS exchange_id, {NAMED}, happened_at AS occurred_at,
             happened_at AS ingested_at, 'Is the backup of table ' || h % 1000 || ' healthy?' AS user_message,
-            'It is. Changelog and next steps are written down.' AS agent_response, 'answered' AS outcome, false AS multi_user, [] AS tags, [] AS redactions,
+            if(refused, 'I cannot help with that.', 'It is. Changelog and next steps are written down.') AS agent_response, 'answered' AS outcome,
+            false AS multi_user, [] AS tags, if(version IS NULL, [], [{{'name': 'agent_version', 'value': version::VARCHAR}}]) AS labels, [] AS redactions,
             digest AS content_digest
         FROM ({ROWS})""",
     "judgements": f"""
@@ -161,6 +166,7 @@ def fill(path: Path, projects: int, scores: int = SCORES, first: datetime = FIRS
             "scores": scores,
             "first": first,
             "step": DAYS * 86_400_000_000 // scores,
+            "version_lasts": VERSION_DAYS * 86_400_000_000,
             "share": share,
         }
         for statement in FILLING.values():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
+from analytics.sums.incident_outlines import outline_all
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
@@ -24,6 +25,8 @@ PROJECTS = 1000
 SHARE = 40
 """Percent of the sessions that project-0 has."""
 EVENTS_OF_HUGE_RUN = 100_000
+INCIDENTS = 20_000
+"""One in twenty is of project-0, and done with; one in five of the others waits for somebody."""
 EXAMPLES = Path("examples/evaluation")
 _CHOSEN = """
     CREATE TEMP TABLE chosen AS
@@ -94,10 +97,12 @@ _COPIED = {
     "incidents": """
         INSERT INTO log.incidents BY NAME
         SELECT i.* REPLACE (
-            md5(k || i.incident_id) AS incident_id, 'project-' || if(k < 40, 0, k) AS project, row_number() OVER () AS _offset,
-            if(k % 4 = 0, i.status, 'dismissed') AS status, i.detected_at - to_hours(k::INTEGER % 240) AS detected_at,
-            if(k % 4 = 0, NULL, i.detected_at) AS resolved_at)
-        FROM seed.main.incidents AS s JOIN seed.log.incidents AS i USING (incident_id, revision), range(400) AS numbers(k)""",
+            md5(k || i.incident_id) AS incident_id, 'project-' || if(k % 20 = 0, 0, k % $projects) AS project,
+            row_number() OVER () AS _offset, if(k % 25 < 5 AND k % 20 > 0, i.status, 'dismissed') AS status,
+            i.detected_at - to_hours(k::INTEGER % 2000) AS detected_at, if(k % 25 < 5 AND k % 20 > 0, NULL, i.detected_at) AS resolved_at)
+        FROM seed.main.incidents AS s JOIN seed.log.incidents AS i USING (incident_id, revision),
+            range($incidents // (SELECT count(*) FROM seed.main.incidents)) AS numbers(k)
+        ORDER BY i.detected_at - to_hours(k::INTEGER % 2000)""",
     "evaluations": """
         INSERT INTO log.evaluations BY NAME
         SELECT e.* EXCLUDE (place) REPLACE (
@@ -133,20 +138,38 @@ def make_seed(folder: Path) -> Path:
 
 
 def make_large(path: Path, seed: Path, scores: int) -> None:
-    """A database of so many scores, whose runs, incidents and evaluations are copies of those of the seed."""
+    """A database of so many scores, whose runs, incidents and evaluations are copies of those of the seed.
+
+    What project-0's newest version does wrong, the rules themselves find.
+    """
     now = utc_now().replace(tzinfo=None)
     fill(path, PROJECTS, scores, now - timedelta(days=DAYS), share=SHARE)
+    copy_seed(path, seed)
+    _run("check-drift", "--project", "project-0", "--db", str(path), "--policy", str(policy_beside(path)))
+
+
+def policy_beside(path: Path) -> Path:
+    """Write the policy of a large database beside it: nothing is deleted."""
+    policy = path.with_suffix(".yaml")
+    policy.write_text("version: 1\ndefaults: {retentionDays: null, bidirectionalScoring: true}\n", encoding="utf-8")
+    return policy
+
+
+def copy_seed(path: Path, seed: Path) -> None:
+    """Put runs, incidents and evaluations over the scores, copies of those of the seed, and add the scores up."""
     with Store(path) as store, contextlib.closing(store.cursor()) as cursor:
         cursor.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
         cursor.execute(f"ATTACH '{seed}' AS seed (READ_ONLY)")
         for statement in (_CHOSEN, _TEMPLATES, _HUGE):
             cursor.execute(statement)
+        values = {"huge_events": EVENTS_OF_HUGE_RUN, "incidents": INCIDENTS, "projects": PROJECTS}
         for statement in _COPIED.values():
-            cursor.execute(statement, {"huge_events": EVENTS_OF_HUGE_RUN} if "$huge_events" in statement else {})
+            cursor.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})
         cursor.execute("DETACH seed")
     with Store(path) as store:
         with store.transaction() as transaction:
             transaction.number_all_runs()
+            outline_all(transaction.connection)
             transaction.set_watermark(INTAKE.name, INTAKE.source, store.end_of(INTAKE.source))
             for stage, source in (("diagnosis", "agent-events"), ("evaluation", "evaluation-requests")):
                 transaction.set_watermark(stage, source, store.end_of(source))

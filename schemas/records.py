@@ -171,6 +171,19 @@ class Baseline(Record, frozen=True, kw_only=True):
     """Digest of what the scores were made with: methodology, rules, judge and policies; with another one they are no longer comparable."""
 
 
+class DailyExchanges(Record, frozen=True, kw_only=True):
+    """Number of exchanges of one project and UTC day. It is counted again for each day that exchanges come to or are deleted from."""
+
+    project: str
+    """Project of the exchanges."""
+    day: datetime
+    """First moment of the day, UTC, on which the exchanges happened (event time)."""
+    exchanges: int
+    """Exchanges, with a score or without."""
+    last_at: datetime
+    """Time of the last of them, UTC."""
+
+
 class DailyScores(Record, frozen=True, kw_only=True):
     """Sums of the current scores of one project and UTC day, one row per agent, sampling reason, disposition, kind of judge and weight. They are made from the scores, and made again for each day whose scores change."""
 
@@ -220,6 +233,12 @@ class DailyScores(Record, frozen=True, kw_only=True):
     """Sum of the known costs of the scores in billionths of a USD."""
     unknown_costs: int
     """Scores whose cost is not known."""
+    rated_anomalies: int = 0
+    """Exchanges with a score of Tier 3 that have an anomaly."""
+    rated_unsure: int = 0
+    """Those without an anomaly of which the judge was unsure: a tier is near its middle, or tiers contradict each other."""
+    rated_routine: int = 0
+    """The others with a score of Tier 3."""
 
 
 class DeadLetter(Record, frozen=True, kw_only=True):
@@ -355,7 +374,7 @@ class DiagnosedDimension(Record, frozen=True, kw_only=True):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """Findings of the detectors about one session at its end."""
+    """Findings of the detectors about one session at its end: one without runtime events, too, which has no trust score."""
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
@@ -370,13 +389,13 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     started_at: datetime | None = None
     """Event time of the first event, UTC."""
     ended_at: datetime | None = None
-    """Event time of the last event, UTC."""
+    """Event time of the last event, UTC; without events, of the last exchange."""
     closed_at: datetime
     """Event time at which the session counts as closed, UTC."""
     closed_reason: str
     """explicit, idle or session_end."""
     trust_score: int | None = None
-    """0 to 100; null without evidence."""
+    """0 to 100; null without runtime events."""
     readiness_level: str
     """ready_for_runtime, review_recommended, unsafe_for_production or insufficient_evidence."""
     scores: DimensionScores
@@ -392,7 +411,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     cost_analysis: CostAnalysis
     """Tokens and calls that the session spent and wasted."""
     event_count: int
-    """Events in the session."""
+    """Runtime events in the session; 0: only exchanges were received."""
     event_counts: tuple[EventCount, ...] = ()
     """Events by type, by name: the hundred most frequent types."""
     event_type_count: int
@@ -889,6 +908,27 @@ class Incident(Record, frozen=True, kw_only=True):
     """Last day of the change once that is over, its midnight UTC."""
     decided_at: datetime | None = None
     """Time of the last decision on it by a person, UTC."""
+    assignee: str | None = None
+    """Person whose it is; null for nobody. Until assigned_at is set, that is who acknowledged it."""
+    assigned_at: datetime | None = None
+    """Time at which its assignee last changed, UTC; null in records of versions without assignees."""
+
+
+class IncidentOutline(Record, frozen=True, kw_only=True):
+    """Parts of the evidence of an incident in one revision that lists and charts read, because the evidence is long."""
+
+    incident_id: str
+    """Id of the incident."""
+    version: int
+    """Revision of the incident."""
+    size: float | None = None
+    """How far the leading series moved for the worse, as a part of its scale; null if the evidence has no levels."""
+    agents: tuple[str, ...]
+    """Agents that the evidence names, in order."""
+    evidence: str
+    """JSON of the evidence with nothing but its members moved and rules."""
+    sessions: tuple[str, ...] = ()
+    """Sessions that the exchanges and runs of the evidence are of: connection, slash and id, in order."""
 
 
 class Judgement(Record, frozen=True, kw_only=True):
@@ -1020,14 +1060,14 @@ class Reservation(Record, frozen=True, kw_only=True):
 
 
 class Review(Record, frozen=True, kw_only=True):
-    """Contribution of a person: a human score, a decision on an incident, or a dead letter put back."""
+    """Contribution of a person: a human score, a decision on an incident, its assignment, a comment on it, or a dead letter put back."""
 
     review_id: str
     """Id of the review."""
     project: str
     """Project the record is filed under."""
     kind: str
-    """human_score, incident_decision or dead_letter."""
+    """human_score, incident_decision, incident_assignment, incident_comment or dead_letter."""
     subject_id: str
     """Score, incident or dead letter it is about."""
     reviewer: str
@@ -1042,6 +1082,8 @@ class Review(Record, frozen=True, kw_only=True):
     """Event time: when it happened at the source, UTC."""
     ingested_at: datetime
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    assignee: str | None = None
+    """Person to whom an incident was assigned; null for nobody."""
 
 
 class RunNumber(Record, frozen=True, kw_only=True):
@@ -1201,7 +1243,7 @@ class ScoringTask(Record, frozen=True, kw_only=True):
 
 
 class SessionClosed(Record, frozen=True, kw_only=True):
-    """A session ended: a recorded decision, so that a replay does not need the clock that took it."""
+    """A session ended: a recorded decision, so that a replay does not need the clock that took it. One in each topic that has records of the session; one without events ends among the events, too."""
 
     connection: str
     """Connection that delivered the record; exchange and session ids are unique within it."""
@@ -1215,8 +1257,94 @@ class SessionClosed(Record, frozen=True, kw_only=True):
     """Event time at which the session counts as closed, UTC."""
     ingested_at: datetime
     """Time at which Driftline took the record in, UTC; stored so that a replay sees the same value."""
+    last_at: datetime | None = None
+    """Event time of the last record of the session that was known then, UTC; null: the record is older than the field, or holds anchors."""
     reason: str
     """explicit (ended on request) or idle (no records for longer than the session gap)."""
+
+
+class SessionCosts(Record, frozen=True, kw_only=True):
+    """Sums of the judgements of one session by the hour of their exchanges, one row per UTC day of the answers and model. They are made from the judgements, made again for each day of answers that changes, and go with their judgements."""
+
+    project: str
+    """Project the judgements are filed under."""
+    day: datetime
+    """First moment of the day, UTC, on which the judge answered."""
+    hour: datetime
+    """First moment of the hour, UTC, in which the exchanges happened (event time); of the answers where there is no exchange."""
+    connection: str
+    """Connection that delivered the session."""
+    session_id: str
+    """Session the judgements belong to, as the source named it."""
+    model: str
+    """Model that was asked."""
+    is_placed: bool
+    """True if the exchanges were there when this was added up; false for questions about no exchange, one that is gone or one that is still to come."""
+    agent: str | None = None
+    """Name of the agent of the exchanges, the last of the alphabet; null where no source tells it."""
+    judgements: int
+    """Judgements."""
+    calls: int
+    """Calls they took, retries included."""
+    input_tokens: int
+    """Sum of the known uncached input tokens."""
+    output_tokens: int
+    """Sum of the known output tokens."""
+    cache_write_tokens: int
+    """Sum of the known tokens written to the prompt cache."""
+    cache_read_tokens: int
+    """Sum of the known tokens read from the prompt cache."""
+    nano_usd: int
+    """Sum of the known costs in billionths of a USD, each rounded to one."""
+    unknown_costs: int
+    """Judgements whose cost is not known."""
+    simulated: int
+    """Judgements of a simulated judge."""
+
+
+class SessionScores(Record, frozen=True, kw_only=True):
+    """Sums of the current scores of one session and UTC day. They are made from the scores, made again for each day whose scores change, and go with their scores."""
+
+    project: str
+    """Project of the exchanges."""
+    day: datetime
+    """First moment of the day, UTC, on which the exchanges happened (event time)."""
+    connection: str
+    """Connection that delivered the session."""
+    session_id: str
+    """Session the exchanges belong to, as the source named it."""
+    agent: str | None = None
+    """Name of the agent, the last of the alphabet; null where the source does not tell it."""
+    first_at: datetime
+    """Time of the first exchange."""
+    last_at: datetime
+    """Time of the last exchange."""
+    exchanges: int
+    """Exchanges that have a score, whatever became of them."""
+    anomalies: int
+    """Those with an anomaly."""
+    simulated: int
+    """Those scored by a simulated judge."""
+    tier1_count: int
+    """Scores of Tier 1."""
+    tier1_sum: int
+    """Sum of the scores of Tier 1 in billionths, each rounded to one."""
+    tier2_count: int
+    """Scores of Tier 2."""
+    tier2_sum: int
+    """Sum of the scores of Tier 2 in billionths, each rounded to one."""
+    tier2_5_count: int
+    """Scores of Tier 2.5."""
+    tier2_5_sum: int
+    """Sum of the scores of Tier 2.5 (alignment) in billionths, each rounded to one."""
+    tier3_count: int
+    """Scores of Tier 3."""
+    tier3_sum: int
+    """Sum of the scores of Tier 3 in billionths, each rounded to one."""
+    nano_usd: int
+    """Sum of the known costs of the scores in billionths of a USD."""
+    unknown_costs: int
+    """Scores whose cost is not known."""
 
 
 class Span(Record, frozen=True, kw_only=True):
@@ -1316,6 +1444,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Alert": Alert,
     "Anchor": Anchor,
     "Baseline": Baseline,
+    "DailyExchanges": DailyExchanges,
     "DailyScores": DailyScores,
     "DeadLetter": DeadLetter,
     "Deployment": Deployment,
@@ -1328,6 +1457,7 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "HourlyScores": HourlyScores,
     "ImportProgress": ImportProgress,
     "Incident": Incident,
+    "IncidentOutline": IncidentOutline,
     "Judgement": Judgement,
     "JudgingRequest": JudgingRequest,
     "ProjectCheck": ProjectCheck,
@@ -1337,6 +1467,8 @@ RECORD_TYPES: dict[str, type[Record]] = {
     "Score": Score,
     "ScoringTask": ScoringTask,
     "SessionClosed": SessionClosed,
+    "SessionCosts": SessionCosts,
+    "SessionScores": SessionScores,
     "Span": Span,
     "StageState": StageState,
     "TraceAssembly": TraceAssembly,

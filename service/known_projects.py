@@ -11,11 +11,10 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.anchors.names import is_reserved
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from service.access.access import AccessStore, access_file
 from service.cli.terminal import plain
 from service.workspace import Workspace

@@ -11,7 +11,7 @@ from streams.upkeep.closing import EXPLICIT, IDLE, closings, sessions_of
 def close_idle_sessions(workspace: Workspace) -> int:
     """Record the end of every session idle for longer than the session gap; return their number."""
     seconds = workspace.policy.session_gap_minutes * 60
-    values = {"as_of": workspace.now(), "gap_seconds": seconds, "heard_before": None}
+    values = {"as_of": workspace.now(), "gap_seconds": seconds, "heard_before": None, "limit": None}
     rows = query_rows(workspace.store.cursor(), "idle_sessions", values)
     step = workspace.settings.batch_records
     for start in range(0, len(rows), step):

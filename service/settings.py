@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 
 from audit.anchors.own_names import OwnName
 from schemas.bounds.validation_messages import words_of
@@ -40,10 +40,10 @@ SecretAddress = Annotated[SecretStr, AfterValidator(_address)]
 """An address that is a secret itself."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Read from the environment (`DRIFTLINE_DATABASE`, …); a command's options win over it."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     database: Path = Field(Path("driftline.duckdb"), description="The DuckDB file.")
     policy: Path | None = Field(None, description="The policy file; without one every default is in force.")
@@ -137,8 +137,10 @@ class Settings(BaseSettings):
 
 def load_settings(**given: object) -> Settings:
     """Return the settings from the environment, overridden by the command line; SettingsError naming the variable."""
+    found = {name.lower(): value for name, value in os.environ.items()}
+    values = {name: found[key] for name in Settings.model_fields if (key := f"{PREFIX}{name}".lower()) in found}
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Settings.model_validate(values | {name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"

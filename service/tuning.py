@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.queries import query_rows, run_query
@@ -14,6 +13,7 @@ from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_n
 from audit.detectors.tuning import Tuned, tune
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy.policy import Policy
+from schemas.lazy.duckdb import duckdb
 from service.imports.call_payloads import with_payloads
 
 RUNS_AT_ONCE = 500

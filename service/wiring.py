@@ -23,8 +23,10 @@ from streams.log.store_log import Log, StoreLog
 class Runner(Protocol):
     """Publishes records and has the stages read them: in this process, or in a server that has the database."""
 
-    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> Mapping[str, Appended]:
-        """Publish accepted records, durable on return, and note the import's progress."""
+    def publish(
+        self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
+    ) -> Mapping[str, Appended]:
+        """Publish accepted records, durable on return, and note the import's progress. `are_own`: this program has just encoded them."""
         ...
 
     def run(self) -> object:

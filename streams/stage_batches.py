@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from schemas.codec.rows import rows_as_records
 from schemas.codec.single_object import decode, encode
@@ -49,6 +49,10 @@ class StageBatch:
     def of_session(self, key: str) -> StageBatch:
         """The part of the batch that belongs to one session."""
         return self.filtered(pl.col(KEY) == key)
+
+    def between(self, start: int, end: int) -> StageBatch:
+        """The part with offsets from `start` on and before `end`."""
+        return self.filtered((pl.col(OFFSET) >= start) & (pl.col(OFFSET) < end))
 
     def unseen(self, seen: Mapping[str, int]) -> StageBatch:
         """The part that is not seen yet: of each session the records from its offset in `seen` on."""
@@ -140,7 +144,14 @@ def named_session(connection: str, session_id: str) -> str:
     return f"{connection}/{session_id}"
 
 
-_decoded: ContextVar[dict[bytes, Exchange] | None] = ContextVar("decoded", default=None)
+class _KnownExchange(NamedTuple):
+    """An exchange, and what `tamper_reasons` says of it, where that is known."""
+
+    exchange: Exchange
+    tampering: tuple[str, ...] | None
+
+
+_decoded: ContextVar[dict[bytes, _KnownExchange] | None] = ContextVar("decoded", default=None)
 
 
 @contextlib.contextmanager
@@ -153,11 +164,11 @@ def decoded_kept() -> Iterator[None]:
         _decoded.reset(token)
 
 
-def encoding_of(exchange: Exchange) -> bytes:
-    """The encoded exchange, for a task or a state."""
+def encoding_of(exchange: Exchange, tampering: tuple[str, ...] | None = None) -> bytes:
+    """The encoded exchange, for a task or a state; `tampering` is what `tamper_reasons` says of it, where that is known."""
     message, kept = encode(exchange), _decoded.get()
     if kept is not None:
-        kept[message] = exchange
+        kept[message] = _KnownExchange(exchange, tampering)
     return message
 
 
@@ -166,8 +177,15 @@ def encoded_exchange(message: bytes) -> Exchange:
     kept = _decoded.get()
     known = None if kept is None else kept.get(message)
     if known is not None:
-        return known
+        return known.exchange
     record = decode(message)
     if not isinstance(record, Exchange):
         raise RecordError(f"an exchange was expected, not a {type(record).__name__}")
     return record
+
+
+def known_tampering(message: bytes) -> tuple[str, ...] | None:
+    """The answer of `tamper_reasons` about the exchange inside a message, where it is kept; None where it is not known."""
+    kept = _decoded.get()
+    known = None if kept is None else kept.get(message)
+    return None if known is None else known.tampering

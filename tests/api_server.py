@@ -80,6 +80,7 @@ class LiveServer:
         self._socket = listen("127.0.0.1", 0)
         self.address: tuple[str, int] = self._socket.getsockname()
         self._started = threading.Event()
+        self._ending = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -93,6 +94,16 @@ class LiveServer:
     def connect(self) -> socket.socket:
         """A connection of its own."""
         return socket.create_connection(self.address, timeout=60)
+
+    @property
+    def connections(self) -> int:
+        """How many it has taken."""
+        return len(self._server.server_state.connections)
+
+    def begin_to_end(self) -> None:
+        """Return when it takes no more connections, and has told those that it has."""
+        self._server.should_exit = True
+        assert self._ending.wait(LONG)
 
     def stop(self) -> None:
         """End it."""
@@ -119,7 +130,15 @@ class LiveServer:
             await start(sockets=sockets)
             self._started.set()
 
-        self._server.startup = started  # type: ignore[method-assign]
+        shutdown = self._server.shutdown
+
+        async def ending(sockets: list[socket.socket] | None = None) -> None:
+            told = asyncio.create_task(shutdown(sockets=sockets))
+            await asyncio.sleep(0)
+            self._ending.set()
+            await told
+
+        self._server.startup, self._server.shutdown = started, ending  # type: ignore[method-assign]
         await self._server.serve(sockets=[self._socket])
         await self.app.state.query_pool.close()
         await engine.stop()

@@ -49,7 +49,7 @@ def history(seed: int, sessions: int = 24) -> History:
     names = [f"s{number}" for number in range(sessions)]
     return History(
         _mixed(chance, [_told_again(chance, _conversation(chance, name)) for name in names]),
-        _mixed(chance, [_told_again(chance, _run(chance, name)) for name in names]),
+        _mixed(chance, [*(_told_again(chance, _run(chance, name)) for name in names), *_ends_without_events()]),
     )
 
 
@@ -92,6 +92,16 @@ def _run(chance: random.Random, session: str) -> list[Record]:
         events += [build.event(session, count + more, event="tool_call", tool="exec") for more in range(1, 4)]
         events.append(build.closing(session, count + 10))
     return events
+
+
+def _ends_without_events() -> list[list[Record]]:
+    """Ends of sessions of exchanges alone: one that ends twice, one end again, one whose events come after it."""
+    late = [build.event("talk-2", number, event="tool_call", tool="exec") for number in range(4)]
+    return [
+        [build.closing("talk-0", 1), build.closing("talk-0", 2)],
+        [build.closing("talk-1", 1), build.closing("talk-1", 1)],
+        [msgspec.structs.replace(build.closing("talk-2", 1), agent="talker"), *late, build.closing("talk-2", 9)],
+    ]
 
 
 def _told_again(chance: random.Random, records: Sequence[Record]) -> list[Record]:

@@ -201,16 +201,32 @@ def _of_the_same(one: Bundle) -> Any:
     return evaluated(Made(one.named, case, f"same-{one.number}", (5.0, 5.0, 5.0), project=WILD)).evaluation
 
 
+def _slices(one: Bundle) -> dict[str, Any]:
+    """A part of the traffic that is called like this and stands out, and another name of it."""
+    amount = {"amount": -0.4, "low": -0.5, "high": -0.3}
+    part = {
+        "label": "version", "kind": "value", "value": one.named, "shareBefore": 0.0, "shareAfter": 0.5, "meanBefore": 0.8, "meanAfter": 0.4,
+        "mix": amount, "within": amount, "explained": 0.9, "standsOut": True,
+        "sameAs": [{"label": one.named, "kind": "value", "value": one.named}],
+    }  # fmt: skip
+    return {"state": "found", "tried": 2, "change": amount, "slices": [part], "usual": part}
+
+
 def _incident(one: Bundle, state: str) -> Any:
     day, said = f"{NOW.date()}", one.text[:TOLD]
     rule = {"since": day, "until": day, "title": said, "days": [{"day": day, "average": 0.4, "count": 3}]}
     moved = {
         "scoreId": one.named, "exchangeTimestamp": f"{day}T10:00:00Z", "turnNumber": 1, "agent": one.named, "sessionId": one.named,
-        "score": 0.1, "moved": 0.2, "weight": 1.0, "reason": said, "samplingReason": one.named,
+        "connection": WILD, "exchangeId": one.named, "score": 0.1, "moved": 0.2, "weight": 1.0, "reason": said, "samplingReason": one.named,
     }  # fmt: skip
     evidence = {
         "rules": {"sequential": rule, one.named: rule},
         "note": said,
+        "cause": {"words": said},
+        "slices": _slices(one),
+        "deployments": [
+            {"label": "release", "version": one.named, "at": said, "by": one.named, "comment": said, "url": one.named},
+        ],
         "exchanges": [moved],
         "samplingMix": [{"sampling_reason": one.named, "before": 1, "after": 2, "share_before": 0.5, "share_after": 0.5}],
         "madeWith": {one.named: one.named, "judge_model": one.named},

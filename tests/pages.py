@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sites import DRIFTED, EVALUATED, QUIET, WORKING, Site
+from sites import DRIFTED, EVALUATED, QUIET, SAME, WORKING, Site
 
 from service.pages.links import Links
 
@@ -46,6 +46,7 @@ PAGES = (
     Shown("costs", lambda _: LINKS.costs(DRIFTED), "Cost of judging", ()),
     Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
     Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
+    Shown("inbox", lambda _: LINKS.inbox(), "Incidents", ("Tier 2", "worst first")),
     Shown(
         "incident",
         lambda site: LINKS.incident(DRIFTED, site.incident),
@@ -53,6 +54,24 @@ PAGES = (
         ("Acknowledge", "New normal", "Dismiss", "503"),
     ),
     Shown("exchange", lambda site: LINKS.exchange(DRIFTED, site.score.score_id), "Turn 1", ("The user is in a hurry.",)),
+    Shown(
+        "session",
+        lambda site: LINKS.session(DRIFTED, site.score.session_id, site.score.connection),
+        "Session",
+        ("Conversation", "The user is in a hurry.", "Cost of judging"),
+    ),
+    Shown(
+        "session of 500 events alone",
+        lambda _: LINKS.session(WORKING, "night-2"),
+        "Session night-2",
+        ("Events", "run_002", "tool_call"),
+        again=True,
+    ),
+    Shown("no such session", lambda _: LINKS.session(WORKING, "nothing"), "", ("no session",), missing=True, again=True),
+    Shown("sessions of one id", lambda _: f"/sessions/{SAME}", f"Session {SAME}", ("Which one?", "desk", "night")),
+    Shown("exchanges", lambda _: LINKS.exchanges(DRIFTED), "Exchanges", ("It left out what was asked.", "support-desk", "CSV")),
+    Shown("sessions", lambda _: LINKS.sessions(DRIFTED), "Sessions", ("support-desk", "Anomalies")),
+    Shown("no exchanges", lambda _: LINKS.exchanges(WORKING), "Exchanges", ("No exchanges",), again=True),
     Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
     Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
     Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
@@ -75,6 +94,20 @@ PAGES = (
     Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
     Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "Queries and tables")),
     Shown("connect", lambda _: LINKS.connect(), "Connect an agent", ("OpenAI Agents SDK", "OTEL_EXPORTER_OTLP_ENDPOINT")),
+    Shown("administration", lambda _: LINKS.admin, "Administration", ("Give someone access", "Dead letters", "Database")),
+    Shown("access", lambda _: LINKS.people, "Access", ("ada", "all projects", "Reviewers", "Connections")),
+    Shown("give access", lambda _: LINKS.give, "Give someone access", ("Change nothing.", "All projects", "Access ends")),
+    Shown("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
+    Shown("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Make a new token", "Revoke"), again=True),
+    Shown("policy", lambda _: LINKS.policy(DRIFTED), "Policy", ("Check", f"In force for {DRIFTED}", "retentionDays")),
+    Shown(
+        "retention and erasure",
+        lambda _: LINKS.deletion(connection=WORKING),
+        "Retention and erasure",
+        ("Type desk to confirm", "Erasures so far", "90 days"),
+    ),
+    Shown("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
+    Shown("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
     Shown("help", lambda _: LINKS.help(), "Glossary of the pages", ("Tier 2.5 · thinking", "wrapQualityScoring")),
     Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
 )

@@ -41,6 +41,8 @@ POLICY = {
     "defaults": {"bidirectionalScoring": True},
     "projects": {hostile.WILD: {"methodology": "wild.yaml", "costCapPerSession": None}},
 }
+SAME = "night-1"
+"""A session that the projects of the finished runs and of the silent sessions both have."""
 RUNS = (12, 500)
 """Events of the finished runs."""
 _ASKED = (
@@ -115,7 +117,12 @@ def site(folder: Path) -> Iterator[Site]:
         connections = {project: access.add(Holder("connection", project, project)) for project in projects}
         operator = access.add(Holder("operator", "ada", None))
         policy = _policy(folder)
-        server = LiveServer(store, access, ApiSettings(queries=PATIENT), lambda store: _engine(store, policy))
+        server = LiveServer(
+            store,
+            access,
+            ApiSettings(queries=PATIENT, policy_file=folder / "policy.yaml"),
+            lambda store: _engine(store, policy),
+        )
         try:
             made = Site(server.url, operator, connections, newest, "")
             yield _begun(made, store)
@@ -211,6 +218,7 @@ def _begun(made: Site, store: Store) -> Site:
         made.work(WORKING, f"night-{number}", _events(count), number)
     for number in range(3):
         made.say(QUIET, f"talk-{number}", 1, _ASKED[number], _SAID[number], thinking="The user is in a hurry.")
+    made.say(QUIET, SAME, 1, _ASKED[0], _SAID[0])
     alert = Alert(
         alert_id="a1", channel="webhook", kind="incident", subject_id=incident, project=DRIFTED, severity="critical", body="{}",
         created_at=NOW, not_before=NOW, attempts=2, status="waiting", last_error="the address answered 503",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from builders import score
 
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from schemas.codec.single_object import encode
 from schemas.records import Score
 
@@ -33,3 +35,16 @@ def score_by_chance(chance: random.Random, number: int, *, session_id: str, **fi
         "judge_model": chance.choice(["first", "second"]) if judged else None,
     }
     return score(session_id, number, **values | fields)
+
+
+def publish_by_chance(
+    store: Store, chance: random.Random, known: int, made: Callable[..., Score], *, most: int, refreshed: float
+) -> int:
+    """Publish up to `most` new scores and some of those known again, and perhaps add them up; returns how many are known then."""
+    first, known = known, known + chance.randrange(1, most)
+    fresh = [made(chance, number) for number in range(first, known)]
+    again = [made(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
+    publish(store, *fresh, *again)
+    if chance.random() < refreshed:
+        refresh_daily(store)
+    return known

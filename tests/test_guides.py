@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ RUN = {
         "back-up",
         "opentelemetry",
         "upgrade",
+        "shell",
+        "administer",
+        "grafana",
+        "anchors",
+        "find",
+        "on-call",
     ),
 }
 """Documents whose blocks are run here."""
@@ -50,6 +57,7 @@ ELSEWHERE = {
     "extend": "tests/test_extending.py, in a copy of the repository",
     "detector": "tests/test_detector_guide.py, in a copy of the repository",
     "evaluation": "tests/test_evaluation_examples.py; the rest are patterns with names to be filled in",
+    "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
     "producing": "tests/kafka/test_guides.py",
     "tutorial": "tests/service/test_demo.py",
     "handbook": "one of each command, with names to be filled in; tests/test_docs_site.py looks at their options",
@@ -136,7 +144,7 @@ def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Sho
     assert score["tier2SemanticScore"] is not None
 
 
-@pytest.mark.parametrize("name", ["methodology", "tune", "sampling-and-cost", "replay"])
+@pytest.mark.parametrize("name", ["methodology", "tune", "sampling-and-cost", "replay", "shell"])
 def test_what_a_guide_has_typed_without_a_server_works(name: str, copied: Shell) -> None:
     """A replay that nobody has made cannot be compared, and a label that was renamed is not found."""
     for file, content in files_in(guide(name).read_text("utf-8")).items():
@@ -168,11 +176,10 @@ def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:
     shutil.copy(examples / "profile.yaml", copied.folder / "nightly.yaml")
     with_a_judge(copied)
     copied.run(f"export BUILD=7 DRIFTLINE_PROJECT=shop\ndriftline import events {examples}/events.jsonl")
-    worth, drifts, opened = blocks_in(guide("ci"))
+    worth, drifts = blocks_in(guide("ci"))
 
     assert "evaluations made" in copied.run(worth, {'"build-$BUILD"': "refunds"}, codes={1})
     copied.run(drifts)
-    copied.run(opened)
     assert {} != {path.name: path for path in (copied.folder / "results").iterdir()}
 
 
@@ -224,6 +231,49 @@ def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:
         here.run(block)
 
         assert "read" in here.run("driftline operators list")
+
+
+def test_people_and_programs_of_the_guides_have_the_scopes_that_they_were_given(tmp_path: Path) -> None:
+    """A guide that hands out more than it says is found out by whoever abuses it."""
+    with shell(tmp_path) as here:
+        me, ada = blocks_in(guide("administer"))
+        (prometheus,) = blocks_in(guide("grafana"))
+        for block in (me, ada, prometheus):
+            here.run(block)
+        listed = [json.loads(line) for line in here.run("driftline operators list --json").splitlines()]
+    people = {one["name"]: one for one in listed}
+
+    assert (True, None) == ("admin" in people["me"]["scopes"], people["me"]["project"])
+    assert (["read"], "shop") == (people["ada"]["scopes"], people["ada"]["project"])
+    assert (["read"], None) == (people["prometheus"]["scopes"], people["prometheus"]["project"])
+    assert [True, False] == [people[name]["tokens"][0]["expires"] is not None for name in ("ada", "me")]
+
+
+def test_anchors_of_the_guide_are_chosen_and_judged_again(copied: Shell) -> None:
+    """Whoever has none learns in the next incident that its cause is not known."""
+    block, judges = blocks_in(guide("anchors"))
+    with_a_judge(copied)
+    default, more, named = block.strip().splitlines()
+
+    assert "1 anchor chosen" in copied.run(default)
+    assert "no exchange can become an anchor" in copied.run(more)
+    copied.run(named, {"EXCHANGE EXCHANGE": "s-1:1"})
+    assert "1 anchor judged again" in copied.run("driftline anchors run --project shop")
+    assert ["driftline simulate-judge"] == [line.partition(" --")[0] for line in judges.strip().splitlines()][:1]
+
+
+def test_questions_over_http_of_the_guides_for_readers_are_answered(copied: Shell, shop: Shop) -> None:
+    """A session by its id, the inbox, and a decision on many incidents: what has gone by then is named, not passed over."""
+    copied.run("driftline serve")
+    copied.run(f"export TOKEN={shop.operator} DRIFTLINE={copied.url} SERVER={copied.url}")
+    (session,) = blocks_in(guide("find"))
+    (inbox,) = blocks_in(guide("on-call"))
+    listed, bulk = inbox.split("\ncurl ")
+
+    assert "s-1:1" in copied.run(session, {"NAME": "shop", "sessions/ID": "sessions/s-1"})
+    assert '"incidents":[]' in copied.run(listed)
+    assert "the project has no incident with this id" in copied.run(f"curl {bulk}", {'"ops"': '"shop"'})
+    copied.stop()
 
 
 def test_a_channel_of_the_guide_is_told(copied: Shell) -> None:

@@ -210,10 +210,22 @@ def cookie_of(site: Site) -> str:
 
 @contextmanager
 def windows(
-    opened: Browser, site: Site, cookie: str | None, size: tuple[int, int] = DESKTOP, scheme: Scheme = "light"
+    opened: Browser,
+    site: Site,
+    cookie: str | None,
+    size: tuple[int, int] = DESKTOP,
+    scheme: Scheme = "light",
+    *,
+    has_touch: bool = False,
+    has_scripts: bool = True,
 ) -> Iterator[BrowserContext]:
     """Windows of their own, which share nothing with others; with a cookie somebody has signed in."""
-    context = opened.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    context = opened.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,
+        has_touch=has_touch,
+        java_script_enabled=has_scripts,
+    )
     context.add_init_script(BEFORE)
     if cookie is not None:
         context.add_cookies([{"name": cookie_name(urlsplit(site.url).port, encrypted=False), "value": cookie, "url": site.url}])

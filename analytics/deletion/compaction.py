@@ -11,8 +11,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
-
 from analytics.sandbox.attached import attached
 from analytics.store.connection import connect, store_error
 from analytics.store.copying import sync
@@ -21,6 +19,7 @@ from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from analytics.store.tables import literal, quote
 from schemas.errors import StoreError
+from schemas.lazy.duckdb import duckdb
 
 log = logging.getLogger(__name__)
 MEMORY = "1GB"
@@ -69,12 +68,24 @@ def space_of(path: Path) -> Space:
     return Space(int(size), int(used), must)
 
 
+def bytes_written(path: Path) -> int:
+    """Return the bytes that a compaction of a file, which is under way, has written so far."""
+    try:
+        return _unfinished(path).stat().st_size
+    except OSError:  # not begun yet, or done
+        return 0
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{_STATE}")
+
+
 def compact(path: Path) -> tuple[int, int]:
     """Write a closed file again without its free space; answers its bytes before and after.
 
     StoreError when another process has it, when it is damaged or of another version, or when there is no room.
     """
-    unfinished = path.with_name(f"{path.name}.{_STATE}")
+    unfinished = _unfinished(path)
     _clear(unfinished)
     with Store(path) as store:  # brings the file to the present version, and its write-ahead log into it
         store.checkpoint()

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import duckdb
-
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import PLACE, RETENTION
 from analytics.store.tables import full_name
+from analytics.sums.kept import Day, KeptSums
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
@@ -84,13 +84,28 @@ def delete_derived(
     )
 
 
-def delete_days(connection: duckdb.DuckDBPyConnection, consumer: str) -> None:
-    """Delete what scores add up to by day and hour and how far `consumer` has added them up, but for days whose scores retention has deleted."""
+def delete_sums(connection: duckdb.DuckDBPyConnection, sums: KeptSums) -> None:
+    """Delete kept sums and how far they were added up, but for those that outlive what they were made from, of days that retention has deleted."""
     marks = full_name(schema_of("Watermark"))
-    for name, day in (("DailyScores", "day"), ("HourlyScores", "date_trunc('day', hour)")):
-        connection.execute(
-            f"DELETE FROM {full_name(schema_of(name))} AS kept WHERE NOT EXISTS (SELECT 1 FROM {marks} "
-            f"WHERE consumer = $retention AND topic = kept.project AND {day} < make_timestamp(next_position))",
-            {"retention": RETENTION},
+    for name, day in sums.tables.items():
+        outlives = (
+            f"SELECT 1 FROM {marks} WHERE $outlives AND consumer = $retention AND topic = kept.project"
+            f" AND {day} < make_timestamp(next_position)"
         )
-    connection.execute(f"DELETE FROM {marks} WHERE consumer = $consumer", {"consumer": consumer})
+        connection.execute(
+            f"DELETE FROM {full_name(schema_of(name))} AS kept WHERE NOT EXISTS ({outlives})",
+            {"retention": RETENTION, "outlives": not sums.deleted},
+        )
+    connection.execute(f"DELETE FROM {marks} WHERE consumer = $consumer", {"consumer": sums.consumer})
+
+
+def days_at(connection: duckdb.DuckDBPyConnection, name: str, time: str, places: pl.DataFrame) -> set[Day]:
+    """Return the projects and UTC days of the records of a type that stand at these places (PLACE), by the column of their time."""
+    bounds = {"first": places["_offset"].min(), "last": places["_offset"].max()}
+    with registered(connection, places.select(PLACE)):
+        rows = connection.execute(
+            f"SELECT DISTINCT project, {time}::DATE FROM {full_name(schema_of(name))} SEMI JOIN {BATCH} USING ({', '.join(PLACE)}) "
+            "WHERE _offset BETWEEN $first AND $last",
+            bounds,
+        ).fetchall()
+    return {(project, day) for project, day in rows}

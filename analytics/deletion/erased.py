@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import duckdb
-
 from analytics.store.tables import full_name
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, current_schemas, schema_of
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.deletion.erased import Erased, schemas_of_sessions
@@ -21,10 +20,12 @@ from analytics.store.positions import COMPACTION, PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name
 from analytics.sums.daily import recompute_days
+from analytics.sums.incident_outlines import outline_again
 from audit.anchors.names import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 
@@ -144,6 +145,7 @@ class Erasing:
                 "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
                 [canonical_json(evidence), *place],
             )
+            outline_again(transaction.connection, place)
         self._deleted["incidents"] += 1
 
     def _drop_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:

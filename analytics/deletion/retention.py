@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
-
 from analytics.deletion.removing import remove
 from analytics.deletion.retention_rules import (
     AT_ONCE,
@@ -31,6 +29,7 @@ from analytics.store.connection import fetch
 from analytics.store.positions import RETENTION
 from analytics.store.store import Store
 from schemas.codec.arrow import decode_batch
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 NOTHING_UNREAD = 2**62

@@ -20,21 +20,21 @@ CUTOFFS = """
 CREATE OR REPLACE TEMP TABLE cutoffs AS
 SELECT unnest($projects::VARCHAR[]) AS project, unnest($cutoffs::TIMESTAMP[]) AS cutoff
 """
-DOOMED = f"""
+DOOMED_OF_ALL = f"""
 CREATE OR REPLACE TEMP TABLE doomed AS
 WITH pending AS (
     SELECT connection, exchange_id FROM log.scoring_tasks WHERE _offset >= $tasks
     UNION ALL
     SELECT connection, exchange_id FROM log.judging_requests WHERE _offset >= $exchanges
 )
-SELECT connection, session_id, exchange_id, {PLACES}
+SELECT connection, session_id, exchange_id, project, occurred_at, {PLACES}
 FROM log.exchanges
 JOIN cutoffs USING (project)
 ANTI JOIN pending USING (connection, exchange_id)
 WHERE occurred_at < cutoff AND _offset < $exchanges
-ORDER BY occurred_at
-LIMIT {AT_ONCE}
 """
+"""All exchanges that are to go, for a dry run."""
+DOOMED = f"{DOOMED_OF_ALL}ORDER BY occurred_at\nLIMIT {AT_ONCE}"
 OF_EXCHANGES = {
     "Review": f"""
         SELECT {PLACES} FROM log.reviews

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.identity.identity_index import identity_of
@@ -28,6 +27,7 @@ from audit.diagnosis.duplicate_rules import (
     twins,
 )
 from schemas.codec.arrow import INDEX
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of

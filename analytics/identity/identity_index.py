@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
-import duckdb
-
 from analytics.store.connection import fetch
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, schema_of, topics
 
@@ -26,7 +25,7 @@ AT_ONCE = 1_000_000
 """Positions that are read at once."""
 RECENT = 50_000
 """Hashes that wait to be sorted."""
-FEW = 64
+FEW = 256
 """Hashes that are looked for one by one: sooner than the query engine has begun."""
 Identity = tuple[str | int, ...]
 """The values that tell a record from others of its type: texts, and numbers as `_number` has them."""
@@ -35,11 +34,23 @@ _GROWTH = 4
 """A run of sorted hashes takes in the one after it until it is so many times as large: so each hash is sorted a few times only."""
 
 
+class _Run:
+    """Sorted hashes, as the query engine and as one look at a time needs them: an element of a series takes a microsecond."""
+
+    def __init__(self, hashes: pl.Series) -> None:
+        self.hashes = hashes.sort()
+        self._each = self.hashes.to_numpy().data  # of the same memory
+
+    def __contains__(self, value: int) -> bool:
+        place = bisect_left(self._each, value)
+        return place < len(self._each) and self._each[place] == value
+
+
 @dataclass
 class Hashes:
     """A set of hashes: sorted runs, each larger than the next, and a few that wait."""
 
-    runs: list[pl.Series] = field(default_factory=list)
+    runs: list[_Run] = field(default_factory=list)
     recent: set[int] = field(default_factory=set)
 
     def add(self, hashes: Collection[int]) -> None:
@@ -51,23 +62,19 @@ class Hashes:
             self.recent = set()
 
     def _sort_in(self, added: pl.Series) -> None:
-        while self.runs and len(self.runs[-1]) < _GROWTH * len(added):
-            added = pl.concat([self.runs.pop(), added])
-        self.runs.append(added.sort())
+        while self.runs and len(self.runs[-1].hashes) < _GROWTH * len(added):
+            added = pl.concat([self.runs.pop().hashes, added])
+        self.runs.append(_Run(added))
 
     def which_of(self, hashes: Sequence[int]) -> list[bool]:
         """For each of the hashes whether it is here."""
         if len(hashes) <= FEW:
-            return [one in self.recent or self._is_in_a_run(one) for one in hashes]
+            return [one in self.recent or any(one in run for run in self.runs) for one in hashes]
         found, looked_for = pl.Series([one in self.recent for one in hashes]), pl.Series(hashes, dtype=pl.Int64)
         for run in self.runs:
-            places = run.search_sorted(looked_for).clip(0, len(run) - 1)
-            found |= run.gather(places) == looked_for
+            places = run.hashes.search_sorted(looked_for).clip(0, len(run.hashes) - 1)
+            found |= run.hashes.gather(places) == looked_for
         return found.to_list()
-
-    def _is_in_a_run(self, value: int) -> bool:
-        places = ((run, bisect_left(run, value)) for run in self.runs)
-        return any(place < len(run) and run[place] == value for run, place in places)
 
 
 class KnownIdentities:
@@ -101,12 +108,13 @@ class KnownIdentities:
 
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
         """Read what the topic has beyond what was read, up to position `end`."""
-        start = self._read.get(topic, 0)
+        start = self._read.setdefault(topic, 0)
         for first in range(start, end, AT_ONCE):
             last = min(first + AT_ONCE, end)
             for name in topics()[topic]:
                 self._read_part(connection, schema_of(name), topic, first, last)
-        self._read[topic] = max(start, end)
+        if end > start:  # else another thread may just have taken in more
+            self._read[topic] = end
 
     def add(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
         """Take in what was just written and committed, with its `_offset`, where nothing lies between that and what was read."""
@@ -147,9 +155,17 @@ def identity_of(schema: RecordSchema) -> list[str]:
 
 def identities_of(name: str, records: Iterable[Any]) -> list[Identity]:
     """The identities of records of one type."""
+    return list(map(_identity_reader(name), records))
+
+
+@cache
+def _identity_reader(name: str) -> Callable[[Any], Identity]:
+    """Return the function that reads the identity of a record of a type."""
     names, texts = _identity_columns(name)
+    if len(names) > 1 and names == texts:
+        return attrgetter(*names)
     columns = [(attrgetter(one), one in texts) for one in names]
-    return [tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns) for record in records]
+    return lambda record: tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns)
 
 
 def _number(value: int | datetime) -> int:

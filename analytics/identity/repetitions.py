@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import duckdb
-
 from analytics.identity.duplicate_matching import PLACE, Met, contradicting, rows_at, twins_in_log
 from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import INDEX
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema
 

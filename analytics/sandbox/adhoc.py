@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from analytics.sandbox.statements import only_reads
 from analytics.store.connection import store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.readable_views import add_temporary_views
 from schemas.errors import QueryError
+from schemas.lazy.duckdb import duckdb
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -34,13 +33,8 @@ LOCKING = (
     "SET lock_configuration = true",
 )
 """The statements that follow once the file is open: no other file, and no way to change any of it."""
-READING = frozenset(
-    {
-        duckdb.StatementType.SELECT,  # FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as such
-        duckdb.StatementType.EXPLAIN,
-        duckdb.StatementType.MULTI,  # a PIVOT that has to look for its columns
-    }
-)
+READING = frozenset({"SELECT", "EXPLAIN", "MULTI"})
+"""Kinds of statements that read: FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as SELECT, a PIVOT that has to look for its columns as MULTI."""
 ZONED = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMPTZ_NS": "TIMESTAMP_NS"}
 """DuckDB's types for times with a zone, which take a package that is not ours to fetch, and those that hold the same in UTC."""
 HINTS = {
@@ -113,7 +107,7 @@ def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duc
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
     kind = statements[0].type
-    if kind not in READING:
+    if kind.name not in READING:
         raise QueryError(f"a statement of the type {kind.name} is not answered", hint=READ_ONLY)
     if not only_reads(statement):
         raise QueryError("a statement that contains one that writes is not answered", hint=READ_ONLY)

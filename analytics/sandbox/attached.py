@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import duckdb
-
 from analytics.store.connection import connect, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.tables import LOG, literal, quote
+from schemas.lazy.duckdb import duckdb
 
 
 @contextlib.contextmanager

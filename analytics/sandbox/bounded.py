@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import duckdb
-
 from analytics.sandbox.adhoc import LOCKED, LOCKING, only_statement, refusals
 from analytics.sandbox.result_formats import frame_of
 from analytics.store.tables import literal
 from schemas.errors import QueryError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 CATALOG = "driftline"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import duckdb
-
 from analytics.sandbox.snapshots import NUMBERS, comment_statements, shown_columns, shown_schemas
 from analytics.store.readable_views import view_statements
 from analytics.store.tables import columns_of, quote
+from schemas.lazy.duckdb import duckdb
 
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, t.comment) AS about, v.view_name IS NOT NULL AS is_view

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import duckdb
 import msgspec
 
 from analytics.store.tables import quote
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # noqa: RUF001 - some take the wide forms, too

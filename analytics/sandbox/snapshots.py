@@ -14,14 +14,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
-
 from analytics.store.copying import copied_whole
 from analytics.store.current import current_first
 from analytics.store.readable_views import view_statements
 from analytics.store.store import Store
 from analytics.store.tables import LOG, columns_of, literal, quote
 from schemas.errors import StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 LEFT_OUT = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import duckdb
+from schemas.lazy.duckdb import duckdb
 
 READING = frozenset({"select", "from", "values", "table", "pivot", "unpivot", "show", "describe", "desc", "summarize"})
 """The words that begin statements that read."""

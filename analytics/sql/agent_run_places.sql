@@ -1,4 +1,4 @@
--- purpose: where the newest runs of an agent are, for looking at their events again
+-- purpose: where the newest runs of an agent with runtime events are, for looking at their events again
 -- grain: one row a run of the agent, the newest last
 -- parameters: $project, $agent (NULL: runs without one), $since (runs that ended from then on), $limit (the newest so many)
 WITH ended AS (
@@ -6,7 +6,7 @@ WITH ended AS (
         connection, session_id, arg_max(agent, (revision, _offset)) AS agent,
         arg_max(coalesce(ended_at, closed_at), (revision, _offset)) AS last_at
     FROM log.diagnoses
-    WHERE project = $project
+    WHERE project = $project AND event_count > 0
     GROUP BY connection, session_id
 ), newest AS (
     SELECT n.number, e.connection, e.session_id, e.last_at

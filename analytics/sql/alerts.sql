@@ -1,10 +1,10 @@
 -- purpose: what people were or are to be told, and how far that has come
 -- grain: one row an alert, newest first
--- parameters: $status (NULL for all), $before_at and $before_id (where the page before ended, NULL for the first), $limit
+-- parameters: $status (NULL for all), $project (NULL for all), $before_at and $before_id (where the page before ended, NULL for the first), $limit
 SELECT
     alert_id, channel, kind, subject_id, project, severity, created_at, not_before, attempts, status, settled_at, last_error
 FROM log.alerts
-WHERE ($status IS NULL OR status = $status)
+WHERE ($status IS NULL OR status = $status) AND ($project IS NULL OR project = $project)
     AND ($before_at IS NULL OR (created_at, alert_id) < ($before_at::TIMESTAMP, $before_id))
 ORDER BY created_at DESC, alert_id DESC
 LIMIT $limit

@@ -1,10 +1,11 @@
 -- purpose: why exchanges are anomalous, and how often
 -- grain: one row a project, agent and reason, without the number that was scored; an exchange counts for each of its reasons
--- parameters: $project (NULL for all)
+-- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound)
 WITH anomalous AS (
     SELECT project, score_id, revision, _offset, agent, anomaly_reasons
     FROM log.scores
     WHERE len(anomaly_reasons) > 0 AND ($project IS NULL OR project = $project)
+        AND ($from IS NULL OR exchange_at >= $from::TIMESTAMP) AND ($to IS NULL OR exchange_at < $to::TIMESTAMP)
 ), latest AS (
     SELECT project, score_id, max((revision, _offset)) AS version
     FROM log.scores

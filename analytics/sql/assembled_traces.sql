@@ -9,7 +9,8 @@ SELECT
     a.connection,
     a.trace_id,
     max(a.revision) AS revision,
-    max(a.spans) AS spans
+    max(a.spans) AS spans,
+    max(a.assembled_at) AS assembled_at
 FROM log.trace_assemblies AS a
 SEMI JOIN asked ON a.connection = asked.connection AND a.trace_id = asked.trace_id
 GROUP BY a.connection, a.trace_id

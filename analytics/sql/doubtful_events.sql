@@ -5,8 +5,12 @@ SELECT _offset AS place, event, payload
 FROM log.agent_events
 WHERE connection = $connection AND session_id = $session AND _offset <= $last AND strlen(payload) <= $longest AND (
     event = 'error_event'
-    OR regexp_matches(payload, '"is_error":true|"error":[^nf]|"(ok|success)":false|"(exit_?code|return_?code)":(-|[1-9]|0[.])', 'i')
-    OR regexp_matches(payload, '"(tool_)?status":"[[:space:]]*(' || $statuses || ')', 'i')
+    OR regexp_matches(
+        payload,
+        '"is_error":true|"error":[^nf]|"(ok|success)":false|"(exit_?code|return_?code)":(-|[1-9]|0[.])|"(tool_)?status":"[[:space:]]*('
+        || $statuses || ')',
+        'i'
+    )
 )
 ORDER BY _offset
 LIMIT $limit

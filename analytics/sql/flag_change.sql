@@ -1,19 +1,11 @@
 -- purpose: what the checks of Tier 1 found before a change and after it: how many exchanges each of them flagged
 -- grain: one row a check that flagged any, those first whose share changed most; before, after: flagged exchanges; all_before, all_after: exchanges with a score; shares: of these, NULL where there are none
 -- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
-WITH latest AS (
-    SELECT score_id, max((revision, _offset)) AS version
-    FROM log.scores
-    WHERE project = $project AND (
-        (exchange_at >= $before_since::TIMESTAMP AND exchange_at < $before_until::TIMESTAMP)
-        OR (exchange_at >= $after_since::TIMESTAMP AND exchange_at < $after_until::TIMESTAMP)
+WITH current AS (
+    SELECT is_after, tier1_flags
+    FROM log.scores_around(
+        $project, $before_since::TIMESTAMP, $before_until::TIMESTAMP, $after_since::TIMESTAMP, $after_until::TIMESTAMP
     )
-    GROUP BY score_id
-), current AS (
-    SELECT exchange_at >= $after_since::TIMESTAMP AS is_after, tier1_flags
-    FROM log.scores AS s
-    SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
-    WHERE project = $project
 ), whole AS (
     SELECT count(*) FILTER (NOT is_after) AS all_before, count(*) FILTER (is_after) AS all_after
     FROM current

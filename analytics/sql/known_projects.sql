@@ -3,9 +3,12 @@
 -- parameters: none
 SELECT DISTINCT project
 FROM (
-    SELECT DISTINCT project FROM log.exchanges
+    -- The kept sums name the projects of all scores and exchanges but those that came since.
+    SELECT project FROM log.daily_scores
+    UNION ALL SELECT project FROM log.changed_scores()
+    UNION ALL SELECT project FROM log.daily_exchanges
+    UNION ALL SELECT project FROM log.changed_exchanges()
     UNION ALL SELECT DISTINCT project FROM log.agent_events
-    UNION ALL SELECT DISTINCT project FROM log.scores
     UNION ALL SELECT DISTINCT project FROM log.run_numbers
     UNION ALL SELECT DISTINCT project FROM log.incidents
     UNION ALL SELECT DISTINCT project FROM log.baselines

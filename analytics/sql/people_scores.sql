@@ -1,7 +1,7 @@
--- purpose: which scores of a project people have looked at and scored
+-- purpose: which scores of a project people, or one of them, have looked at and scored
 -- grain: one row a score that has a human score
--- parameters: $project
+-- parameters: $project, $rater (NULL: anyone)
 SELECT DISTINCT subject_id AS score_id
 FROM log.reviews
-WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
+WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project AND ($rater IS NULL OR reviewer = $rater)
 ORDER BY score_id

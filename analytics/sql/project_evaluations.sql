@@ -1,6 +1,6 @@
 -- purpose: a page of evaluations with their scores, the one that was judged last first
 -- grain: one row an evaluation, in its latest revision that finished, or the latest if none did; it may be of a run that was evaluated again
--- parameters: $project, $case, $model (of the audited agent), $session (NULL for all), $after_at and $after_id (where to go on after; NULL: the first page), $limit
+-- parameters: $project, $case, $model (of the audited agent), $session (NULL for all), $from (inclusive) and $to (exclusive) of when it was judged (NULL: no bound), $after_at and $after_id (where to go on after; NULL: the first page), $limit
 SELECT
     evaluation_id, revision, connection, project, session_id, agent, subject_model, case_id, case_title, tags, judge_run_id,
     judge_model, yardstick, repetition, status, final_score, overall_spread, dimensions, configured_repetitions,
@@ -13,6 +13,7 @@ FROM (
         AND ($model IS NULL OR subject_model = $model) AND ($session IS NULL OR session_id = $session)
     QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY status = 'completed' DESC, revision DESC, _offset DESC) = 1
 )
-WHERE $after_at IS NULL OR (evaluated_at, evaluation_id) < ($after_at::TIMESTAMP, $after_id)
+WHERE ($after_at IS NULL OR (evaluated_at, evaluation_id) < ($after_at::TIMESTAMP, $after_id))
+    AND ($from IS NULL OR evaluated_at >= $from::TIMESTAMP) AND ($to IS NULL OR evaluated_at < $to::TIMESTAMP)
 ORDER BY evaluated_at DESC, evaluation_id DESC
 LIMIT $limit

@@ -13,10 +13,7 @@ WITH kept AS (
 ), scored AS (
     SELECT project, day, sum(exchanges) AS scores FROM days GROUP BY project, day
 ), heard AS (
-    SELECT project, date_trunc('day', occurred_at) AS day, count(*) AS exchanges
-    FROM log.exchanges
-    WHERE $project IS NULL OR project = $project
-    GROUP BY ALL
+    SELECT project, day, exchanges FROM log.exchange_days($project)
 ), uneven AS (
     SELECT project, day FROM heard LEFT JOIN scored USING (project, day) WHERE exchanges <> coalesce(scores, 0)
 ), answered AS (
@@ -46,6 +43,11 @@ WITH kept AS (
     SEMI JOIN newest AS n ON s.score_id = n.score_id AND (s.revision, s._offset) = n.version
 ), reasons AS (
     SELECT project, reason, count(*) AS exchanges FROM unscored GROUP BY project, reason
+), incident_versions AS (
+    SELECT incident_id, max((revision, _offset)) AS version
+    FROM log.incidents
+    WHERE $project IS NULL OR project = $project
+    GROUP BY incident_id
 ), parts AS (
     SELECT project, sum(exchanges)::BIGINT AS exchanges FROM heard GROUP BY project
     UNION ALL BY NAME
@@ -74,16 +76,16 @@ WITH kept AS (
     FROM reasons
     GROUP BY project
     UNION ALL BY NAME
-    SELECT project, sum(round(cost_usd * 1e9)::BIGINT) AS nano_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs
-    FROM judgements
-    WHERE $project IS NULL OR project = $project
+    SELECT project, sum(nano_usd)::BIGINT AS nano_usd, sum(judgements)::BIGINT AS judgements, sum(unknown_costs)::BIGINT AS unknown_costs
+    FROM log.cost_hours($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
     GROUP BY project
     UNION ALL BY NAME
     SELECT
         project, count(*) FILTER (confidence = 'confirmed') AS open_incidents,
         count(*) FILTER (confidence = 'suspected') AS suspected_incidents
-    FROM incidents
-    WHERE status IN ('open', 'acknowledged') AND ($project IS NULL OR project = $project)
+    FROM log.incidents AS i
+    SEMI JOIN incident_versions AS v ON i.incident_id = v.incident_id AND (i.revision, i._offset) = v.version
+    WHERE status IN ('open', 'acknowledged')
     GROUP BY project
 )
 SELECT
@@ -95,8 +97,7 @@ SELECT
     coalesce(any_value(scores), 0) AS scores, coalesce(any_value(anomalies), 0) AS anomalies,
     any_value(mean_tier1) AS mean_tier1, any_value(mean_tier2) AS mean_tier2, any_value(mean_tier2_5) AS mean_tier2_5,
     any_value(mean_tier3) AS mean_tier3,
-    CASE WHEN any_value(nano_usd) IS NOT NULL OR coalesce(any_value(unknown_costs), 0) = 0
-        THEN coalesce(any_value(nano_usd), 0) / 1e9 END AS cost_usd,
+    CASE WHEN any_value(judgements) = any_value(unknown_costs) THEN NULL ELSE coalesce(any_value(nano_usd), 0) / 1e9 END AS cost_usd,
     coalesce(any_value(unknown_costs), 0) AS unknown_costs,
     coalesce(any_value(simulated), 0) AS simulated, coalesce(any_value(open_incidents), 0) AS open_incidents,
     coalesce(any_value(suspected_incidents), 0) AS suspected_incidents

@@ -1,51 +1,78 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs, its newest check
--- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
+-- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; before_: the same of as many days before those; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run with runtime events; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
-WITH altogether AS MATERIALIZED (
+WITH fresh AS MATERIALIZED (
+    SELECT * FROM log.fresh_score_days($project)
+), scores AS NOT MATERIALIZED (
+    -- As `log.score_days` answers them, which would be planned twice: once for few columns of all days, once for many columns of few days.
+    SELECT * EXCLUDE (_topic, _partition, _offset)
+    FROM log.daily_scores
+    ANTI JOIN fresh USING (project, day)
+    WHERE $project IS NULL OR project = $project
+    UNION ALL BY NAME
+    SELECT * FROM fresh
+), altogether AS MATERIALIZED (
     SELECT
         project, max(day) FILTER (day < $as_of::TIMESTAMP) AS newest, sum(exchanges)::BIGINT AS scores,
         sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored, sum(anomalies)::BIGINT AS anomalies,
         sum(exchanges) FILTER (simulated)::BIGINT AS simulated
-    FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
+    FROM scores
     GROUP BY project
-), ended AS (
-    SELECT project, date_trunc('day', max(closed_at)) AS newest
+), times AS MATERIALIZED (
+    SELECT
+        project, day > newest - to_days($days::INTEGER) AS is_recent, sum(exchanges)::BIGINT AS scores, sum(anomalies)::BIGINT AS anomalies,
+        coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS scored,
+        coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS unscored, sum(nano_usd) / 1e9 AS cost_usd,
+        round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS tier1,
+        round(log.mean_of(sum(weight * tier2_count), sum(weight * tier2_sum)), 3) AS tier2,
+        round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS tier2_5,
+        round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS tier3
+    FROM scores
+    JOIN (SELECT project, newest FROM altogether) USING (project)
+    WHERE day <= newest AND day > newest - to_days(2 * $days::INTEGER)
+    GROUP BY ALL
+), ended AS MATERIALIZED (
+    SELECT
+        project, max(coalesce(ended_at, closed_at)) AS last_run_at,
+        date_trunc('day', max(closed_at) FILTER (event_count > 0 AND closed_at < log.first_day_of($as_of::TIMESTAMP, 1) + to_days(1))) AS newest,
+        count(*) FILTER (event_count = 0 AND revision = 0) AS first_without_evidence
     FROM log.diagnoses
-    WHERE closed_at < log.first_day_of($as_of::TIMESTAMP, 1) + to_days(1) AND ($project IS NULL OR project = $project)
+    WHERE $project IS NULL OR project = $project
     GROUP BY project
+), revised AS MATERIALIZED (
+    -- Nearly all runs are diagnosed once: the ids of the others alone are compared.
+    SELECT
+        connection, session_id, bool_or(event_count > 0) AS has_evidence,
+        arg_max(project, (revision, _offset)) AS project, arg_max(readiness_level, (revision, _offset)) AS readiness_level
+    FROM log.diagnoses
+    WHERE revision > 0
+    GROUP BY connection, session_id
+), revisions AS (
+    SELECT incident_id, revision, _offset
+    FROM log.incidents
+    WHERE $project IS NULL OR project = $project
 ), suspects AS (
-    SELECT connection, session_id
+    SELECT project, connection, session_id
     FROM log.diagnoses
     JOIN ended USING (project)
     WHERE readiness_level = 'unsafe_for_production' AND closed_at < newest + to_days(1)
         AND closed_at >= newest - to_days($days::INTEGER - 1)
-), verdicts AS (
-    SELECT project, readiness_level
-    FROM log.diagnoses
-    SEMI JOIN suspects USING (connection, session_id)
-    QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY revision DESC, _offset DESC) = 1
 ), parts AS (
     SELECT project, newest::DATE AS recent_until, scores, scored, anomalies, simulated
     FROM altogether
     UNION ALL BY NAME
     SELECT
-        project, sum(exchanges)::BIGINT AS recent_scores,
-        sum(anomalies)::BIGINT AS recent_anomalies,
-        coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS recent_scored,
-        coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS recent_unscored,
-        sum(nano_usd) / 1e9 AS recent_cost_usd,
-        round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS recent_tier1,
-        round(log.mean_of(sum(weight * tier2_count), sum(weight * tier2_sum)), 3) AS recent_tier2,
-        round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS recent_tier2_5,
-        round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS recent_tier3
-    FROM log.score_days($project, TIMESTAMP '2000-01-01', TIMESTAMP '2100-01-01')
-    JOIN (SELECT project, newest FROM altogether) AS known USING (project)
-    WHERE day <= newest AND day > newest - to_days($days::INTEGER)
-    GROUP BY project
+        project, scores AS recent_scores, anomalies AS recent_anomalies, scored AS recent_scored, unscored AS recent_unscored, cost_usd AS recent_cost_usd, tier1 AS recent_tier1, tier2 AS recent_tier2, tier2_5 AS recent_tier2_5, tier3 AS recent_tier3
+    FROM times
+    WHERE is_recent
     UNION ALL BY NAME
-    SELECT project, count(*) AS exchanges, max(occurred_at) AS last_exchange_at
-    FROM log.exchanges
-    WHERE $project IS NULL OR project = $project
+    SELECT
+        project, scores AS before_scores, anomalies AS before_anomalies, scored AS before_scored, unscored AS before_unscored, cost_usd AS before_cost_usd, tier1 AS before_tier1, tier2 AS before_tier2, tier2_5 AS before_tier2_5, tier3 AS before_tier3
+    FROM times
+    WHERE NOT is_recent
+    UNION ALL BY NAME
+    SELECT project, sum(exchanges)::BIGINT AS exchanges, max(last_at) AS last_exchange_at
+    FROM log.exchange_days($project)
     GROUP BY project
     UNION ALL BY NAME
     SELECT
@@ -53,7 +80,9 @@ WITH altogether AS MATERIALIZED (
         count(*) FILTER (confidence = 'confirmed' AND severity = 'critical') AS critical_incidents,
         count(*) FILTER (confidence = 'confirmed' AND status = 'acknowledged') AS acknowledged_incidents,
         count(*) FILTER (confidence = 'suspected') AS suspected_incidents
-    FROM incidents
+    FROM log.incidents AS i
+    ANTI JOIN revisions AS later
+    ON i.incident_id = later.incident_id AND (later.revision > i.revision OR later.revision = i.revision AND later._offset > i._offset)
     WHERE status IN ('open', 'acknowledged') AND ($project IS NULL OR project = $project)
     GROUP BY project
     UNION ALL BY NAME
@@ -62,19 +91,29 @@ WITH altogether AS MATERIALIZED (
     WHERE $project IS NULL OR project = $project
     GROUP BY project
     UNION ALL BY NAME
+    SELECT project, count(*) AS runs_without_evidence
+    FROM revised
+    WHERE NOT has_evidence
+    GROUP BY project
+    UNION ALL BY NAME
+    SELECT project, -count(*) AS runs_without_evidence
+    FROM log.diagnoses
+    SEMI JOIN revised USING (connection, session_id)
+    WHERE event_count = 0 AND revision = 0 AND ($project IS NULL OR project = $project)
+    GROUP BY project
+    UNION ALL BY NAME
     SELECT project, checked_at, days AS check_days, baseline_days, findings AS check_findings
     FROM log.project_checks
     WHERE $project IS NULL OR project = $project
     UNION ALL BY NAME
-    SELECT project, max(coalesce(ended_at, closed_at)) AS last_run_at
-    FROM log.diagnoses
-    WHERE $project IS NULL OR project = $project
-    GROUP BY project
+    SELECT project, last_run_at, first_without_evidence AS runs_without_evidence
+    FROM ended
     UNION ALL BY NAME
-    SELECT project, count(*) AS recent_unsafe_runs
-    FROM verdicts
-    WHERE readiness_level = 'unsafe_for_production'
-    GROUP BY project
+    SELECT coalesce(r.project, s.project) AS project, count(DISTINCT (connection, session_id)) AS recent_unsafe_runs
+    FROM suspects AS s
+    LEFT JOIN revised AS r USING (connection, session_id)
+    WHERE coalesce(r.readiness_level, 'unsafe_for_production') = 'unsafe_for_production'
+    GROUP BY ALL
 )
 SELECT
     project,
@@ -86,10 +125,15 @@ SELECT
     coalesce(any_value(recent_unsafe_runs), 0) AS recent_unsafe_runs, any_value(recent_cost_usd) AS recent_cost_usd,
     any_value(recent_tier1) AS recent_tier1, any_value(recent_tier2) AS recent_tier2,
     any_value(recent_tier2_5) AS recent_tier2_5, any_value(recent_tier3) AS recent_tier3,
+    coalesce(any_value(before_scores), 0) AS before_scores, coalesce(any_value(before_anomalies), 0) AS before_anomalies,
+    coalesce(any_value(before_scored), 0) AS before_scored, coalesce(any_value(before_unscored), 0) AS before_unscored,
+    any_value(before_cost_usd) AS before_cost_usd, any_value(before_tier1) AS before_tier1, any_value(before_tier2) AS before_tier2,
+    any_value(before_tier2_5) AS before_tier2_5, any_value(before_tier3) AS before_tier3,
     coalesce(any_value(open_incidents), 0) AS open_incidents, coalesce(any_value(critical_incidents), 0) AS critical_incidents,
     coalesce(any_value(acknowledged_incidents), 0) AS acknowledged_incidents,
     coalesce(any_value(suspected_incidents), 0) AS suspected_incidents,
-    coalesce(any_value(runs), 0) AS runs, any_value(last_exchange_at) AS last_exchange_at, any_value(last_run_at) AS last_run_at,
+    coalesce(any_value(runs), 0) AS runs, greatest(coalesce(any_value(runs), 0) - coalesce(sum(runs_without_evidence), 0), 0)::BIGINT AS runs_with_evidence,
+    any_value(last_exchange_at) AS last_exchange_at, any_value(last_run_at) AS last_run_at,
     any_value(checked_at) AS checked_at, any_value(check_days) AS check_days, any_value(baseline_days) AS baseline_days,
     any_value(check_findings) AS check_findings
 FROM parts

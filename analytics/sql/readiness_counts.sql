@@ -1,11 +1,12 @@
 -- purpose: how many runs of a project each agent has at each readiness level, by their latest diagnosis
--- grain: one row an agent; agent is NULL for runs without one
+-- grain: one row an agent; agent is NULL for runs without one; without_evidence: those of exchanges alone
 -- parameters: $project
 SELECT
     agent, count(*) AS runs,
     count(*) FILTER (readiness_level = 'unsafe_for_production') AS unsafe,
     count(*) FILTER (readiness_level = 'review_recommended') AS review,
-    count(*) FILTER (readiness_level = 'ready_for_runtime') AS ready
+    count(*) FILTER (readiness_level = 'ready_for_runtime') AS ready,
+    count(*) FILTER (readiness_level = 'insufficient_evidence') AS without_evidence
 FROM diagnoses
 WHERE project = $project
 GROUP BY agent

@@ -24,12 +24,19 @@ WITH labels AS (
     GROUP BY day
     WINDOW newer AS (ORDER BY day DESC)
 ), bound AS (
-    -- Of what comes first by its kind, as many as are passed over or seen, and one more, hold the next one.
+    -- Of what comes first by its kind, as many as are passed over or seen, and one more, hold the next one. Where there is none, a
+    -- scan begins behind the end: without a bound it would read everything.
     SELECT
         coalesce(max(day) FILTER (found >= 20000 + known), TIMESTAMP '1970-01-01') AS earliest,
         coalesce(max(day) FILTER (judged >= 200000), TIMESTAMP '1970-01-01') AS earliest_drawn,
-        CASE WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > known), TIMESTAMP '1970-01-01') END AS earliest_anomaly,
-        CASE WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > known), TIMESTAMP '1970-01-01') END AS earliest_unscored
+        CASE
+            WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > known), TIMESTAMP '1970-01-01')
+            ELSE TIMESTAMP '9999-12-31'
+        END AS earliest_anomaly,
+        CASE
+            WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > known), TIMESTAMP '1970-01-01')
+            ELSE TIMESTAMP '9999-12-31'
+        END AS earliest_unscored
     FROM days, turn
 ), mixed AS (
     -- An order of the times that has nothing to do with them. No id is read for it, because ids are most of what a score takes.
@@ -59,9 +66,7 @@ WITH labels AS (
     SELECT
         score_id, exchange_at, revision, _offset,
         CASE
-            WHEN tier3_score BETWEEN 2.5 AND 3.5 OR tier2_score BETWEEN 0.4 AND 0.6 OR tier2_5_alignment BETWEEN 0.4 AND 0.6
-                OR abs(tier2_score - (tier3_score - 1) / 4) >= 0.4 OR (tier2_flagged AND tier3_score >= 4)
-                THEN 3
+            WHEN log.is_unsure(tier2_score, tier2_5_alignment, tier2_flagged, tier3_score) THEN 3
             ELSE 4
         END AS place
     FROM log.scores
@@ -93,9 +98,7 @@ SELECT
     CASE
         WHEN s.anomaly THEN 'anomaly'
         WHEN s.disposition <> 'scored' THEN 'unscored'
-        WHEN s.tier3_score BETWEEN 2.5 AND 3.5 OR s.tier2_score BETWEEN 0.4 AND 0.6 OR s.tier2_5_alignment BETWEEN 0.4 AND 0.6
-            OR abs(s.tier2_score - (s.tier3_score - 1) / 4) >= 0.4 OR (s.tier2_flagged AND s.tier3_score >= 4)
-            THEN 'unsure'
+        WHEN log.is_unsure(s.tier2_score, s.tier2_5_alignment, s.tier2_flagged, s.tier3_score) THEN 'unsure'
         ELSE 'routine'
     END AS stratum,
     p.seen_by, CASE WHEN p.place = 0 THEN 'random' ELSE 'priority' END AS pick

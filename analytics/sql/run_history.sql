@@ -1,28 +1,46 @@
--- purpose: the runs of a project, newest first, each beside the run of the same agent before it: did it get better or worse, and with the same failure
--- grain: one row a run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run; mean_of_five: of it and up to four runs before it; final_score: of its newest finished evaluation, 0 to 10
--- parameters: $project (NULL for all), $limit
-WITH runs AS (
-    SELECT connection, session_id, project, number FROM log.run_numbers WHERE $project IS NULL OR project = $project
-), latest AS (
-    SELECT connection, session_id, max((revision, _offset)) AS version
-    FROM log.diagnoses
-    SEMI JOIN runs USING (connection, session_id)
-    GROUP BY connection, session_id
+-- purpose: the runs of a project, newest first, each beside the run with evidence of the same agent before it: did it get better or worse, and with the same failure
+-- grain: one row a run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run with evidence and for runs without; mean_of_five: of it and up to four runs with evidence before it; final_score: of its newest finished evaluation, 0 to 10
+-- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) of when a run ended (NULL: no bound), $limit
+WITH ends AS (
+    SELECT
+        connection, session_id, project, coalesce(agent, '') AS agent, coalesce(ended_at, closed_at) AS last_at, trust_score,
+        readiness_level, primary_failure_type,
+        ($from IS NULL OR last_at >= $from::TIMESTAMP) AND ($to IS NULL OR last_at < $to::TIMESTAMP) AS wanted
+    FROM log.run_diagnoses($project)
+), edge AS (
+    SELECT CASE WHEN count(*) = $limit THEN min(last_at) ELSE TIMESTAMP '-infinity' END AS first_at
+    FROM (SELECT last_at FROM ends WHERE wanted ORDER BY last_at DESC LIMIT $limit)
+), agents AS (
+    SELECT project, agent, min(last_at) AS began_at
+    FROM ends
+    JOIN edge ON last_at >= first_at
+    WHERE wanted AND trust_score IS NOT NULL
+    GROUP BY project, agent
+), reached AS (
+    -- What a run is compared with lies among the five with evidence before it.
+    SELECT project, agent, began_at, list_min(max(last_at, 5)) AS reach
+    FROM ends
+    JOIN agents USING (project, agent)
+    WHERE last_at < began_at AND trust_score IS NOT NULL
+    GROUP BY project, agent, began_at
+), near AS MATERIALIZED (
+    SELECT e.*, last_at >= first_at AND wanted AS shown
+    FROM ends AS e
+    CROSS JOIN edge
+    LEFT JOIN reached AS r USING (project, agent)
+    WHERE shown OR (trust_score IS NOT NULL AND last_at >= reach AND last_at < began_at)
 ), compared AS (
     SELECT
-        n.number, n.project, coalesce(d.agent, '') AS agent, d.connection, d.session_id,
-        coalesce(d.ended_at, d.closed_at) AS ended_at, d.trust_score, d.readiness_level, d.primary_failure_type,
-        lag(d.trust_score) OVER before AS previous_trust, d.trust_score - previous_trust AS change,
+        n.number, d.project, d.agent, d.connection, d.session_id, d.last_at, d.trust_score, d.readiness_level, d.primary_failure_type,
+        d.shown, lag(d.trust_score) OVER before AS previous_trust, d.trust_score - previous_trust AS change,
         round(avg(d.trust_score) OVER (before ROWS 4 PRECEDING), 1) AS mean_of_five,
-        CASE WHEN lag(d.session_id) OVER before IS NOT NULL
+        CASE WHEN lag(d.trust_score) OVER before IS NOT NULL
             THEN coalesce(d.primary_failure_type = lag(d.primary_failure_type) OVER before, false) END AS repeated
-    FROM runs AS n
-    JOIN latest AS l USING (connection, session_id)
-    JOIN log.diagnoses AS d
-        ON d.connection = n.connection AND d.session_id = n.session_id AND (d.revision, d._offset) = l.version
-    WINDOW before AS (PARTITION BY n.project, coalesce(d.agent, '') ORDER BY coalesce(d.ended_at, d.closed_at), n.number)
+    FROM near AS d
+    JOIN log.run_numbers AS n USING (connection, session_id)
+    WINDOW before AS (PARTITION BY d.project, d.agent, d.trust_score IS NULL ORDER BY d.last_at, n.number)
 ), newest AS (
-    SELECT * FROM compared ORDER BY ended_at DESC, project, number DESC LIMIT $limit
+    SELECT * FROM compared WHERE shown ORDER BY last_at DESC, project, number DESC LIMIT $limit
 ), evaluated AS (
     SELECT connection, session_id, arg_max(final_score, (evaluated_at, evaluation_id)) AS final_score
     FROM evaluations
@@ -30,8 +48,8 @@ WITH runs AS (
     GROUP BY connection, session_id
 )
 SELECT
-    printf('run_%03d', number) AS run_id, project, agent, connection, session_id, ended_at, trust_score, previous_trust, change,
+    printf('run_%03d', number) AS run_id, project, agent, connection, session_id, last_at AS ended_at, trust_score, previous_trust, change,
     mean_of_five, readiness_level, primary_failure_type, repeated, final_score
 FROM newest
 LEFT JOIN evaluated USING (connection, session_id)
-ORDER BY ended_at DESC, project, number DESC
+ORDER BY last_at DESC, project, number DESC

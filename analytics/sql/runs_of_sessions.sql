@@ -1,15 +1,19 @@
 -- purpose: which of some sessions of a project have ended, and which runs they became
--- grain: one row a session that has ended at least once; run_id: NULL for one without events, of which no run is made; closed_at: its latest end that is recorded, event time
--- parameters: $project, $sessions (list of connection and session id with a slash between)
-WITH ends AS (
+-- grain: one row a session that has ended at least once; run_id: NULL until its end is diagnosed; closed_at: its latest end that is recorded, event time
+-- parameters: $project, $connections and $sessions (lists of the same length: connection and id of each session)
+WITH wanted AS MATERIALIZED (
+    SELECT unnest($connections::VARCHAR[]) AS connection, unnest($sessions::VARCHAR[]) AS session_id
+), ends AS (
     SELECT connection, session_id, max(closed_at) AS closed_at
     FROM log.session_closings
-    WHERE project = $project AND list_contains($sessions::VARCHAR[], connection || '/' || session_id)
+    SEMI JOIN wanted USING (connection, session_id)
+    WHERE project = $project
     GROUP BY connection, session_id
 ), runs AS (
     SELECT connection, session_id, number
     FROM log.run_numbers
-    WHERE project = $project AND list_contains($sessions::VARCHAR[], connection || '/' || session_id)
+    SEMI JOIN wanted USING (connection, session_id)
+    WHERE project = $project
 )
 SELECT connection, session_id, printf('run_%03d', number) AS run_id, closed_at
 FROM ends

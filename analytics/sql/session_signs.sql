@@ -7,7 +7,7 @@ WITH signs AS (
     SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS event FROM log.agent_events
     UNION ALL BY NAME
     SELECT connection, session_id, project, occurred_at, ingested_at, ingested_at AS heartbeat FROM log.heartbeats
-), sessions AS (
+), sessions AS MATERIALIZED (
     SELECT
         connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event, max(heartbeat) AS last_heartbeat,
         max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project
@@ -19,6 +19,7 @@ WITH signs AS (
         connection, session_id, max(ingested_at) AS closed,
         max(_offset) FILTER (WHERE _topic = 'exchanges') AS last_exchange, max(_offset) FILTER (WHERE _topic = 'agent-events') AS last_event
     FROM log.session_closings
+    SEMI JOIN sessions USING (connection, session_id)
     WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds)
     GROUP BY connection, session_id
 )

@@ -1,7 +1,19 @@
 -- purpose: the incidents of some projects, each in its latest revision
 -- grain: one row an incident, with the columns of its record, oldest first
 -- parameters: $projects (list)
-SELECT *
-FROM incidents
-WHERE list_contains($projects::VARCHAR[], project)
-ORDER BY project, detected_at, incident_id
+WITH latest AS (
+    -- Evidence is most of an incident; it is read of the latest revisions alone, and sorted by none of them.
+    SELECT incident_id, max((revision, _offset)) AS version
+    FROM log.incidents
+    WHERE list_contains($projects::VARCHAR[], project)
+    GROUP BY incident_id
+)
+SELECT
+    i.* EXCLUDE (_topic, _partition, _offset)
+    REPLACE (
+        log.incident_status(status) AS status, log.incident_resolution(status, resolution) AS resolution,
+        log.incident_assignee(assignee, assigned_at, acknowledged_by) AS assignee
+    )
+FROM log.incidents AS i
+JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version
+ORDER BY project, detected_at, i.incident_id

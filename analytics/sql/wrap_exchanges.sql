@@ -1,28 +1,29 @@
 -- purpose: the last five exchanges of each session, where a session's wrap-up is to be found
 -- grain: one row a session: its texts, oldest first
--- parameters: $project (NULL for all), $limit (sessions, newest first); $after_at, $after_id: last_at, and connection/session_id, of the row after which to go on (NULL: from the newest)
+-- parameters: $project (NULL for all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a session's last exchange (NULL: no bound); $after_at, $after_id: last_at, and connection/session_id, of the row after which to go on (NULL: from the newest)
 WITH beyond AS (
     SELECT DISTINCT connection, session_id
     FROM log.exchanges
-    WHERE occurred_at > $after_at::TIMESTAMP AND ($project IS NULL OR project = $project)
+    WHERE (occurred_at > $after_at::TIMESTAMP OR occurred_at >= $to::TIMESTAMP) AND ($project IS NULL OR project = $project)
 ), recent AS (
     SELECT connection, session_id, occurred_at
     FROM log.exchanges
     WHERE occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($project IS NULL OR project = $project)
+        AND ($from IS NULL OR occurred_at >= $from::TIMESTAMP) AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
     ORDER BY occurred_at DESC
     LIMIT 5000
 ), bound AS (
     -- One session more than are wanted: the last one of the page before may be among them.
     SELECT
         CASE WHEN (SELECT count(*) FROM (SELECT DISTINCT connection, session_id FROM recent ANTI JOIN beyond USING (connection, session_id))) > $limit
-            THEN min(occurred_at) ELSE TIMESTAMP '1970-01-01' END AS earliest
+            THEN min(occurred_at) ELSE coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01') END AS earliest
     FROM recent
 ), newest AS (
     SELECT connection, session_id, max(occurred_at) AS last_at
     FROM log.exchanges
     ANTI JOIN beyond USING (connection, session_id)
     WHERE ($project IS NULL OR project = $project) AND occurred_at >= (SELECT earliest FROM bound)
-        AND occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31')
+        AND occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
     GROUP BY connection, session_id
     HAVING $after_at IS NULL OR last_at < $after_at::TIMESTAMP
         OR (last_at = $after_at::TIMESTAMP AND connection || '/' || session_id > $after_id)

@@ -15,23 +15,20 @@ WITH heard AS (
     WHERE log.is_asked(project, $project)
     QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY _offset DESC) <= 5
 ), looked AS (
-    -- Patterns that are no constants would be compiled for every text.
+    SELECT connection, session_id, log.wrap_steps(text) AS step FROM texts
+), told AS (
     SELECT
         connection, session_id,
         unnest([
-            {'position': 1, 'step': 'version_bump', 'is_there': regexp_matches(
-                text, '\bversion[- ]bump|\bbump(ed|ing)?\s+(the\s+)?(version\s+)?to\s+v?[0-9]|\bversion\.json\b', 'i')},
-            {'position': 2, 'step': 'changelog', 'is_there': regexp_matches(text, '\bchangelog\b', 'i')},
-            {'position': 3, 'step': 'learnings', 'is_there': regexp_matches(
-                text, '\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(ed|t)\b|\btake-?aways?\b|\bretrospective\b', 'i')},
-            {'position': 4, 'step': 'next_session_prime', 'is_there': regexp_matches(
-                text, '\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b', 'i')},
-            {'position': 5, 'step': 'commit', 'is_there': regexp_matches(
-                text, '\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b', 'i')}
+            {'position': 1, 'step': 'version_bump', 'is_there': step.version_bump},
+            {'position': 2, 'step': 'changelog', 'is_there': step.changelog},
+            {'position': 3, 'step': 'learnings', 'is_there': step.learnings},
+            {'position': 4, 'step': 'next_session_prime', 'is_there': step.next_session_prime},
+            {'position': 5, 'step': 'commit', 'is_there': step.commit}
         ], recursive := true)
-    FROM texts
+    FROM looked
 ), steps AS (
-    SELECT connection, session_id, position, step, bool_or(is_there) AS is_there FROM looked GROUP BY ALL
+    SELECT connection, session_id, position, step, bool_or(is_there) AS is_there FROM told GROUP BY ALL
 ), found AS (
     SELECT
         connection, session_id, count(*) FILTER (is_there) / count(*) AS score,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from schemas.errors import StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 _HOLDER = re.compile(r"\(PID (\d+)\)")

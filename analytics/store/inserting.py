@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import duckdb
-
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import ArrowStream
 from schemas.errors import StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema
 

@@ -58,9 +58,11 @@ class Outbox:
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
 
-    def listed(self, status: str | None, limit: int, before: tuple[datetime, str] | None = None) -> list[dict[str, Any]]:
-        """Alerts without their bodies, newest first: of a status or all, after the place where a page ended."""
+    def listed(
+        self, status: str | None, limit: int, before: tuple[datetime, str] | None = None, *, project: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Alerts without their bodies, newest first: of a status and a project or all, after the place where a page ended."""
         at, alert_id = before or (None, None)
-        values = {"status": status, "before_at": at, "before_id": alert_id, "limit": limit}
+        values = {"status": status, "project": project, "before_at": at, "before_id": alert_id, "limit": limit}
         with contextlib.closing(self._store.cursor()) as cursor:
             return query_rows(cursor, "alerts", values)

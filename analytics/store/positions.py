@@ -7,10 +7,9 @@ retention or an erasure has emptied the topic: the end of a topic is noted in th
 
 from __future__ import annotations
 
-import duckdb
-
 from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import schema_of, topics
 
 __all__ = ["AHEAD", "COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends", "watermarks_of"]

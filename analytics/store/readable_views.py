@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 
-import duckdb
+from schemas.lazy.duckdb import duckdb
 
 _STATEMENT = re.compile(r"^(?=CREATE VIEW |COMMENT ON )", re.MULTILINE)
 _CREATE = "CREATE VIEW "

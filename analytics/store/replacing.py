@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import duckdb
 import msgspec
 
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_row, registered
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import duckdb
-
 from analytics.identity.identity_index import Hashes
 from analytics.store.inserting import BATCH, registered
 from analytics.store.replacing import FEW
 from analytics.store.tables import full_name
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 

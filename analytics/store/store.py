@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
-
-import duckdb
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.connection import connect, fetch, store_error
@@ -22,9 +20,12 @@ from analytics.store.file_lock import FileLock
 from analytics.store.positions import next_stored, stored_ends
 from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
 from analytics.store.transaction import ALL_STAGES, Appended, Transaction
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
+_GATHERED = "64MB"
+"""Size of the write-ahead log from which it is folded in; DuckDB's own setting is a quarter of that."""
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
 
 
@@ -71,8 +72,11 @@ class Store:
         return self._connection.cursor()
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Everything done with the transaction is committed together at the end, or not at all when an exception leaves it."""
+    def transaction(self, committed: Callable[[], object] = lambda: None) -> Iterator[Transaction]:
+        """Everything done with the transaction is committed together at the end, or not at all when an exception leaves it.
+
+        `committed` is called once it is, before `end_of` and `state_changes` tell of it.
+        """
         with self._lock:
             ends = dict(self._ends)
             self._connection.begin()
@@ -80,6 +84,7 @@ class Store:
                 transaction = Transaction(self._connection, ends, self.met)
                 yield transaction
                 self._connection.commit()
+                committed()
                 self._ends = ends
                 self.commits += 1
                 self._state_changes.update(transaction.changed_stages)
@@ -98,6 +103,14 @@ class Store:
         """Have memory that statements have freed given back to the system in the background: for a process that stays."""
         with contextlib.closing(self.cursor()) as cursor:
             cursor.execute("SET GLOBAL allocator_background_threads = true")
+
+    def gather_writes(self) -> None:
+        """Fold the write-ahead log into the file less often: for many large commits in a row.
+
+        Each folding writes the last rows of every table again, so it costs less if more of them have come.
+        """
+        with contextlib.closing(self.cursor()) as cursor:
+            cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_GATHERED}'")
 
     def checkpoint(self) -> None:
         """Fold the write-ahead log into the file."""
@@ -144,6 +157,8 @@ class Store:
                     self._connection.execute(statement)
                 if schema_of("RunNumber").table not in existing:
                     transaction.number_all_runs()
+                if "sessions" not in existing.get(schema_of("IncidentOutline").table, ()):
+                    transaction.outline_all_incidents()
             # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
             self.checkpoint()
         self._ends = stored_ends(self._connection)

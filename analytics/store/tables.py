@@ -35,7 +35,7 @@ PRIMITIVES = {
 }
 
 
-KEPT = {"scores": ("project", "exchange_at")}
+KEPT = {"scores": ("project", "exchange_at"), "incidents": ("project",)}
 """The columns that are alike in every revision, by table: a filter on them then meets only the rows that match."""
 
 
@@ -43,6 +43,7 @@ READ_AS = {
     "incidents": {
         "status": "log.incident_status(status)",
         "resolution": "log.incident_resolution(status, resolution)",
+        "assignee": "log.incident_assignee(assignee, assigned_at, acknowledged_by)",
     }
 }
 """Columns that views read otherwise than they were written: words of versions before, whose rows stay as they are."""

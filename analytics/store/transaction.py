@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import duckdb
-
-from analytics.deletion.deleting import delete_days, delete_derived, delete_landed, delete_places, delete_states, delete_tables
+from analytics.deletion.deleting import (
+    days_at,
+    delete_derived,
+    delete_landed,
+    delete_places,
+    delete_states,
+    delete_sums,
+    delete_tables,
+)
 from analytics.deletion.erased import ERASURES, without_erased
 from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
@@ -18,12 +24,14 @@ from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUM
 from analytics.store.replacing import replace
 from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
-from analytics.sums.macros import CONSUMER as DAILY
+from analytics.sums.incident_outlines import forget_outlines, outline, outline_all
+from analytics.sums.kept import KEPT
 from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
-from schemas.registry import schema_of
+from schemas.registry import current_schemas, schema_of
 
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
 ALL_STAGES = ""
@@ -32,7 +40,8 @@ MADE_HERE = -1
 Partition = tuple[str, int]
 """Topic and number of a partition."""
 _RUNS = "Diagnosis"
-_LASTING = (AHEAD, END, RETENTION, COMPACTION, DAILY, RUN_NUMBERS)
+_INCIDENTS = "Incident"
+_LASTING = (AHEAD, END, RETENTION, COMPACTION, RUN_NUMBERS, *(sums.consumer for sums in KEPT))
 """Consumers whose watermarks stay when everything that stages made is made again."""
 
 
@@ -108,7 +117,7 @@ class Transaction:
             if frame.height:
                 done.frames[name] = frame.with_columns(offsets.alias("_offset"))
         self._ends[topic] += fresh
-        self._number_runs(done.frames)
+        self._derive(done.frames)
         return done
 
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
@@ -129,7 +138,7 @@ class Transaction:
                 done.frames[name] = fresh
                 self._ends[topic] = max(self._ends[topic], 1 + _last(fresh))
         done.conflicts.sort()
-        self._number_runs(done.frames)
+        self._derive(done.frames)
         return done
 
     def number_all_runs(self) -> None:
@@ -139,9 +148,16 @@ class Transaction:
     def _taken(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
         return without_erased(self._connection, frames) if self._ends[ERASURES] else frames
 
-    def _number_runs(self, written: Mapping[str, pl.DataFrame]) -> None:
+    def outline_all_incidents(self) -> None:
+        """Make the outlines of the incidents of a file from before they were kept."""
+        outline_all(self._connection)
+
+    def _derive(self, written: Mapping[str, pl.DataFrame]) -> None:
+        """Make what is kept of rows that were written."""
         if _RUNS in written:
             self._note_numbers(number_runs(self._connection, written[_RUNS]))
+        if _INCIDENTS in written:
+            outline(self._connection, written[_INCIDENTS])
 
     def _note_numbers(self, following: Mapping[str, int]) -> None:
         self.set_watermarks(RUN_NUMBERS, {(project, PARTITION): number for project, number in following.items()})
@@ -149,8 +165,9 @@ class Transaction:
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
         """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
         delete_landed(self._connection, topic, starts, MADE_HERE)
-        if topic in schema_of("Score").topics:
-            self._forget_days()
+        self._forget_sums([topic])
+        if topic in schema_of(_INCIDENTS).topics:
+            forget_outlines(self._connection)
         self._ends.update(stored_ends(self._connection))
 
     def learn(self, topic: str, seen: KnownIdentities) -> None:
@@ -187,13 +204,14 @@ class Transaction:
         """The states of a stage for those of the keys that have one."""
         return stored_states(self._connection, stage, keys)
 
-    def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
-        """Replace the states of a stage for the given keys."""
+    def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int | Mapping[str, int]) -> None:
+        """Replace the states of a stage for the given keys; `next_position` is that of all of them, or by key."""
         if states:
             self.changed_stages.add(stage)
+        at = dict.fromkeys(states, next_position) if isinstance(next_position, int) else next_position
         replace(
             self._connection,
-            [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()],
+            [StageState(stage=stage, key=key, next_position=at[key], state=state) for key, state in states.items()],
         )
 
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
@@ -224,9 +242,14 @@ class Transaction:
         if not places.height:
             return 0
         self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in places["_topic"].unique().to_list()})
+        days = {sums: days_at(self._connection, name, sums.deleted[name], places) for sums in KEPT if name in sums.deleted}
         removed = delete_places(self._connection, name, places)
+        for sums, changed in days.items():
+            sums.add_up(self._connection, changed)
         if name == _RUNS:
             forget_numbers(self._connection)
+        if name == _INCIDENTS:
+            forget_outlines(self._connection)
         return removed
 
     def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
@@ -236,25 +259,34 @@ class Transaction:
 
     def forget(self, tables: Sequence[str]) -> None:
         """Delete every row of the named tables: they are derived and will be made again."""
-        if schema_of("Score").table in tables:
-            self._forget_days()
+        self._forget_sums(_topics_of(tables))
         if schema_of("StageState").table in tables:
             self.changed_stages.add(ALL_STAGES)
         delete_tables(self._connection, tables)
+        if schema_of(_INCIDENTS).table in tables:
+            forget_outlines(self._connection)
         self._ends.update(stored_ends(self._connection))
 
     def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
         """Delete what stages made and how far they came, but for sessions of which `but` keeps a state, and the states of `stages`."""
-        self._forget_days()
+        self._forget_sums(_topics_of(tables))
         self.changed_stages.add(ALL_STAGES)
         delete_derived(self._connection, tables, but, stages, _LASTING)
         self._ends.update(stored_ends(self._connection))
 
-    def _forget_days(self) -> None:
-        """Delete what scores added up to by day, and count that it was: who is adding up meanwhile must not take it for done."""
-        times = self.watermark(DAILY, "")
-        delete_days(self._connection, DAILY)
-        self.set_watermark(DAILY, "", times + 1)
+    def _forget_sums(self, topics: Iterable[str]) -> None:
+        """Delete what records of these topics added up to, and count that it was: who is adding up meanwhile must not take it for done."""
+        dropped = set(topics)
+        for sums in KEPT:
+            if dropped.intersection(sums.topics):
+                times = self.watermark(sums.consumer, "")
+                delete_sums(self._connection, sums)
+                self.set_watermark(sums.consumer, "", times + 1)
+
+
+def _topics_of(tables: Sequence[str]) -> Iterator[str]:
+    """The topics whose records land in these tables."""
+    return (topic for schema in current_schemas().values() if schema.table in tables for topic in schema.topics)
 
 
 def _last(frame: pl.DataFrame) -> int:

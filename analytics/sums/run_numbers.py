@@ -6,10 +6,9 @@ A number is given once. Nothing that is deleted, erased or made again moves anot
 
 from __future__ import annotations
 
-import duckdb
-
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import RUN_NUMBERS
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 _GIVE = f"""

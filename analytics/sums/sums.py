@@ -20,6 +20,14 @@ SCORES = {
     "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
 }
 """The score of each tier, as an expression over the columns of scores."""
+UNSURE = (
+    "tier3_score BETWEEN 2.5 AND 3.5 OR tier2_score BETWEEN 0.4 AND 0.6 OR tier2_5_alignment BETWEEN 0.4 AND 0.6"
+    " OR abs(tier2_score - (tier3_score - 1) / 4) >= 0.4 OR (tier2_flagged AND tier3_score >= 4)"
+)
+"""Whether the judge was unsure of a score: a tier is near its middle, or tiers contradict each other."""
+_RATED = f"CASE WHEN tier3_score IS NOT NULL THEN CASE WHEN anomaly THEN 'anomaly' WHEN {UNSURE} THEN 'unsure' ELSE 'routine' END END"
+_STRATA = {"rated_anomalies": "anomaly", "rated_unsure": "unsure", "rated_routine": "routine"}
+"""The columns that count what Tier 3 has scored, by stratum."""
 _LEAST = 1e-4
 """The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
 _COLUMNS = ", ".join(
@@ -29,10 +37,11 @@ _COLUMNS = ", ".join(
         *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in SCORES.items()),
         "\"connection\", session_id, exchange_at, coalesce(judge_model, '') AS judge_model",
         "methodology, methodology_version, methodology_digest, rule_version, policy_digest",
-        f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight",
+        f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight, {_RATED} AS rated",
     )
 )
-_LATEST = "QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1"
+# The time of an exchange never changes. It is compared first, because to sort by a number takes two thirds of the time.
+_LATEST = "QUALIFY row_number() OVER (PARTITION BY exchange_at, project, score_id ORDER BY revision DESC, _offset DESC) = 1"
 _ROUNDED = "::DOUBLE::HUGEINT"
 _SUMS = ", ".join(
     (
@@ -43,6 +52,7 @@ _SUMS = ", ".join(
             for tier in SCORES
         ),
         "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
+        *(f"count(*) FILTER (rated = '{stratum}') AS {column}" for column, stratum in _STRATA.items()),
     )
 )
 _WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in SCORES}

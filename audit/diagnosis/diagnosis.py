@@ -27,6 +27,8 @@ READY_TRUST = 80
 """Trust below this should be reviewed."""
 NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
 """Explanation of a session in which nothing was found."""
+NO_EVENTS = "There are no runtime events, so no failure mode could be looked for."
+"""Explanation of a session without events."""
 
 _COUNTED = {
     "tool_calls": "tool_call",
@@ -132,7 +134,7 @@ def diagnosis_document(
         "readiness_level": result.readiness_level,
         "scores": dict(result.scores),
         "failure_causes": [_cause_document(cause, event_at) for cause in result.causes],
-        "primary_diagnosis": _primary_document(result.primary),
+        "primary_diagnosis": _primary_document(result),
         "cost_analysis": msgspec.structs.asdict(result.cost_analysis),
         "evidence_summary": result.evidence_summary,
         "causal_graph": causal_graph(named, result.causes, dict(zip(at, ids, strict=True))),
@@ -184,10 +186,12 @@ def _cause_document(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> 
     }
 
 
-def _primary_document(primary: Cause | None) -> dict[str, Any]:
+def _primary_document(result: SessionDiagnosis) -> dict[str, Any]:
+    primary = result.primary
+    nothing = NO_EVENTS if result.trust_score is None else NO_FAILURE
     return {
         "root_cause_failure_type": primary and primary.type,
-        "causal_chain_explanation": " -> ".join(primary.failure.causal_chain) if primary else NO_FAILURE,
+        "causal_chain_explanation": " -> ".join(primary.failure.causal_chain) if primary else nothing,
         "severity": primary and primary.severity,
         "description": primary and primary.description,
         "remediation": primary and primary.failure.remediation,

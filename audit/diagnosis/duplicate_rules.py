@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from audit.fingerprints import canonical_json, digest
+from audit.fingerprints import canonical_json, digest_of_texts
 from audit.times import parse_timestamp
 
 CLOCKS = timedelta(minutes=10)
@@ -99,7 +99,7 @@ class Told(NamedTuple):
 
 def read_digest(message: str, response: str, thinking: str | None, at: datetime) -> str:
     """The `content_digest` of an exchange that was read from a transcript; texts without secrets, `at` in UTC."""
-    return digest(canonical_json([message, response, thinking, at.isoformat()]))
+    return digest_of_texts(message, response, thinking, at.isoformat())
 
 
 def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:

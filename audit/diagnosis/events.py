@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -76,22 +76,44 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
     """
     payload = clean_payload(raw, index)
     get = payload.get
-    event = _name(get("event")) or _name(get("type")) or "process_output"
-    event_id = _event_id(get("event_id"), index)
-    payload["event"] = event
-    payload["event_id"] = event_id
-    tool = call_key = None
+    payload["event"] = event = _name(get("event")) or _name(get("type")) or "process_output"
+    payload["event_id"] = _event_id(get("event_id"), index)
+    columns = columns_of(payload)
+    return NormalisedEvent(event, payload["event_id"], get("timestamp"), *columns[:9], payload, *columns[9:])
+
+
+class Columns(NamedTuple):
+    """The facts that are read of a payload beside its type, id and time, in the order of `NormalisedEvent`, which has the payload after `tokens`."""
+
+    tool: str | None
+    call_key: str | None
+    action: str | None
+    status: str | None
+    used: bool | None
+    referenced: bool | None
+    invoked: bool | None
+    saturation: float | None
+    tokens: int | None
+    source: str | None
+    exchange_id: str | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+
+def columns_of(payload: Mapping[str, Any]) -> Columns:
+    """Read a payload that has its `event`, as a name, and that can be written as JSON."""
+    get, event = payload.get, payload["event"]
+    tool = call_key = tokens = prompt = cached = None
     if event in TOOL_EVENTS:
         tool = tool_name(payload)
         if event == "tool_call" and not (get("source") in TRANSCRIPT_SOURCES and is_polling(tool, call_arguments(payload))):
             call_key = _call_key(payload, tool)
+    elif event == "token_usage":
+        tokens = token_total(payload)
+        prompt, cached = _prompt_tokens(payload)
     action, status = get("action"), get("status")
     used, referenced, invoked = get("used"), get("referenced"), get("invoked")
-    tokens, prompt, cached = (token_total(payload), *_prompt_tokens(payload)) if event == "token_usage" else (None, None, None)
-    return NormalisedEvent(
-        event,
-        event_id,
-        get("timestamp"),
+    return Columns(
         tool,
         call_key,
         _word(action) if action is not None else None,
@@ -101,7 +123,6 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
         invoked if invoked is True or invoked is False else None,
         _saturation(payload) if "saturation" in payload or "saturation_score" in payload else None,
         tokens,
-        payload,
         _identifier(get("source"), MAX_ID),
         _identifier(get("exchange_id"), MAX_MADE_ID),
         prompt,
@@ -257,7 +278,7 @@ def _event_id(value: Any, index: int) -> str:
     return f"event_{index}"
 
 
-def _call_key(payload: dict[str, Any], tool: str | None) -> str:
+def _call_key(payload: Mapping[str, Any], tool: str | None) -> str:
     """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
     arguments = call_arguments(payload)
     if tool:
@@ -270,7 +291,7 @@ def _number(value: Any) -> float | int | None:
     return value if kind is int or kind is float else None
 
 
-def _saturation(payload: dict[str, Any]) -> float | None:
+def _saturation(payload: Mapping[str, Any]) -> float | None:
     """`saturation`, else `saturation_score`, in percent: the first that is a number."""
     for field in ("saturation", "saturation_score"):
         value = _number(payload.get(field))

@@ -93,7 +93,7 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
         self.most = max(self.most, min(self.count, MAX_TOKENS))
 
 
-class SessionEvidence(msgspec.Struct, gc=False):
+class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     """The evidence about one session. Memory is linear in distinct calls, event types and kept references.
 
     `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. `calls` is in order of

@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from audit.exchanges.applicability import applicable, is_applicable
-from audit.exchanges.outcomes import NO_DIMENSION, RULE_VERSION, JudgedTiers, TierState, score_of, thinking_state
+from audit.exchanges.outcomes import (
+    NO_DIMENSION,
+    NOTHING_FOUND,
+    RULE_VERSION,
+    JudgedTiers,
+    TierState,
+    score_of,
+    thinking_state,
+)
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
@@ -160,30 +168,28 @@ def _without_dimensions(case: _Case) -> TierState:
 
 
 def _found(case: _Case) -> dict[str, Any]:
-    """Return the findings of the tiers that are scored, named as in `JudgedTiers`."""
-    answers = [one for one in (case.semantic, case.thinking, case.behavioural) if one is not None]
-    found: dict[str, Any] = {"dropped_quotes": sum(one.dropped_quotes for one in answers)}
-    if case.semantic is not None:
-        found |= {
-            "tier2_score": case.semantic.score,
-            "tier2_dimensions": case.semantic.dimensions,
-            "tier2_flagged": case.semantic.flagged,
-            "tier2_flag_reason": case.semantic.flag_reason,
-        }
-    if case.thinking is not None:
-        found |= {
-            "tier2_5_alignment": case.thinking.alignment,
-            "tier2_5_sycophancy": case.thinking.sycophancy,
-            "tier2_5_advocacy_suppression": case.thinking.advocacy_suppression,
-            "tier2_5_reasoning": case.thinking.reasoning,
-        }
-    if case.behavioural is not None:
-        found |= {
-            "tier3_score": case.behavioural.score,
-            "tier3_dimensions": case.behavioural.dimensions,
-            "tier3_anomaly": case.behavioural.anomaly,
-            "tier3_anomaly_reason": case.behavioural.anomaly_reason,
-        }
+    """Return the findings of the tiers that are scored, and nothing of the others."""
+    found: dict[str, Any] = dict(NOTHING_FOUND)
+    dropped = 0
+    if (semantic := case.semantic) is not None:
+        found["tier2_score"] = semantic.score
+        found["tier2_dimensions"] = semantic.dimensions
+        found["tier2_flagged"] = semantic.flagged
+        found["tier2_flag_reason"] = semantic.flag_reason
+        dropped += semantic.dropped_quotes
+    if (thinking := case.thinking) is not None:
+        found["tier2_5_alignment"] = thinking.alignment
+        found["tier2_5_sycophancy"] = thinking.sycophancy
+        found["tier2_5_advocacy_suppression"] = thinking.advocacy_suppression
+        found["tier2_5_reasoning"] = thinking.reasoning
+        dropped += thinking.dropped_quotes
+    if (behavioural := case.behavioural) is not None:
+        found["tier3_score"] = behavioural.score
+        found["tier3_dimensions"] = behavioural.dimensions
+        found["tier3_anomaly"] = behavioural.anomaly
+        found["tier3_anomaly_reason"] = behavioural.anomaly_reason
+        dropped += behavioural.dropped_quotes
+    found["dropped_quotes"] = dropped
     return found
 
 
@@ -192,7 +198,7 @@ def _score(case: _Case) -> Score:
         case.task,
         case.exchange,
         case.policy,
-        JudgedTiers(tier2=case.tier2, tier2_5=case.tier2_5, tier3=case.tier3, **_found(case)),
+        JudgedTiers(case.tier2, case.tier2_5, case.tier3, _found(case)),
         judgements=case.judgements,
         paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
     )

@@ -10,6 +10,7 @@ answer is 0.3 or less, or when its texts try to sway the judge. A judge can add 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +21,8 @@ from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKI
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
-from schemas.records import DimensionScore, Exchange, Judgement, Score, ScoringTask
+from schemas.bounds.limits import EARLIEST
+from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 RULE_VERSION = "eval-4"
 """Version of Tier 1, sampling and the cascade, with how answers are read. From eval-4 on the weights of a closed session add up."""
@@ -61,42 +63,52 @@ THINKING_OFF = TierState(NOT_APPLICABLE, "thinking_analysis_off")
 """The state of Tier 2.5 when the policy switches it off."""
 
 
-class JudgedTiers(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of the judged tiers: a state each, and the findings, named as in `Score`, for one that is scored."""
+NOTHING_FOUND: Mapping[str, Any] = {
+    "tier2_score": None,
+    "tier2_dimensions": (),
+    "tier2_flagged": None,
+    "tier2_flag_reason": None,
+    "tier2_5_alignment": None,
+    "tier2_5_sycophancy": None,
+    "tier2_5_advocacy_suppression": None,
+    "tier2_5_reasoning": None,
+    "tier3_score": None,
+    "tier3_dimensions": (),
+    "tier3_anomaly": None,
+    "tier3_anomaly_reason": None,
+    "dropped_quotes": 0,
+}
+"""The findings of the judged tiers as fields of a `Score`, where none has any."""
+
+
+class JudgedTiers(NamedTuple):
+    """The outcome of the judged tiers: a state each, and the findings, all of `NOTHING_FOUND`'s fields."""
 
     tier2: TierState
-    tier2_score: float | None = None
-    tier2_dimensions: tuple[DimensionScore, ...] = ()
-    tier2_flagged: bool | None = None
-    tier2_flag_reason: str | None = None
     tier2_5: TierState
-    tier2_5_alignment: float | None = None
-    tier2_5_sycophancy: bool | None = None
-    tier2_5_advocacy_suppression: bool | None = None
-    tier2_5_reasoning: str | None = None
     tier3: TierState
-    tier3_score: float | None = None
-    tier3_dimensions: tuple[DimensionScore, ...] = ()
-    tier3_anomaly: bool | None = None
-    tier3_anomaly_reason: str | None = None
-    dropped_quotes: int = 0
+    found: Mapping[str, Any] = NOTHING_FOUND
 
     @property
     def disposition(self) -> str:
         """The outcome of the exchange as a whole."""
-        states = {self.tier2.state, self.tier2_5.state, self.tier3.state}
-        return next((disposition for state, disposition in _DISPOSITIONS if state in states), SCORED)
-
-    def columns(self) -> dict[str, Any]:
-        """All of this as fields of a `Score`."""
-        columns = msgspec.structs.asdict(self)
-        for tier, state, reason in _TIERS:
-            columns[state], columns[reason] = columns.pop(tier)
-        return columns
+        return _disposition(self.tier2.state, self.tier2_5.state, self.tier3.state)
 
 
-_TIERS = tuple((tier, f"{tier}_state", f"{tier}_reason") for tier in ("tier2", "tier2_5", "tier3"))
-"""Each judged tier with the fields of a `Score` that its state and its reason are in."""
+@lru_cache
+def _disposition(*states: str) -> str:
+    return next((disposition for state, disposition in _DISPOSITIONS if state in states), SCORED)
+
+
+class Sampled(NamedTuple):
+    """The facts about an exchange that decided whether it is judged, named as in a `ScoringTask`, which knows them, too."""
+
+    revision: int
+    turn_number: int
+    sampling_reason: str
+    sampling_probability: float | None
+    tier1_score: float
+    tier1_flags: tuple[str, ...]
 
 
 def score_id(connection: str, exchange_id: str) -> str:
@@ -111,39 +123,123 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-def structural_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, judged: TierState) -> Score:
-    """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one."""
-    tiers = JudgedTiers(tier2=judged, tier2_5=thinking_state(exchange, policy, judged), tier3=judged)
+def structural_score(
+    sampled: Sampled | ScoringTask,
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    judged: TierState,
+    tampering: tuple[str, ...] | None = None,
+) -> Score:
+    """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one.
+
+    `tampering` as in `score_of`.
+    """
+    tiers = JudgedTiers(judged, thinking_state(exchange, policy, judged), judged)
     # Nothing was drawn for the judge, so it stands for no others.
-    return msgspec.structs.replace(score_of(task, exchange, policy, tiers), sampling_probability=None)
+    return _unjudged_score(sampled, exchange, policy, tiers, probability=None, tampering=tampering)
 
 
-def unasked_score(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
+def unasked_score(
+    task: ScoringTask,
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    state: TierState,
+    tampering: tuple[str, ...] | None = None,
+) -> Score:
     """Return what `audit.exchanges.cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
 
-    No question is made for it.
+    No question is made for it. `tampering` as in `score_of`.
     """
     # What only a flag of Tier 2 would make apply is as undecided as Tier 2.
     tier3 = state if is_applicable(exchange, policy, flagged=True) else NO_DIMENSION
-    tiers = JudgedTiers(tier2=state, tier2_5=thinking_state(exchange, policy, state), tier3=tier3)
-    return score_of(task, exchange, policy, tiers)
+    tiers = JudgedTiers(state, thinking_state(exchange, policy, state), tier3)
+    return _unjudged_score(task, exchange, policy, tiers, probability=task.sampling_probability, tampering=tampering)
+
+
+def _unjudged_score(
+    sampled: Sampled | ScoringTask,
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    tiers: JudgedTiers,
+    *,
+    probability: float | None,
+    tampering: tuple[str, ...] | None,
+) -> Score:
+    """`score_of` without judgements and findings: most of its fields are those of any other such score."""
+    reasons = anomaly_reasons(sampled.tier1_flags, {}, None, tamper_reasons(exchange) if tampering is None else tampering)
+    return msgspec.structs.replace(
+        _unjudged(policy, tiers),
+        score_id=score_id(exchange.connection, exchange.exchange_id),
+        revision=sampled.revision,
+        exchange_id=exchange.exchange_id,
+        connection=exchange.connection,
+        project=exchange.project,
+        agent=exchange.agent,
+        session_id=exchange.session_id,
+        turn_number=sampled.turn_number,
+        exchange_at=exchange.occurred_at,
+        scored_at=exchange.ingested_at,
+        sampling_reason=sampled.sampling_reason,
+        sampling_probability=probability,
+        tier1_score=sampled.tier1_score,
+        tier1_flags=sampled.tier1_flags,
+        anomaly=bool(reasons),
+        anomaly_reasons=reasons,
+        evidence_digest=exchange.content_digest,
+    )
+
+
+def _unjudged(policy: ProjectPolicy, tiers: JudgedTiers) -> Score:
+    """A score without judgements, of another exchange."""
+    key = (policy.digest, tiers.tier2, tiers.tier2_5, tiers.tier3)
+    known = _kept.get(key)
+    if known is None:
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        known = _kept[key] = score_of(_NOT_SAMPLED, _NO_EXCHANGE, policy, tiers, tampering=())
+    return known
+
+
+_kept: dict[tuple[str, TierState, TierState, TierState], Score] = {}
+_MOST_KEPT = 256
+_NOT_SAMPLED = Sampled(0, 0, "", None, 1.0, ())
+_NO_EXCHANGE = Exchange(
+    exchange_id="",
+    connection="",
+    project="",
+    session_id="",
+    occurred_at=EARLIEST,
+    ingested_at=EARLIEST,
+    user_message="",
+    agent_response="",
+    outcome="",
+    content_digest="",
+)
 
 
 def score_of(
-    task: ScoringTask,
+    task: Sampled | ScoringTask,
     exchange: Exchange,
     policy: ProjectPolicy,
     tiers: JudgedTiers,
     *,
     judgements: Sequence[Judgement] = (),
     paid: Sequence[Judgement] = (),
+    tampering: tuple[str, ...] | None = None,
 ) -> Score:
     """The score of an exchange: what every tier says of it, and the judgements that rests on, in the order of the questions.
 
-    `paid` is everything the exchange was judged by so far, these and others: what it cost.
+    `paid` is everything the exchange was judged by so far, these and others: what it cost. `tampering` is what `tamper_reasons` says of the
+    exchange, where that is known already.
     """
-    dimensions = {one.dimension: one.score for one in tiers.tier3_dimensions}
-    reasons = anomaly_reasons(task.tier1_flags, dimensions, tiers.tier2_5_alignment, tamper_reasons(exchange))
+    found = tiers.found
+    dimensions = {one.dimension: one.score for one in found["tier3_dimensions"]}
+    reasons = anomaly_reasons(
+        task.tier1_flags,
+        dimensions,
+        found["tier2_5_alignment"],
+        tamper_reasons(exchange) if tampering is None else tampering,
+    )
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
         revision=task.revision,
@@ -160,7 +256,13 @@ def score_of(
         sampling_probability=task.sampling_probability,
         tier1_score=task.tier1_score,
         tier1_flags=task.tier1_flags,
-        **tiers.columns(),
+        tier2_state=tiers.tier2.state,
+        tier2_reason=tiers.tier2.reason,
+        tier2_5_state=tiers.tier2_5.state,
+        tier2_5_reason=tiers.tier2_5.reason,
+        tier3_state=tiers.tier3.state,
+        tier3_reason=tiers.tier3.reason,
+        **found,
         anomaly=bool(reasons),
         anomaly_reasons=reasons,
         judge_model=_judge_model(judgements),

@@ -91,7 +91,7 @@ def check_structures(exchanges: Iterable[tuple[str, str]], methodology: Methodol
     suspects = {row for row, response in enumerate(answered) if not response or response[:1] not in _VISIBLE}
     suspects.update(_first_look((*NEEDED_IN_RESPONSE.values(), *own)).rows(answered))
     suspects.update(_first_look(own).rows([user_message for user_message, _ in pairs]) if own else ())
-    clean = _result((), methodology)
+    clean = clean_result(methodology)
     return [_check(*pair, methodology) if row in suspects else clean for row, pair in enumerate(pairs)]
 
 
@@ -108,6 +108,11 @@ def _check(asked: bytes, answered: bytes, methodology: Methodology) -> Tier1Resu
         if any(pattern.found_in(answered) or pattern.found_in(asked) for pattern in check.patterns)
     ]
     return _result(tuple(flags), methodology)
+
+
+def clean_result(methodology: Methodology) -> Tier1Result:
+    """Return the result where no check fires."""
+    return _result((), methodology)
 
 
 def _result(flags: tuple[str, ...], methodology: Methodology) -> Tier1Result:

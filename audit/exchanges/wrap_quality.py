@@ -10,16 +10,15 @@ from audit.patterns import compile_pattern, encode, straighten
 LAST_EXCHANGES = 5
 """The number of exchanges at the end of a session that are looked at."""
 
-_STEPS = {
-    name: compile_pattern(text, where=name)
-    for name, text in {
-        "version_bump": r"\bversion[- ]bump|\bbump(?:ed|ing)?\s+(?:the\s+)?(?:version\s+)?to\s+v?[0-9]|\bversion\.json\b",
-        "changelog": r"\bchangelog\b",
-        "learnings": r"\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(?:ed|t)\b|\btake-?aways?\b|\bretrospective\b",
-        "next_session_prime": r"\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b",
-        "commit": r"\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b",
-    }.items()
+PATTERNS = {
+    "version_bump": r"\bversion[- ]bump|\bbump(?:ed|ing)?\s+(?:the\s+)?(?:version\s+)?to\s+v?[0-9]|\bversion\.json\b",
+    "changelog": r"\bchangelog\b",
+    "learnings": r"\blearnings\b|\bwhat\b[^\n]{0,80}\blearn(?:ed|t)\b|\btake-?aways?\b|\bretrospective\b",
+    "next_session_prime": r"\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b",
+    "commit": r"\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b",
 }
+"""What shows each step, in the language of RE2, which DuckDB speaks, too."""
+_STEPS = {name: compile_pattern(text, where=name) for name, text in PATTERNS.items()}
 
 STEPS = tuple(_STEPS)
 """The expected steps, in the order they are reported."""

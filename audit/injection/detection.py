@@ -9,10 +9,10 @@ attempt word for word is recognised, too, and so is work on the very prompts of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from audit.first_looks import FirstLook
+from audit.first_looks import FEW, FirstLook
 from audit.injection.hidden_text import BASE64, decoded_runs, hides_text
 from audit.injection.phrases import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
 from audit.injection.text_views import folded, has_codes, levels
@@ -65,6 +65,18 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
     return tuple(f"judge_tamper: the {place} {kind}" for place, text in places.items() if text for kind in _kinds(text, place))
 
 
+def may_tamper(exchanges: Sequence[Exchange]) -> frozenset[int]:
+    """The places of the exchanges of which `tamper_reasons` may have something to say; a first look, which misses none."""
+    if len(exchanges) <= FEW:
+        return frozenset(range(len(exchanges)))
+    texts = ["\n".join(filter(None, (one.agent_response, one.agent_thinking, one.user_message))) for one in exchanges]
+    suspects = {place for place, text in enumerate(texts) if not text.isascii() or has_codes(text)}
+    plain = [place for place in range(len(texts)) if place not in suspects]
+    suspects.update(plain[row] for row in _first_look().rows([encode(*folded(texts[place])) for place in plain]))
+    suspects.update(plain[row] for row in _base64_look().rows([encode(texts[place]) for place in plain]))
+    return frozenset(suspects)
+
+
 def text_kinds(text: str, more: Mapping[str, Recognises]) -> tuple[str, ...]:
     """Describe the attempts in a single text of an agent to sway a judge, each kind once; empty for a text without any.
 
@@ -99,7 +111,7 @@ def _may_hold_attempt(text: str) -> bool:
     if not text.isascii() or has_codes(text):
         return True
     (view,) = folded(text)
-    return _first_look().found_in(encode(view)) or BASE64.found_in(encode(text))
+    return _plain_look().found_in(encode(view))
 
 
 def _speaks_to_judge(view: bytes, place: str) -> bool:
@@ -164,9 +176,25 @@ NEEDED: dict[str, Callable[[], Iterable[Pattern]]] = {
 """Patterns of which one is in every folded text in which the kind is recognised."""
 
 
+def needed_patterns() -> tuple[Pattern, ...]:
+    """Return all patterns of `NEEDED`."""
+    return tuple(pattern for needed in NEEDED.values() for pattern in needed())
+
+
+@cache
+def _base64_look() -> FirstLook:
+    return FirstLook([BASE64])
+
+
 @cache
 def _first_look() -> FirstLook:
-    return FirstLook(pattern for needed in NEEDED.values() for pattern in needed())
+    return FirstLook(needed_patterns())
+
+
+@cache
+def _plain_look() -> FirstLook:
+    # In ASCII a run of Base64 is as long in small letters.
+    return FirstLook((*needed_patterns(), BASE64))
 
 
 def _hides_in_base64(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:

@@ -7,6 +7,7 @@ score carries the digest of the settings it was made with.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -113,6 +114,11 @@ class Policy(PolicyModel):
         return self._resolved[key]
 
     @property
+    def methodology_files(self) -> frozenset[str]:
+        """Paths of the methodology files that are named, as they are written."""
+        return frozenset(self._methodologies) - set(SHIPPED)
+
+    @property
     def digest(self) -> str:
         """16 hexadecimal digits over what is in force for every project."""
         names = ["", *self.projects]
@@ -152,9 +158,13 @@ class Policy(PolicyModel):
         )
 
 
-def load_policy(path: Path) -> Policy:
-    """Load a policy file and the methodologies it names; PolicyError lists each problem as `FILE:LINE: field: reason`."""
-    document = Document(path)
+def load_policy(path: Path, content: bytes | None = None, *, confined: Collection[str] | None = None) -> Policy:
+    """Load a policy file and the methodologies it names; PolicyError lists each problem as `FILE:LINE: field: reason`.
+
+    `content` is read in place of the file's. If `confined` is given, methodology files lie in the folder of the policy or below it, or
+    are among these: a policy that comes over the network must not open other files of this machine.
+    """
+    document = Document(path, content=content)
     if isinstance(document.value, dict) and "version" not in document.value:
         document.problem(("version",), "is required, and 1 in this version of the format")
     policy = document.validate(Policy)
@@ -172,10 +182,24 @@ def load_policy(path: Path) -> Policy:
             named.setdefault(settings.methodology, ("projects", name, "methodology"))
     named.setdefault(policy.defaults.methodology, ("defaults", "methodology"))
     for reference, location in named.items():
-        if reference not in SHIPPED:
+        if reference not in SHIPPED and not _is_outside(document, reference, location, confined):
             _load_named(document, policy, reference, location)
     document.refuse_problems()
     return policy
+
+
+def _is_outside(document: Document, reference: str, location: Location, confined: Collection[str] | None) -> bool:
+    """Note a methodology file that is not where it has to be."""
+    if confined is None or reference in confined:
+        return False
+    folder = document.path.parent.resolve()
+    try:
+        if (folder / reference).resolve().is_relative_to(folder):
+            return False
+    except ValueError:  # YAML can write characters that no path has
+        pass
+    document.problem(location, "must be a file in the folder of the policy or below it")
+    return True
 
 
 def _load_named(document: Document, policy: Policy, reference: str, location: Location) -> None:

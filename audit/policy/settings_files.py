@@ -56,13 +56,16 @@ class _Loader(yaml.SafeLoader):
 class Document:
     """A file's value together with the line of each field and the problems found in it so far."""
 
-    def __init__(self, path: Path, *, hint: str = POLICY_HINT) -> None:
-        """Read the file; PolicyError when it cannot be read or is no YAML. `hint` says what to do about problems in it."""
+    def __init__(self, path: Path, *, hint: str = POLICY_HINT, content: bytes | None = None) -> None:
+        """Read the file, or `content` in its place; PolicyError when it cannot be read or is no YAML.
+
+        `hint` says what to do about problems in it.
+        """
         self.path = path
         self.hint = hint
         self.lines: dict[Location, int] = {(): 1}
         self.problems: list[tuple[int, str]] = []
-        self._loader = _Loader(_read(path))
+        self._loader = _Loader(_text(path, _read(path) if content is None else content))
         try:
             node = self._loader.get_single_node()
             self.value = self._construct(node, ()) if node is not None else None
@@ -166,10 +169,11 @@ def _refusal(reason: str, at: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(None, None, reason, at.start_mark)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> bytes:
+    """At most one byte more than a settings file may have."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise PolicyError(f"{path}: does not exist", hint="Check the path.") from None
     except IsADirectoryError:
@@ -178,6 +182,9 @@ def _read(path: Path) -> str:
         raise PolicyError(
             f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its permissions."
         ) from None
+
+
+def _text(path: Path, data: bytes) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="A settings file has a page or two.")
     if kind := binary_kind(data[:HEAD]):

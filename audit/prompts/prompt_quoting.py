@@ -80,6 +80,8 @@ def visible(text: str) -> str:
 
 def hidden_parts(text: str) -> list[tuple[str, str]]:
     """A text in parts, in order: what can be seen, and after it one character that cannot, or hides others; nothing after the last."""
+    if text.isascii() and text.isprintable():
+        return [(text, "")]
     ends = [found.span() for found in _HIDDEN.finditer(text)]
     starts = [0, *(end for _, end in ends)]
     stops = [*ends, (len(text), len(text))]

@@ -6,9 +6,10 @@ known. Redacting a redacted text changes nothing. Markers that are already there
 
 from __future__ import annotations
 
+import copy
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,8 @@ DEFAULT_KEY = b"driftline redaction marker"
 
 NAMES_REMEMBERED, LONGEST_NAME = 10_000, 256
 """Names that are remembered, and the characters of the longest of them."""
+LABELS_REMEMBERED, LONGEST_LABELS = 1_000, 1_024
+"""Sets of labels that are remembered, and the characters of the longest of them."""
 _ROUNDS = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
 
@@ -47,19 +50,35 @@ class Redactor:
         )
         self._first_look = _first_look((TRIGGER, *patterns))
         self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
+        self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
+        self._clean: frozenset[str] = frozenset()
+
+    def having_looked(self, texts: Iterable[str]) -> Redactor:
+        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again."""
+        if not self._enabled:
+            return self
+        distinct = list(dict.fromkeys(texts))
+        suspect = set(self._first_look.rows(list(map(encode, distinct))))
+        looked = copy.copy(self)
+        looked._clean = frozenset(text for row, text in enumerate(distinct) if row not in suspect)  # noqa: SLF001 - its own kind
+        return looked
+
+    def is_clean(self, text: str) -> bool:
+        """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        return not text or text in self._clean or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
         """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
-        return self.redact if self._enabled and self._first_look.rows(list(map(encode, texts))) else _as_it_is
+        return _as_it_is if not self._enabled or self._first_look.is_clean(list(map(encode, texts))) else self.redact
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:
         """The text without its secrets, and how many of each kind were taken out."""
-        counts: Counter[str] = Counter()
-        if not self._enabled or not text:
-            return text, counts
+        if not self._enabled or not text or text in self._clean:
+            return text, Counter()
         data = encode(text)
         if not self._first_look.found_in(data):
-            return text, counts
+            return text, Counter()
+        counts: Counter[str] = Counter()
         for _ in range(_ROUNDS):  # taking one secret out can lay another one bare
             data, found = self._one_round(data)
             counts.update(found)
@@ -67,8 +86,25 @@ class Redactor:
                 break
         return (decode(data), counts) if counts else (text, counts)
 
+    def redact_text(self, text: str) -> str:
+        """The text without its secrets."""
+        return text if text in self._clean else self.redact(text)[0]
+
+    def redact_labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """`redact_json` of labels; of those that come again and again, what became of them is remembered."""
+        pairs = tuple(labels.items())
+        if sum(len(name) + len(value) for name, value in pairs) > LONGEST_LABELS:
+            return self._redacted_labels(pairs)
+        return self._remembered_labels(pairs)
+
+    def _redacted_labels(self, pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+        redacted: dict[str, str] = self.redact_json(dict(pairs))[0]
+        return redacted
+
     def redact_name(self, name: str) -> str:
         """The name or id without its secrets; of those that come again and again, what became of them is remembered."""
+        if name in self._clean:
+            return name
         return (self.redact if len(name) > LONGEST_NAME else self._remembered)(name)[0]
 
     def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
@@ -84,9 +120,12 @@ class Redactor:
 
     def _one_round(self, data: bytes) -> tuple[bytes, Counter[str]]:
         counts: Counter[str] = Counter()
-        for kind in BUILT_IN if TELLING.found_in(data) else (RANDOM_RUN,):
-            if kind.occurs(data):
-                data = self._replace(data, kind, counts)
+        if TELLING.found_in(data):
+            for kind in BUILT_IN:
+                if kind.occurs(data):
+                    data = self._replace(data, kind, counts)
+        else:
+            data = self._replace(data, RANDOM_RUN, counts)
         for kind in self._custom:
             data = self._replace(data, kind, counts)
         return data, counts
@@ -115,6 +154,8 @@ class Redactor:
         if depth > MAX_DEPTH:
             raise BoundsError(f"a value is nested deeper than {MAX_DEPTH} levels", hint="Flatten the value or send it as text.")
         if isinstance(value, str):
+            if value in self._clean:
+                return value
             redacted, found = self.redact(value)
             counts.update(found)
             return redacted
@@ -155,8 +196,25 @@ _NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
 _VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
 
 
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in a JSON value, keys too, for a first look; level by level, so that no depth can exhaust the stack."""
+    left = [value]
+    while left:
+        node = left.pop()
+        if type(node) is str:
+            yield node
+        elif type(node) is dict:
+            left += node
+            left += node.values()
+        elif type(node) is list or type(node) is tuple:
+            left += node
+
+
+_NOTHING: Counter[str] = Counter()
+
+
 def _as_it_is(text: str) -> tuple[str, Counter[str]]:
-    return text, Counter()
+    return text, _NOTHING
 
 
 def _is_secret_key(key: Any) -> bool:

@@ -13,10 +13,18 @@ SHOWN = 64
 """Characters of a refused name that are repeated."""
 
 
+_is_label_name = re.compile(LABEL_NAME).fullmatch
+
+
+def is_plain_identifier(value: str, longest: int) -> bool:
+    """Tell whether an id or a name has no fault, as most: neither control characters nor surrogates can be in it. Others may have none."""
+    return 0 < len(value) <= longest and value.isascii() and value.isprintable() and not value.isspace()
+
+
 def identifier_fault(value: str, longest: int) -> str | None:
     """Return the fault of an id or a name that a source gave, as the end of a sentence, or None for a good one."""
-    if 0 < len(value) <= longest and value.isascii() and value.isprintable() and not value.isspace():
-        return None  # nearly every one: neither control characters nor surrogates are in it
+    if is_plain_identifier(value, longest):
+        return None
     if not 0 < len(value) <= longest:
         return f"has {len(value)} characters; 1 to {longest} are taken"
     if re.search(CONTROL, value):
@@ -47,7 +55,7 @@ def labels_fault(labels: Sequence[Any]) -> str | None:
 
 
 def _name_fault(name: Any, seen: set[str]) -> str | None:
-    if not isinstance(name, str) or not re.fullmatch(LABEL_NAME, name):
+    if not isinstance(name, str) or not _is_label_name(name):
         shown = repr(name[:SHOWN]) if isinstance(name, str) else "this"
         return f"{shown} is not a valid label name: use at most 64 of a-z, 0-9, _ and ., beginning with a letter"
     if name in NO_LABELS:

@@ -27,8 +27,8 @@ from schemas.unfolding import Unfolding, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
-FEW = 40
-"""Up to so many bodies, decoding each by itself is quicker than the proof for all of them."""
+FEW = 120
+"""Up to so many bodies, decoding each by itself is quicker than the proof for all of them, whose cost for one is that for hundreds."""
 MANY = 2_000
 """Above so many bodies, trying PARTS of them as batches is quicker than decoding each by itself."""
 PARTS = 16

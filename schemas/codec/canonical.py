@@ -68,12 +68,42 @@ class _Checks:
         return bool((found == pl.concat(self.expected)).all())  # null where anything may stand
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The columns that a level of rows was measured in, by name, and the levels within it, by field."""
+
+    columns: dict[str, pl.Series]
+    inner: dict[str, _Measured | _Items]
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The arrays of a field: how many items each has, the bytes of that number, which have any, and all items in one level."""
+
+    counts: pl.Series
+    count_sizes: pl.Series
+    filled: pl.Series
+    items: _Measured | None
+    """None where no array has an item."""
+    sizes: pl.Series | None
+    """Bytes of each item."""
+
+
 class Layout:
-    """The layout of a record's fields in its canonical encoding. `fields` refer to no named type defined elsewhere."""
+    """The layout of a record's fields in its canonical encoding. `fields` refer to no named type defined elsewhere.
+
+    A level is measured in one query, whatever is asked of it afterwards: a query takes as long for one row as for hundreds.
+    """
 
     def __init__(self, fields: Sequence[Json]) -> None:
         self._measures: list[pl.Expr] = []
         self._steps = [(known["name"], self._step(known["name"], known["type"])) for known in fields]
+        self._sizes = [f"{name} size" for name, step in self._steps if step is None]
+
+    @property
+    def is_nested(self) -> bool:
+        """Tell whether a field holds an array or a record, which is measured in a query of its own."""
+        return len(self._sizes) < len(self._steps)
 
     def _step(self, name: str, avro_type: Any) -> Layout | _Array | None:
         """Return the step past a field, or None for a primitive one, which is measured with all the others at once."""
@@ -82,9 +112,11 @@ class Layout:
         kind = bare["type"] if isinstance(bare, dict) else bare
         if kind == "record":
             return Layout(bare["fields"])
-        if kind == "array":
-            return _Array(bare["items"])
         column = pl.col(name)
+        if kind == "array":
+            counts = column.list.len().cast(pl.Int64)
+            self._measures += [counts.alias(f"{name} count"), _number_size(counts).alias(f"{name} count size")]
+            return _Array(bare["items"])
         size, last = _size_and_last(kind, column)
         if nullable:
             present = column.is_not_null()
@@ -100,15 +132,36 @@ class Layout:
         sizes = pl.Series(lengths, dtype=pl.Int64)
         ends = sizes.cum_sum()
         checks = _Checks()
-        return bool((self.past(frame, ends - sizes, checks) == ends).all()) and checks.hold(block)
+        return bool((self.past(self.measured(frame), ends - sizes, checks) == ends).all()) and checks.hold(block)
 
-    def past(self, frame: pl.DataFrame, at: pl.Series, checks: _Checks) -> pl.Series:
-        """The places behind the rows when they start at the places `at`."""
-        measured = frame.select(self._measures).get_columns()
-        known = {column.name: column for column in measured}
+    def measured(self, frame: pl.DataFrame) -> _Measured:
+        """Measure a level of rows and the levels within it."""
+        columns = {column.name: column for column in frame.select(self._measures).get_columns()} if self._measures else {}
+        inner: dict[str, _Measured | _Items] = {}
+        for name, step in self._steps:
+            if isinstance(step, Layout):
+                inner[name] = step.measured(frame[name].struct.unnest())
+            elif step is not None:
+                inner[name] = step.measured(frame[name], columns[f"{name} count"], columns[f"{name} count size"])
+        return _Measured(columns, inner)
+
+    def size(self, rows: _Measured) -> pl.Series:
+        """The bytes of each row."""
+        parts = [rows.columns[name] for name in self._sizes]
         for name, step in self._steps:
             if step is not None:
-                at = step.past(frame[name].struct.unnest() if isinstance(step, Layout) else frame[name], at, checks)
+                parts.append(step.size(rows.inner[name]))  # type: ignore[arg-type]  # each step measures for itself
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        return whole
+
+    def past(self, rows: _Measured, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the rows when they start at the places `at`."""
+        known = rows.columns
+        for name, step in self._steps:
+            if step is not None:
+                at = step.past(rows.inner[name], at, checks)  # type: ignore[arg-type]  # as above
                 continue
             if (branch := known.get(f"{name} branch")) is not None:
                 checks.add(at, branch)
@@ -125,29 +178,44 @@ class _Array:
         self._of_records = isinstance(items, dict) and items["type"] == "record"
         self._layout = Layout(items["fields"] if self._of_records else [{"name": "item", "type": items}])
 
-    def past(self, values: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
-        """The places behind the arrays when they start at the places `at`."""
-        counts = values.list.len().cast(pl.Int64)
-        at = _past_counts(counts, at, checks)
+    def measured(self, values: pl.Series, counts: pl.Series, count_sizes: pl.Series) -> _Items:
+        """Measure the items of all arrays as one level."""
         filled = counts > 0
         if not filled.any():
-            return at
+            return _Items(counts, count_sizes, filled, None, None)
         items = values.filter(filled).explode()
-        frame = items.struct.unnest() if self._of_records else items.to_frame("item")
-        sizes = self._layout.past(frame, pl.zeros(frame.height, dtype=pl.Int64, eager=True), _Checks())
-        # Within the block the items of one row follow each other, the rows do not: move each row's items to their row.
-        behind, counts = sizes.cum_sum(), counts.filter(filled)
+        rows = self._layout.measured(items.struct.unnest() if self._of_records else items.to_frame("item"))
+        return _Items(counts, count_sizes, filled, rows, self._layout.size(rows))
+
+    def size(self, arrays: _Items) -> pl.Series:
+        """The bytes of each array."""
+        if arrays.sizes is None:
+            return arrays.count_sizes
+        # The items of one row follow each other: what all of them take is the difference between two sums.
+        sums = pl.Series([0], dtype=pl.Int64).append(arrays.sizes.cum_sum())
+        ends = arrays.counts.cum_sum()
+        return arrays.count_sizes + (sums.gather(ends) - sums.gather(ends - arrays.counts)) + arrays.filled.cast(pl.Int64)
+
+    def past(self, arrays: _Items, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the arrays when they start at the places `at`."""
+        at = _past_counts(arrays.counts, arrays.count_sizes, at, checks)
+        if arrays.items is None or arrays.sizes is None:
+            return at
+        behind, counts = arrays.sizes.cum_sum(), arrays.counts.filter(arrays.filled)
         rows = behind.gather(counts.cum_sum() - 1)
-        moves = at.filter(filled) - rows.shift(1, fill_value=0)
+        moves = at.filter(arrays.filled) - rows.shift(1, fill_value=0)
+        # Within the block the items of one row follow each other, the rows do not: move each row's items to their row.
         moved = pl.select(pl.lit(moves).repeat_by(counts).explode()).to_series()
-        self._layout.past(frame, behind - sizes + moved, checks)
-        return at.scatter(filled.arg_true(), moves + rows + 1)
+        self._layout.past(arrays.items, behind - arrays.sizes + moved, checks)
+        return at.scatter(arrays.filled.arg_true(), moves + rows + 1)
 
 
-def _past_counts(counts: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
+def _past_counts(counts: pl.Series, size: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
     """The places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
-    size = pl.select(_number_size(pl.lit(counts))).to_series()
     widest = size.max()
+    if widest == 1:
+        checks.add(at, (counts * 2).cast(pl.UInt8))
+        return at + 1
     for place in range(widest if isinstance(widest, int) else 0):
         here = size > place
         more = (size > place + 1).cast(pl.Int64) * 128

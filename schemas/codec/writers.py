@@ -10,18 +10,20 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
-from schemas.registry import NAMESPACE, Json, schemas_by_prefix
+from schemas.registry import NAMESPACE, Json, schema_of, schemas_by_prefix
 
 Writer = Callable[[Any], bytes]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 FIRST, LAST = ((limit - EPOCH) // _MICROSECOND for limit in (EARLIEST, LATEST))
 _KEPT = 1 << 16
+_LONGEST_WORD = 64
+_WORDS_KEPT = 1 << 12
 _ORDERED = {"occurred_at", "ingested_at"}
 
 
@@ -40,13 +42,29 @@ class _Numbers(dict[int, bytes]):
         return written
 
 
-def _within(number: int, bits: int) -> int:
-    if type(number) is not int or not -(1 << bits) <= number < 1 << bits:
-        raise ValueError(number)
-    return number
+class _Words(dict[str | None, bytes]):
+    """Texts of fields that have few values, as Avro writes them, after the bytes of `start`; they are kept, but for long ones."""
+
+    def __init__(self, start: bytes = b"") -> None:
+        super().__init__()
+        self._start = start
+
+    def __missing__(self, word: str | None) -> bytes:
+        if word is None and self._start:
+            self[None] = b"\0"
+            return b"\0"
+        data = word.encode()  # type: ignore[union-attr]  # whatever has no such method may not be written
+        written = self._start + NUMBERS[len(data)] + data
+        if len(data) <= _LONGEST_WORD:
+            if len(self) >= _WORDS_KEPT:
+                self.clear()
+            self[word] = written
+        return written
 
 
-def _time(value: datetime) -> bytes:
+@functools.lru_cache(1 << 12)
+def written_time(value: datetime) -> bytes:
+    """A time as Avro writes it; ValueError for one out of bounds. Kept, because the records of a moment have it in common."""
     micros = (value - EPOCH) // _MICROSECOND
     if not FIRST <= micros <= LAST:
         raise ValueError(value)
@@ -64,10 +82,8 @@ def time_bytes(micros: int) -> bytes:
     # fmt: on
 
 
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(value)
-    return value
+def _unfit(value: Any) -> bytes:
+    raise ValueError(value)
 
 
 def _in_order(occurred: datetime | None, ingested: datetime | None) -> bytes:
@@ -82,25 +98,38 @@ TRUTH = {False: b"\0", True: b"\1"}
 double_bytes = struct.Struct("<d").pack
 _NAMES: dict[str, Any] = {
     "numbers": NUMBERS,
-    "within": _within,
-    "time": _time,
-    "finite": _finite,
+    "words": _Words(),
+    "words_or_null": _Words(b"\2"),
+    "time": written_time,
+    "unfit": _unfit,
+    "isfinite": math.isfinite,
     "in_order": _in_order,
     "truth": TRUTH,
     "double_bytes": double_bytes,
     "float_bytes": struct.Struct("<f").pack,
 }
+_INTEGER = "numbers[_value] if type(_value := {{}}) is int and -{0} <= _value < {0} else unfit(_value)"
 _TERMS = {
-    "string": "numbers[len(data := {}.encode())] + data",
-    "bytes": "numbers[len({0})] + {0}",
-    "int": "numbers[within({}, 31)]",
-    "long": "numbers[within({}, 63)]",
+    "string": "numbers[len(_data := {}.encode())] + _data",
+    "bytes": "numbers[len(_data := {})] + _data",
+    "int": f"({_INTEGER.format(1 << 31)})",
+    "long": f"({_INTEGER.format(1 << 63)})",
     "timestamp-micros": "time({})",
-    "double": "double_bytes(finite({}))",
-    "float": "float_bytes(finite({}))",
+    "double": "(double_bytes(_value) if isfinite(_value := {}) else unfit(_value))",
+    "float": "(float_bytes(_value) if isfinite(_value := {}) else unfit(_value))",
     "boolean": "truth[{}]",
 }
 """An expression for the bytes of a value of each type."""
+_FEW_VALUES = frozenset(
+    {
+        *("action", "agent", "agent_model", "aggregation_method", "answering_model", "connection", "dimension", "disposition"),
+        *("event", "judge_model", "kind", "methodology", "methodology_digest", "methodology_version", "outcome", "policy"),
+        *("policy_digest", "project", "purpose", "requested_model", "rule_version", "sampling_reason", "severity", "source"),
+        *("stage", "status", "stop_reason", "tier2_reason", "tier2_state", "tier2_5_reason", "tier2_5_state", "tier3_reason"),
+        *("tier3_state", "tool"),
+    }
+)
+"""Fields whose texts come again and again."""
 
 
 class _Source:
@@ -115,19 +144,26 @@ class _Source:
         """Add the writer of a record type, whose bytes begin with `start`; answers its name."""
         name = self._named[f"{NAMESPACE}.{definition['name']}"] = f"write_{len(self._named)}"
         reached = {field["name"]: self._reach.format(field["name"]) for field in definition["fields"]}
-        terms = [repr(start), *(self._term(field["type"], reached[field["name"]]) for field in definition["fields"])]
+        terms = [repr(start), *(self.field(field, reached[field["name"]]) for field in definition["fields"])]
         if reached.keys() >= _ORDERED:
             terms.append("in_order({occurred_at}, {ingested_at})".format_map(reached))
         self.text += f"def {name}(record):\n    return b''.join(({', '.join(terms)},))\n"
         return name
 
-    def _term(self, kind: Any, value: str) -> str:
+    def field(self, field: Json, value: str) -> str:
+        """An expression for the bytes of a field's value."""
+        if field["name"] in _FEW_VALUES and field["type"] in ("string", ["null", "string"]):
+            return f"words[{value}]" if field["type"] == "string" else f"words_or_null[{value}]"
+        return self.term(field["type"], value)
+
+    def term(self, kind: Any, value: str) -> str:
+        """An expression for the bytes of a value of a type."""
         if isinstance(kind, list):
-            return rf"(b'\0' if {value} is None else b'\2' + {self._term(kind[1], value)})"
+            return rf"(b'\0' if (_given := {value}) is None else b'\2' + {self.term(kind[1], '_given')})"
         if isinstance(kind, str):
             return f"{self._named[kind]}({value})" if kind in self._named else _TERMS[kind].format(value)
         if kind["type"] == "array":
-            item = self._term(kind["items"], "item")
+            item = self.term(kind["items"], "item")
             return rf"(numbers[len({value})] + b''.join([{item} for item in {value}]) + b'\0' if len({value}) else b'\0')"
         if kind["type"] == "record":
             return f"{self.record(kind)}({value})"
@@ -144,6 +180,56 @@ def record_writer(prefix: bytes) -> Writer:
 def fields_writer(prefix: bytes) -> Writer:
     """The same of a record's fields as builtins."""
     return _compiled(prefix, "record[{!r}]")
+
+
+class SharedFields(NamedTuple):
+    """A form of records of one schema that share some fields.
+
+    `shared` are the fields that all of them have alike. `utf8` are texts that are given as their bytes in UTF-8, `written` fields whose
+    value is given as its bytes in Avro, which nothing checks.
+    """
+
+    schema: str
+    shared: tuple[str, ...]
+    utf8: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+
+def shared_writer(form: SharedFields, values: Mapping[str, Any]) -> Callable[..., bytes]:
+    """The writer of records that have these values in the fields that they share; it takes the others by name, all of them.
+
+    It raises some error where a value may not be written, as every writer does. Whether a record's own time lies too far after its intake is
+    for the caller to check.
+    """
+    make, spans = _shared(form)
+    return make(*(write(*(values[field] for field in fields)) for fields, write in spans))
+
+
+@functools.cache
+def _shared(form: SharedFields) -> tuple[Callable[..., Callable[..., bytes]], list[tuple[list[str], Callable[..., bytes]]]]:
+    """A function that makes a writer of the bytes of each span of fields that are shared, and the function that writes each span."""
+    schema, source = schema_of(form.schema), _Source("{}")
+    kinds = {field["name"]: field["type"] for field in schema.fields}
+    terms: list[str] = []
+    spans: list[list[str]] = [[]]
+    for name, kind in kinds.items():
+        if name not in form.shared:
+            field = {"name": name, "type": "bytes" if name in form.utf8 else kind}
+            terms.append(name if name in form.written else source.field(field, name))
+        elif terms and terms[-1].startswith("span_"):
+            spans[-1].append(name)
+        else:
+            terms.append(f"span_{len(spans)}")
+            spans.append([name])
+    given = [name for name in kinds if name not in form.shared]
+    made = ", ".join(f"span_{place}" for place in range(len(spans)))
+    text = f"def make({made}):\n    return lambda *, {', '.join(given)}: b''.join((span_0, {', '.join(terms)},))\n"
+    for place, span in enumerate(spans):
+        parts = [source.field({"name": name, "type": kinds[name]}, name) for name in span] or [repr(schema.prefix)]
+        text += f"def write_{place}({', '.join(span)}):\n    return b''.join(({', '.join(parts)},))\n"
+    names = dict(_NAMES)
+    exec(source.text + text, names)  # noqa: S102 - made of the schemas, which are ours
+    return names["make"], [(span, names[f"write_{place}"]) for place, span in enumerate(spans)]
 
 
 def _compiled(prefix: bytes, reach: str) -> Writer:

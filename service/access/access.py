@@ -26,6 +26,7 @@ from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
 from service.access.audit_log import AuditLog
+from service.access.saved_views import VIEWS_TABLE, SavedViews
 from service.access.shared_file import SharedFile, stamped
 from service.access.sign_ins import SignIns
 
@@ -66,6 +67,8 @@ _MIGRATIONS = (
             digest BLOB PRIMARY KEY, prefix TEXT NOT NULL REFERENCES tokens (prefix), created_at TEXT NOT NULL, expires_at TEXT NOT NULL
         ) STRICT""",
     ),
+    ("ALTER TABLE tokens ADD COLUMN last_used_at TEXT",),
+    (VIEWS_TABLE,),
 )
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 _NOBODY = hashlib.sha256(b"").digest()
@@ -88,6 +91,7 @@ class _Found(NamedTuple):
     holder: Holder
     expires_at: str | None
     version: int
+    prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class TokenState:
     state: str
     created_at: str
     expires_at: str | None
+    last_used_at: str | None = None
+    """When it last opened anything, to the minute; None before its first use."""
 
 
 def access_file(database: Path) -> Path:
@@ -125,10 +131,13 @@ class AccessStore:
         self._now = now
         self._file = SharedFile(path, _MIGRATIONS)
         self._found: dict[bytes, _Found] = {}
+        self._used: set[str] = set()
         self.audit_log = AuditLog(self._file, now)
         """The changes by operators and commands."""
         self.sign_ins = SignIns(self._file, now)
         """The sign-ins to the pages."""
+        self.saved_views = SavedViews(self._file, now)
+        """The saved views of the inbox."""
 
     def __enter__(self) -> Self:
         return self
@@ -140,8 +149,11 @@ class AccessStore:
         """Close the file."""
         self._file.close()
 
-    def add(self, holder: Holder) -> str:
-        """Add a connection or operator; return its first token. InputError if the name is taken or invalid."""
+    def add(self, holder: Holder, lasts: timedelta | None = None) -> str:
+        """Add a connection or operator; return its first token, which `lasts` so long or for ever.
+
+        InputError if the name is taken or invalid.
+        """
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
                 raise InputError(f"{name[:64]!r} is no name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
@@ -162,10 +174,10 @@ class AccessStore:
             if not cursor.rowcount:
                 hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; names are not reused."
                 raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
-            return self._issue(cursor, holder.kind, holder.name)
+            return self._issue(cursor, holder.kind, holder.name, lasts)
 
-    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None) -> str:
-        """Issue another token. The old one stays valid until it is revoked, or for the time of grace if one is given.
+    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lasts: timedelta | None = None) -> str:
+        """Issue another token, which `lasts` so long or for ever. The old one stays valid until it is revoked, or for the time of grace.
 
         InputError when there is no such holder, or when it has two live tokens.
         """
@@ -181,7 +193,7 @@ class AccessStore:
                     "AND revoked_at IS NULL",
                     {"kind": kind, "name": name, "end": stamped(self._now() + grace)},
                 )
-            return self._issue(cursor, kind, name)
+            return self._issue(cursor, kind, name, lasts)
 
     def revoke(self, kind: Kind, which: str) -> int:
         """Revoke the tokens of a holder, or one by `dl_<prefix>`; return how many were live. InputError if nothing matches."""
@@ -202,13 +214,13 @@ class AccessStore:
         now = self._stamp()
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
         tokens = self._file.rows(
-            "SELECT name, prefix, created_at, expires_at, revoked_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
+            "SELECT name, prefix, created_at, expires_at, revoked_at, last_used_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
             [kind],
         )
         states: dict[str, list[TokenState]] = {}
-        for name, prefix, created, expires, revoked in tokens:
+        for name, prefix, created, expires, revoked, used in tokens:
             state = "revoked" if revoked else "expired" if expires and expires <= now else "live"
-            states.setdefault(name, []).append(TokenState(prefix, state, created, expires))
+            states.setdefault(name, []).append(TokenState(prefix, state, created, expires, used))
         holders = [_holder(row) for row in rows]
         return [(holder, states.get(holder.name, [])) for holder in holders]
 
@@ -221,24 +233,31 @@ class AccessStore:
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal
         return _holder(rows[0]) if rows else None
 
-    def find(self, token: bytes) -> Holder | None:
+    def version(self) -> int:
+        """Return a number that changes whenever anything in the file does."""
+        return self._file.version()
+
+    def find(self, token: bytes, version: int | None = None) -> Holder | None:
         """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes.
 
-        A valid token is remembered by its digest until anything in the file changes.
+        A valid token is remembered by its digest until anything in the file changes: `version` is that of the file, where it was just
+        asked for.
         """
-        given, version = digest_of(token), self._file.version()
+        given, version = digest_of(token), self.version() if version is None else version
         found = self._found.get(given)
         if found is not None and found.version == version and (found.expires_at is None or found.expires_at > self._stamp()):
+            self._used.add(found.prefix)
             return found.holder
         rows = self._file.rows(
-            f"SELECT digest, expires_at, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            f"SELECT digest, expires_at, prefix, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix_of(token), "now": self._stamp()},
         )
-        digest, expires_at, *holder = rows[0] if rows else (_NOBODY, None)
+        digest, expires_at, prefix, *holder = rows[0] if rows else (_NOBODY, None, "")
         if not (hmac.compare_digest(digest, given) and rows):
             return None
         # Asked for before the row was read: what changes in between makes it older, never younger.
-        self._found[given] = _Found(_holder(holder), expires_at, version)
+        self._found[given] = _Found(_holder(holder), expires_at, version, prefix)
+        self._used.add(prefix)
         return self._found[given].holder
 
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
@@ -250,12 +269,27 @@ class AccessStore:
             f"SELECT {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix, "now": self._stamp()},
         )
-        return (_holder(rows[0]), prefix) if rows else None
+        if not rows:
+            return None
+        self._used.add(prefix)
+        return _holder(rows[0]), prefix
 
-    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> str:
+    def note_use(self) -> int:
+        """Write down which tokens were used since the last call; return how many. Uses between two calls have one time."""
+        used, self._used = self._used, set()
+        if used:
+            with self._file.transaction() as cursor:
+                rows = [(self._stamp(), prefix) for prefix in sorted(used)]
+                cursor.executemany("UPDATE tokens SET last_used_at = ? WHERE prefix = ?", rows)
+        return len(used)
+
+    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str, lasts: timedelta | None) -> str:
         token = new_token()
-        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp()]
-        cursor.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL, NULL)", values)
+        expires = None if lasts is None else stamped(self._now() + lasts)
+        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp(), expires]
+        cursor.execute(
+            "INSERT INTO tokens (prefix, digest, kind, name, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)", values
+        )
         return token
 
     def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:

@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from service.access.shared_file import SharedFile, stamped
@@ -21,6 +22,16 @@ LASTS = timedelta(hours=12)
 _HALF = 32
 """Characters of a salt, and of the digest made with it."""
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A sign-in that goes on: the operator, the public prefix of the token, and its times."""
+
+    name: str
+    prefix: str
+    created_at: str
+    expires_at: str
 
 
 class SignIns:
@@ -49,6 +60,25 @@ class SignIns:
         values = [_digest(secret), stamped(self._now())]
         rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
         return str(rows[0][0]) if rows else None
+
+    def going_on(self) -> list[SignIn]:
+        """Return the sign-ins that have not ended and whose token is live, newest first."""
+        rows = self._file.rows(
+            "SELECT t.name, s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
+            "WHERE s.expires_at > :now AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > :now) "
+            "ORDER BY s.created_at DESC, s.rowid DESC",
+            {"now": stamped(self._now())},
+        )
+        return [SignIn(*row) for row in rows]
+
+    def end_all(self, name: str) -> int:
+        """End every sign-in of an operator; return how many went on."""
+        before = sum(one.name == name for one in self.going_on())
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "DELETE FROM sign_ins WHERE prefix IN (SELECT prefix FROM tokens WHERE kind = 'operator' AND name = ?)", [name]
+            )
+        return before
 
     def end(self, secret: bytes) -> None:
         """Sign out."""

@@ -16,10 +16,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-import httpx2
 import msgspec
 
 from analytics.store.outbox import DELIVERED, GIVEN_UP
+from schemas.lazy.httpx2 import httpx2
 from schemas.records import Alert
 from service.alerts.channels import Channel
 from service.alerts.notices import incident_notice

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from audit.fingerprints import stable_id
 from audit.silence import Silence
 from schemas.records import Incident
+from service.documents.why.explaining import why
 from service.http.bounds import API
 from streams.watch.incidents.moves import moved_of
 from streams.watch.incidents.states import SUSPECTED
@@ -52,6 +53,7 @@ class Notice:
 def incident_notice(incident: Incident) -> Notice:
     """Return the alert about an incident: once, and again when it becomes critical, or is confirmed after a suspicion."""
     is_suspected = incident.confidence == SUSPECTED
+    explained = why(incident)
     details = {
         "type": incident.type,
         "tier": incident.tier,
@@ -65,6 +67,8 @@ def incident_notice(incident: Incident) -> Notice:
         "moved": [one.key.series for one in moved_of(incident)],
         "baselineId": incident.baseline_id,
         "detectedAt": incident.detected_at.isoformat(),
+        "why": explained.summary if explained.is_explained else None,
+        "actions": [one.title for one in explained.actions],
     }
     return Notice(
         INCIDENT,
@@ -72,7 +76,7 @@ def incident_notice(incident: Incident) -> Notice:
         f"suspected {incident.severity}" if is_suspected else incident.severity,
         _severity(incident.severity),
         f"Suspected: {incident.title}" if is_suspected else incident.title,
-        incident.description,
+        "\n\n".join(one for one in (explained.summary if explained.is_explained else "", incident.description) if one),
         incident.project,
         f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",
         details,

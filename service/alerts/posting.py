@@ -6,9 +6,9 @@ import asyncio
 import logging
 import re
 import time
+from functools import cache
 
-import httpx2
-
+from schemas.lazy.httpx2 import httpx2
 from service.alerts.channels import Channel, Letter
 from service.alerts.retrying import Outcome, verdict_of
 from service.workspace import Clock
@@ -20,13 +20,19 @@ MOST_READ = 256
 """Bytes of an answer that are read."""
 _WORD = re.compile(r"[a-z_]{1,40}")
 """A word that Slack answers, such as `no_service`; other answers are not repeated."""
-_FAILURES = (
-    (httpx2.TimeoutException, f"no answer within {DEADLINE_SECONDS:g} s"),
-    (TimeoutError, f"no answer within {DEADLINE_SECONDS:g} s"),
-    (httpx2.ConnectError, "no connection"),
-    (httpx2.ProxyError, "the proxy did not pass it on"),
-    (httpx2.TransportError, "the connection broke off"),
-)
+
+
+@cache
+def _failures() -> tuple[tuple[type[Exception], str], ...]:
+    """Return the words for each kind of failure, the narrowest first."""
+    late = f"no answer within {DEADLINE_SECONDS:g} s"
+    return (
+        (httpx2.TimeoutException, late),
+        (TimeoutError, late),
+        (httpx2.ConnectError, "no connection"),
+        (httpx2.ProxyError, "the proxy did not pass it on"),
+        (httpx2.TransportError, "the connection broke off"),
+    )
 
 
 def open_client() -> httpx2.AsyncClient:
@@ -71,7 +77,7 @@ def _outcome(response: httpx2.Response, body: str) -> Outcome:
 
 def _in_words(error: BaseException) -> str:
     """Say why there was no answer. Only types are named: a message may hold the address."""
-    words = next((words for kind, words in _FAILURES if isinstance(error, kind)), "the call failed")
+    words = next((words for kind, words in _failures() if isinstance(error, kind)), "the call failed")
     root = error
     while (deeper := root.__cause__ or root.__context__) is not None:
         root = deeper

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import duckdb
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
+from schemas.lazy.duckdb import duckdb
 from service.cli.incident_views import check_limits
 from service.cli.next_steps import pages_steps, typed
 from service.cli.terminal import counted, plain

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
-from service.cli.slice_view import WhichPart, deployments_of, which_part_of
 from service.cli.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
+from service.documents.why.slices import WhichPart, deployments_of, which_part_of
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
 
@@ -29,13 +29,14 @@ def incidents_table(rows: Sequence[Row]) -> RenderableType:
             row["project"],
             row["severity"] if row["confidence"] == CONFIRMED else f"{row['severity']}?",
             _state(row),
+            plain(row["assignee"], 64) if row["assignee"] else MISSING,
             row["cause"] or MISSING,
             row["rule"],
             row["title"],
         ]
         for row in rows
     ]
-    return table(["incident", "found", "project", "severity", "state", "cause", "rule", "what"], cells)
+    return table(["incident", "found", "project", "severity", "state", "assignee", "cause", "rule", "what"], cells)
 
 
 def check_view(checked: Sequence[Checked]) -> RenderableType:
@@ -65,22 +66,25 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     return [line for line, names in lines.items() if names]
 
 
-def incident_view(document: Row, decisions: Sequence[Row]) -> RenderableType:
-    """Show one incident with its evidence."""
-    return Group(*_parts(document, decisions))
+def incident_view(document: Row, history: Sequence[Row]) -> RenderableType:
+    """Show one incident with its evidence, and what people did with it."""
+    return Group(*_parts(document, history))
 
 
-def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
+def _parts(document: Row, history: Sequence[Row]) -> Iterator[RenderableType]:
     evidence = document["metadata"]
     yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
     yield Text(
         f"{document['id']}  project {document['project']}  {document['confidence']} {document['severity']}  {_state(document)}"
         f"  found {document['detectedAt']} by {document['rule']}"
     )
-    yield Text(plain(document["description"], 2000))
-    for one in decisions:
+    yield from _why(document["why"])
+    yield Text(f"\n{plain(document['description'], 2000)}")
+    if document["assignee"]:
+        yield Text(f"assigned to {plain(document['assignee'], 64)}")
+    for one in history:
         why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
-        yield Text(f"{one['at']}  {one['status']} by {plain(one['by'], 64)}{why}")
+        yield Text(f"{one['at']}  {_event(one)} by {plain(one['by'], 64)}{why}")
     if len(document["moved"]) > 1:
         yield Text("\nWhat moved", style="bold")
         yield _moved_table(document["moved"])
@@ -108,6 +112,27 @@ def _parts(document: Row, decisions: Sequence[Row]) -> Iterator[RenderableType]:
     if evidence.get("queries"):
         names = ", ".join(query["name"] for query in evidence["queries"])
         yield Text(f"\nReproduce with the queries {names}; --json shows their parameters.", style="dim")
+
+
+def _why(why: Row) -> Iterator[RenderableType]:
+    """Say why it is there and what to do, each action with its commands."""
+    yield Text("\nWhy", style="bold")
+    yield Text("\n".join(plain(one["text"], 2000) for one in why["reasons"]))
+    if why["actions"]:
+        yield Text("\nWhat to do", style="bold")
+    for place, one in enumerate(why["actions"], 1):
+        yield Text(f"{place}. {plain(one['title'], 600)}. {plain(one['because'], 2000)}")
+        commands = [(one["command"], ""), *((link["command"], f"  # {plain(link['title'])}") for link in one["links"])]
+        for command, said in commands:
+            if command:
+                yield Text(f"   {plain(command, 2000)}", style="cyan", end="")
+                yield Text(said, style="dim")
+
+
+def _event(one: Row) -> str:
+    if one["kind"] == "assignment":
+        return f"assigned to {plain(one['assignee'] or 'nobody', 64)}"
+    return one["status"] or "comment"
 
 
 def state_words(incident: Incident) -> str:

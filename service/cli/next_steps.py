@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.demo.conversations import PROJECTS, WORSE_AGENT
+from service.demo.conversations import PROJECTS
+from service.demo.releases import WORSE_AGENT
 
 PROGRAM = "driftline"
 QUERIES = (
     (
         "agents by trust, lowest first",
-        "SELECT agent, count(*) AS runs, avg(trust_score)::INT AS trust FROM diagnoses GROUP BY agent ORDER BY trust",
+        "SELECT agent, count(*) AS runs, avg(trust_score)::INT AS trust FROM diagnoses WHERE event_count > 0 GROUP BY agent ORDER BY trust",
     ),
     (
         "failures by type, with their number",

@@ -47,6 +47,15 @@ out = _console(stderr=False)
 err = _console(stderr=True)
 """Error output: progress, notices, errors."""
 
+
+def print_text(text: str) -> None:
+    """Print the text unchanged to standard output; end quietly if the reader of a pipe is gone."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        leave_quietly()
+
+
 MISSING = "-"
 """Shown for a missing value."""
 SEVERITY_STYLES = {

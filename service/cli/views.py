@@ -12,6 +12,7 @@ from rich.text import Text
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
 from service.cli.terminal import MISSING, bar, counted, plain, styled, table
+from service.documents.run_rows import EXCHANGES_ONLY
 
 EVIDENCE_SHOWN = 5
 IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
@@ -40,7 +41,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
             f"{row['ended_at'] or row['closed_at']:%Y-%m-%d %H:%M}",
             row["readiness_level"],
             MISSING if row["trust_score"] is None else row["trust_score"],
-            row["primary_failure_type"] or MISSING,
+            EXCHANGES_ONLY if row["exchanges_only"] else row["primary_failure_type"] or MISSING,
             row["tool_calls"],
         ]
         for row in rows
@@ -107,8 +108,17 @@ def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
-    """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy."""
+    """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy.
+
+    A run without events has nothing beyond the verdict.
+    """
     parts: list[RenderableType] = [_verdict(document, run)]
+    if run is not None and not document["evidence_summary"]["event_count"]:
+        return Group(
+            *parts,
+            Text(""),
+            Text(f"{EXCHANGES_ONLY}. Trust and readiness rest on runtime events; `driftline scores` shows the exchanges."),
+        )
     primary = document["primary_diagnosis"]
     if primary["root_cause_failure_type"] is None:
         parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]

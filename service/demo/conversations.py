@@ -1,7 +1,8 @@
 """Synthetic dialogues: five weeks of six agents' exchanges, as the webhook delivers them, with known faults in known places.
 
 They are made to be ingested, judged by the simulated judge and looked at. One seed gives the same payloads every time. One agent gets
-worse on a known day; the others have disputes, long answers, small weaknesses, and now and then a secret or a word to the judge.
+worse on a known day, with a release; the others have releases that change nothing, disputes, long answers, small weaknesses, and now
+and then a secret or a word to the judge.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from typing import Any, NamedTuple
 from audit.fingerprints import stable_id
 from service.demo.fleet import LAST_DAY
 from service.demo.fleet_faults import SECRETS
+from service.demo.releases import FIRST, WORSE_AGENT, WORSE_SHARE, WORSE_SINCE, labels_of
 from service.demo.texts import conversation_texts
 
 DAYS = 35
 """Days of dialogues, up to and including the fleet's last day."""
-WORSE_AGENT = "support-desk"
-"""The agent that gets worse."""
-WORSE_SINCE = date(2026, 10, 28)
-"""The day since which it is worse."""
 PROJECTS = {
     "support-desk": "support",
     "code-review": "engineering",
@@ -35,7 +33,6 @@ PROJECTS = {
 
 _MODELS = {"code-review": "claude-opus-5-5", "research": "claude-opus-5-5"}
 _OTHER_MODEL = "claude-sonnet-5-5"
-_WORSE_SHARE = 0.85
 _DISPUTED, _LONG, _MILD, _THOUGHT = 0.06, 0.06, 0.06, 0.6
 _WRAPPING = frozenset({"code-review", "data-pipeline"})
 _REPORTING = frozenset({WORSE_AGENT})
@@ -66,6 +63,8 @@ class _Said(NamedTuple):
     asked: str
     answered: str
     thought: str = ""
+    is_left_behind: bool = False
+    """Whether the version before the newest one said it."""
 
 
 class _Speaker:
@@ -147,7 +146,7 @@ class _Speaker:
     def _filled(self, said: _Said) -> _Said:
         slots = {name: self._random.choice(values) for name, values in self._texts.slots.items()}
         slots |= {"n": str(self._random.randint(1000, 9999)), "size": str(self._random.randint(10, 59))}
-        return _Said(*(_fill(text, slots) for text in said))
+        return _Said(_fill(said.asked, slots), _fill(said.answered, slots), _fill(said.thought, slots))
 
 
 _WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
@@ -190,7 +189,12 @@ def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]
     turns = random.randint(6, 8) if day.isoweekday() > 5 else random.randint(6, 14)
     is_worse = _is_worse(agent, day)
     for turn in range(turns):
-        said = speaker.worse() if is_worse and random.random() < _WORSE_SHARE else speaker.ordinary()
+        if not is_worse:
+            said = speaker.ordinary()
+        elif random.random() < WORSE_SHARE:
+            said = speaker.worse()
+        else:
+            said = speaker.ordinary()._replace(is_left_behind=True)
         if turn == turns - 1 and agent in _WRAPPING and random.random() < 0.7:
             said = speaker.wrapped()
         if turn == 2:
@@ -243,6 +247,7 @@ def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) 
             "turn_number": turn,
             "user_message": {"content": said.asked},
             "agent_response": response,
+            "labels": FIRST[agent] if said.is_left_behind else labels_of(agent, at),
         },
     }
 

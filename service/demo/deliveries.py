@@ -16,7 +16,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, st
 
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, Holder, access_file
-from service.demo.conversations import Session
+from service.demo.conversations import PROJECTS, Session
+from service.demo.judge_change import STRICTNESS, is_judged_strictly, judge_anchors
+from service.demo.releases import RELEASES, Release
 from service.http.bounds import API, EVENTS, INGEST
 from service.settings import Settings
 from service.supervisor.child_processes import serving
@@ -60,21 +62,29 @@ def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
 
 
 def judge_over_http(sessions: Sequence[Session], settings: Settings, folder: Path, tell: Told) -> None:
-    """Have a server take the sessions and a simulated judge score them; both leave their logs in the folder.
+    """Have a server take the sessions and a simulated judge score them, then the stricter one those of its days.
 
-    Raises what `take_in` raises, and ChildError when the judge does not do its work.
-    """
-    with serving(["simulate-judge", "--port", "0"], {}, folder / "judge.log") as judge:
-        take_in(sessions, settings, judge, folder / "server.log", tell)
-
-
-def take_in(sessions: Sequence[Session], settings: Settings, judge: str, log: Path, tell: Told) -> None:
-    """Have a server take the sessions and the judge at the address score them; the server has ended on return.
-
-    It works on the settings' database, by their policy. ChildError when it does not do its work, DeliveryError when it does not
-    take what it is sent.
+    Both judge the anchors of their days. Servers and judges leave their logs in the folder. Raises what `take_in` raises, and ChildError
+    when a judge does not do its work.
     """
     tokens = issue_tokens(access_file(settings.database), sessions, utc_now)
+    judged = {strictly: [one for one in sessions if is_judged_strictly(one) == strictly] for strictly in (False, True)}
+    for strictly, (name, script) in {False: ("", "answer"), True: ("stricter-", f"strict:{STRICTNESS}")}.items():
+        with serving(["simulate-judge", "--port", "0", "--script", script], {}, folder / f"{name}judge.log") as judge:
+            take_in(judged[strictly], settings, judge, folder / f"{name}server.log", tell, tokens=tokens)
+            tell("judging anchors again")
+            judge_anchors(settings, judge, sessions, strictly=strictly)
+
+
+def take_in(
+    sessions: Sequence[Session], settings: Settings, judge: str, log: Path, tell: Told, *, tokens: Tokens | None = None
+) -> None:
+    """Have a server take the sessions and the judge at the address score them; the server has ended on return.
+
+    It works on the settings' database, by their policy, and takes the tokens, or new ones. ChildError when it does not do its work,
+    DeliveryError when it does not take what it is sent.
+    """
+    tokens = tokens or issue_tokens(access_file(settings.database), sessions, utc_now)
     options = ["--port", "0", "--judge", "live", "--db", str(settings.database)]
     options += ["--policy", str(settings.policy)] if settings.policy else []
     environment = {
@@ -87,14 +97,14 @@ def take_in(sessions: Sequence[Session], settings: Settings, judge: str, log: Pa
         environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.get_secret_value()
     with serving(["serve", *options], environment, log) as url:
         try:
-            asyncio.run(deliver(url, sessions, tokens, tell))
+            asyncio.run(deliver(url, sessions, tokens, tell, RELEASES))
         except DeliveryError as error:
             error.hint = f"The server's log is {log}."
             raise
 
 
-async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told) -> None:
-    """Deliver the sessions, end each, and return when every exchange has its score.
+async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told, releases: Sequence[Release] = ()) -> None:
+    """Deliver the sessions, end each, record the releases of their agents, and return when every exchange has its score.
 
     DeliveryError when the server refuses something, cannot be reached, or takes longer than `PATIENCE`.
     """
@@ -108,6 +118,10 @@ async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: T
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(AT_ONCE, len(sessions))):
                     group.create_task(_deliver_some(server, waiting, len(sessions), tell))
+            agents = {one.agent for one in sessions}
+            for release in releases:
+                if release.agent in agents:
+                    await server.record(PROJECTS[release.agent], release)
             while left := await server.queued():
                 tell(f"every session is delivered; {left} exchanges wait for the judge")
                 await asyncio.sleep(_POLL_SECONDS)
@@ -142,6 +156,10 @@ class _Server:
     async def post(self, connection: str, path: str, body: Mapping[str, Any]) -> None:
         """Send a body as a connection."""
         await self._call("POST", path, self._tokens.connections[connection], body)
+
+    async def record(self, project: str, release: Release) -> None:
+        """Record a deployment, as the pipeline that makes it would."""
+        await self._call("POST", f"{API}/{project}/deployments", self._tokens.operator, release.body())
 
     async def queued(self) -> int:
         """Return the number of exchanges without a score, plus that of waiting commits."""

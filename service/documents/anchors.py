@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import duckdb
-
 from audit.anchors.judge_change import JudgeChange
 from audit.exchanges.states import SCORED
 from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Anchor
 from service.documents.members import Document, members
 from streams.upkeep.anchors import anchors_of, changes, rounds_of

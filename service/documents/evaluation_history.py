@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.evaluation.results.people import Said, agreement_with_people
+from schemas.lazy.duckdb import duckdb
 from service.documents.members import Document, camel
 from service.documents.people import estimate_document
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
 from audit.evaluation.results.result import EvaluationResult
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation
 from service.documents.members import Document, members, names
 
@@ -46,11 +46,15 @@ def evaluation_page(
     model: str | None = None,
     session: str | None = None,
     before: tuple[datetime, str] | None = None,
+    between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int,
 ) -> list[Document]:
-    """Return evaluations of a project (None: of all), the one judged last first; `before` is the end of the last page."""
+    """Return evaluations of a project (None: of all), the one judged last first; `before` is the end of the last page.
+
+    `between` are two moments between which they were judged; None is no bound.
+    """
     at, identity = before or (None, None)
-    chosen = {"project": project, "case": case, "model": model, "session": session}
+    chosen = {"project": project, "case": case, "model": model, "session": session, "from": between[0], "to": between[1]}
     rows = query_rows(cursor, "project_evaluations", {**chosen, "after_at": at, "after_id": identity, "limit": limit})
     return [evaluation_row(row) for row in rows]
 

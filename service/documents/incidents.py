@@ -6,21 +6,24 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import duckdb
+import msgspec
 
 from analytics.queries import query_records, query_rows
 from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
 from service.documents.members import Document, members
+from service.documents.why.explaining import why_document
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
+from streams.watch.incidents.states import assignee_of
 
 NO_BASELINE = "There is no baseline: the project has no scores within the window."
 _SHOWN = 3
 """Decimals of averages and deviations."""
 _INCIDENT = (
     "id=incident_id project type status severity title description detected_at resolved_at resolved_by tier direction rule cause "
-    "confidence confirmed_at resolution acknowledged_at acknowledged_by agent baseline_id checked_at revision"
+    "confidence confirmed_at resolution acknowledged_at acknowledged_by assignee assigned_at agent baseline_id checked_at revision"
 )
 """The members of an incident that are fields of its record."""
 
@@ -43,7 +46,8 @@ def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
     if not with_sql:
         evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
     return {
-        **members(incident, _INCIDENT),
+        **members(msgspec.structs.replace(incident, assignee=assignee_of(incident)), _INCIDENT),
+        "why": why_document(incident),
         "metadata": evidence,
         "firstDay": _day(incident.first_day) or _first_day(moved),
         "lastDay": _day(incident.last_day),
@@ -59,9 +63,15 @@ def incident_records(
     kind: str | None = None,
     confidence: str | None = None,
     before: tuple[datetime, str] | None = None,
+    between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int = 100,
+    outlined: bool = False,
 ) -> list[Incident]:
-    """Return the incidents of a project (None: all) in some states (none: any), newest first, after the last one shown."""
+    """Return the incidents of a project (None: all) in some states (none: any), newest first, after the last one shown.
+
+    `between` leaves only those that were open at some time between two moments; None is no bound. If `outlined`, their evidence has
+    nothing but what moved and what the rules saw: lists and charts need no more.
+    """
     at, identity = before or (None, None)
     values = {
         "project": project,
@@ -70,15 +80,21 @@ def incident_records(
         "confidence": confidence,
         "before_at": at,
         "before_id": identity,
+        "from": between[0],
+        "to": between[1],
         "limit": limit,
+        "outlined": outlined,
     }
     return list(query_records(cursor, "project_incidents", Incident, values))
 
 
-def decisions_on(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
-    """Return the decisions on an incident, with who and when, oldest first."""
-    rows = query_rows(cursor, "incident_decisions", {"projects": None, "incident": incident_id})
-    return [members(row, "status by=reviewer comment at=occurred_at") for row in rows]
+def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
+    """Return what people did with an incident, oldest first: decisions, assignments and comments, with who and when."""
+    rows = query_rows(cursor, "incident_history", {"incident": incident_id})
+    return [
+        {"kind": row["kind"].removeprefix("incident_")} | members(row, "by=reviewer at=occurred_at status assignee comment")
+        for row in rows
+    ]
 
 
 def check_document(checked: Checked, schema_version: str) -> Document:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_records, query_rows
+from analytics.sums.whole_days import query_days
 from audit.agreement import Estimate, Label, agreement
 from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Review
 from service.documents.members import Document, camel, members
 from service.documents.scores import score_by_id
 
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
+MAX_FOUND = 10_000
+"""Times of single scores that are kept; after that the one found first is forgotten."""
+DAYS_BACK = (None, 1, 4, 16, 64, None)
+"""Bounds of the parts of the log that a score is looked for in, one after the other, in days before the newest exchange."""
 
 
 class ScoreTimes:
@@ -29,24 +34,58 @@ class ScoreTimes:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], datetime] = {}
+        self._found: dict[tuple[str, str], datetime] = {}
 
-    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str) -> list[datetime]:
-        """Return the times of a project's exchanges that people have scored, each once."""
-        scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project})]
+    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str, rater: str | None = None) -> list[datetime]:
+        """Return the times of a project's exchanges that people have scored, or one of them has, each once."""
+        scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project, "rater": rater})]
         unknown = [one for one in scored if (project, one) not in self._known]
         if unknown:
-            for row in query_rows(cursor, "score_times", {"project": project, "scores": unknown}):
+            for row in _times_of(cursor, project, unknown, None, None):
                 self.learn(project, row["score_id"], row["exchange_at"])
         found = (self._known.get((project, one)) for one in scored)
         return sorted({at for at in found if at is not None})
 
     def time_of(self, project: str, score_id: str) -> datetime | None:
         """Return the time of a score's exchange; None if it is not known yet."""
-        return self._known.get((project, score_id))
+        return self._known.get((project, score_id)) or self._found.get((project, score_id))
+
+    def find(self, cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
+        """Return the time of a score's exchange, which is looked for once; None if the project has no such score.
+
+        Most scores that are looked at are new, so the newest exchanges come first: reading the ids of all takes half a second.
+        """
+        at = self.time_of(project, score_id)
+        if at is None:
+            at = _found_time(cursor, project, score_id)
+            if at is not None:
+                self._found[project, score_id] = at
+                if len(self._found) > MAX_FOUND:
+                    self._found.pop(next(iter(self._found)), None)
+        return at
 
     def learn(self, project: str, score_id: str, at: datetime) -> None:
         """Keep the time of a score that was read anyway."""
         self._known[project, score_id] = at
+
+
+def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
+    """Return the time of a score's exchange; None if there is none."""
+    for row in query_rows(cursor, "newest_score", {"project": None}):
+        newest: datetime = row["exchange_at"]
+        bounds = [None if days is None else newest - timedelta(days=days) for days in DAYS_BACK]
+        for until, since in pairwise(bounds):
+            for found in _times_of(cursor, project, [score_id], since, until):
+                at: datetime = found["exchange_at"]
+                return at
+    return None
+
+
+def _times_of(
+    cursor: duckdb.DuckDBPyConnection, project: str, scores: Sequence[str], since: datetime | None, until: datetime | None
+) -> list[dict[str, Any]]:
+    """Return the times of scores among the exchanges between two moments; None is no bound."""
+    return query_rows(cursor, "score_times", {"project": project, "scores": scores, "since": since, "until": until})
 
 
 def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
@@ -100,7 +139,7 @@ def agreement_document(
 ) -> Document:
     """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
     asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
-    rows = query_rows(cursor, "agreement_pairs", asked)
+    rows = query_days(cursor, "agreement_pairs", asked)
     judged = [row for row in rows if row["judge_score"] is not None]
     labels = [
         Label(

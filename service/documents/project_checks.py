@@ -6,14 +6,13 @@ is as long as a whole baseline's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
+from schemas.lazy.duckdb import duckdb
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
@@ -25,12 +24,16 @@ Row = Mapping[str, Any]
 RECENT_DAYS = 7
 """Days that count as the last ones of a project."""
 COUNTS = (
-    *("exchanges", "scores", "scored", "anomalies", "simulated", "runs"),
+    *("exchanges", "scores", "scored", "anomalies", "simulated", "runs", "runs_with_evidence"),
     *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
 )
 """The totals of a project in the query `projects`."""
-_RECENT = ("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs")
+_RECENT = (
+    *("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs"),
+    *("before_scores", "before_anomalies", "before_scored", "before_unscored"),
+)
 _UNKNOWN = (
+    *("before_cost_usd", "before_tier1", "before_tier2", "before_tier2_5", "before_tier3"),
     *("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3"),
     *("last_exchange_at", "last_run_at", "checked_at", "check_days", "baseline_days", "check_findings"),
 )
@@ -57,17 +60,7 @@ def check_state(row: Row) -> CheckState:
 
 def check_words(row: Row) -> str:
     """Say the same in a sentence or two."""
-    at, days = moment_words(row["checked_at"]), f"{row['check_days']} of {row['baseline_days']} days"
-    words: Mapping[CheckState, str] = {
-        "off": "Not checked: the policy switches auditing off.",
-        "nothing": "Not checked yet: there are no scores to check.",
-        "never": "Not checked yet.",
-        "behind": f"Not checked since {at}, and the newest exchange is of {row['recent_until']}.",
-        "learning": f"No full baseline yet ({days}). Checked {at}: nothing found so far.",
-        "quiet": f"Checked {at}: nothing found.",
-        "found": f"Checked {at}: {_counted(row['check_findings'], 'finding')}.",
-    }
-    return words[check_state(row)]
+    return _WORDS[check_state(row)](row)
 
 
 def check_by_hand(row: Row) -> date | None:
@@ -96,7 +89,7 @@ def unchecked_words(rows: Sequence[Row]) -> str:
         return check_words(rows[0])
     quiet = sum(check_state(row) in {"quiet", "found"} for row in rows)
     others = [f"{row['project']}: {check_words(row)}" for row in rows if check_state(row) not in {"quiet", "found"}]
-    return " ".join([f"{_counted(quiet, 'project')} checked.", *others])
+    return " ".join([f"{counted(quiet, 'project')} checked.", *others])
 
 
 def moment_words(at: datetime | None) -> str:
@@ -104,5 +97,22 @@ def moment_words(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _counted(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
+    """Write a number with its noun, in the plural unless it is 1."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+_WORDS: Mapping[CheckState, Callable[[Row], str]] = {
+    "off": lambda _: "Not checked: the policy switches auditing off.",
+    "nothing": lambda _: "Not checked yet: there are no scores to check.",
+    "never": lambda _: "Not checked yet.",
+    "behind": lambda row: (
+        f"Not checked since {moment_words(row['checked_at'])}, and the newest exchange is of {row['recent_until']}."
+    ),
+    "learning": lambda row: (
+        f"No full baseline yet ({row['check_days']} of {row['baseline_days']} days). "
+        f"Checked {moment_words(row['checked_at'])}: nothing found so far."
+    ),
+    "quiet": lambda row: f"Checked {moment_words(row['checked_at'])}: nothing found.",
+    "found": lambda row: f"Checked {moment_words(row['checked_at'])}: {counted(row['check_findings'], 'finding')}.",
+}

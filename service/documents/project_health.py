@@ -15,6 +15,7 @@ from service.documents.project_checks import check_state
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
+Days = Literal["recent", "before"]
 Row = Mapping[str, Any]
 UNSCORED, ANOMALOUS = 0.1, 0.05
 """The shares of unscored and of anomalous exchanges from which the last days are a warning."""
@@ -44,7 +45,7 @@ def reasons_of(row: Row) -> list[Reason]:
 def _unknown(row: Row) -> list[Reason]:
     """Return the reasons why a project without known faults cannot be called healthy; none for an empty one."""
     found: dict[Reason, bool] = {
-        "too_few": row["recent_scores"] < ENOUGH and row["runs"] < ENOUGH,
+        "too_few": row["recent_scores"] < ENOUGH and row["runs_with_evidence"] < ENOUGH,
         "unchecked": check_state(row) in _UNCHECKED,
     }
     return [reason for reason, is_so in found.items() if is_so] if _has_data(row) else []
@@ -67,12 +68,12 @@ def health_of(row: Row, reasons: list[Reason]) -> Health:
     return "ok" if _has_data(row) else "empty"
 
 
-def unscored_share(row: Row) -> float | None:
-    """Return the share of the last days' due exchanges that no judge scored; None if none was due."""
-    wanted = row["recent_scored"] + row["recent_unscored"]
-    return row["recent_unscored"] / wanted if wanted else None
+def unscored_share(row: Row, days: Days = "recent") -> float | None:
+    """Return the share of the due exchanges of the last days, or of those before, that no judge scored; None if none was due."""
+    wanted = row[f"{days}_scored"] + row[f"{days}_unscored"]
+    return row[f"{days}_unscored"] / wanted if wanted else None
 
 
-def anomalous_share(row: Row) -> float | None:
-    """Return the share of the last days' exchanges with an anomaly; None without one."""
-    return row["recent_anomalies"] / row["recent_scores"] if row["recent_scores"] else None
+def anomalous_share(row: Row, days: Days = "recent") -> float | None:
+    """Return the share of the exchanges of the last days, or of those before, with an anomaly; None without an exchange."""
+    return row[f"{days}_anomalies"] / row[f"{days}_scores"] if row[f"{days}_scores"] else None

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.queries import query_rows
@@ -25,11 +24,15 @@ from audit.diagnosis.events import raw_event
 from audit.exchanges.wrap_quality import wrap_quality
 from audit.policy.policy import Policy
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from service.documents.run_rows import runs_of
 from service.workspace import Workspace
 
 Row = dict[str, Any]
 Document = dict[str, Any]
+Between = tuple[datetime | None, datetime | None]
+"""The first moment of a time, and the first one after it; None for no bound."""
+ANY_TIME: Between = (None, None)
 _NO_TRUST = -1.0
 """Stands for a missing trust score, which has a place in an order, too."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
@@ -41,22 +44,25 @@ def run_page(
     before: tuple[datetime, int] | None,
     limit: int,
     readiness: str | None = None,
+    *,
+    between: Between = ANY_TIME,
 ) -> list[Row]:
     """Return runs of a project, the one that ended last first: those before a run (`last_at`, `number`), or the newest.
 
-    Of one readiness level, or of all.
+    Of one readiness level, or of all; of those that ended in a time, or of all.
     """
     at, number = before or (None, None)
     asked = {"project": project, "before_at": at, "before": number, "readiness": readiness, "limit": limit}
-    return query_rows(cursor, "project_runs", {**asked, "number": None})
+    return query_rows(cursor, "project_runs", {**asked, "from": between[0], "to": between[1]})
 
 
 def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
     """Return rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run and `closed_at`.
 
-    Both are None while it has never ended; a session without events ends without becoming a run.
+    Both are None while it has never ended; `run_id` also if its end has not been diagnosed yet.
     """
-    asked = {"project": project, "sessions": [f"{one['connection']}/{one['session_id']}" for one in sessions]}
+    named = {"connections": [one["connection"] for one in sessions], "sessions": [one["session_id"] for one in sessions]}
+    asked = {"project": project, **named}
     ended = {(row["connection"], row["session_id"]): row for row in query_rows(cursor, "runs_of_sessions", asked)}
     never = {"run_id": None, "closed_at": None}
     found = [(one, ended.get((one["connection"], one["session_id"]), never)) for one in sessions]
@@ -72,6 +78,8 @@ class Wanted:
     since: date | None = None
     until: date | None = None
     """The last day, UTC, on which a run ended."""
+    between: Between = ANY_TIME
+    """When a run ended, where no days are asked for."""
 
 
 def worst_runs(
@@ -83,8 +91,8 @@ def worst_runs(
         "project": project,
         "readiness": wanted.readiness,
         "agents": list(wanted.agents) if wanted.agents else None,
-        "since": wanted.since,
-        "until": wanted.until + timedelta(days=1) if wanted.until else None,
+        "since": wanted.since or wanted.between[0],
+        "until": wanted.until + timedelta(days=1) if wanted.until else wanted.between[1],
         "after_level": level,
         "after_trust": _NO_TRUST if trust is None else trust,
         "after_number": number,
@@ -94,12 +102,12 @@ def worst_runs(
 
 
 def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:
-    """Return the row of one run of a project; None if it has none of that id."""
+    """Return the row of one run of a project, a row of the query `one_run`; None if it has none of that id."""
     number = _RUN_ID.fullmatch(run_id)
     if number is None:
         return None
-    asked = {"project": project, "number": int(number[1]), "before_at": None, "before": None, "readiness": None, "limit": 1}
-    return next(iter(query_rows(cursor, "project_runs", asked)), None)
+    by_number = dict.fromkeys(("connection", "session", "place"))
+    return next(iter(query_rows(cursor, "one_run", {"project": project, "number": int(number[1]), **by_number})), None)
 
 
 def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
@@ -128,15 +136,18 @@ def _diagnosed(row: Row, events: Sequence[Document]) -> Document:
     return diagnose_events(row["session_id"], events, recorded_profile(row["threshold_profile"], row["threshold_changes"]))
 
 
-def export_runs(store: Store, folder: Path, project: str | None) -> int:
-    """Write every run as three files; return the number of runs.
+def export_runs(
+    store: Store, folder: Path, project: str | None, tell: Callable[[int, int], None] = lambda _done, _total: None
+) -> int:
+    """Write every run as three files; return the number of runs. `tell` hears how many are written, and of how many.
 
     The runs of one project go to FOLDER/runs, those of several to FOLDER/<project>/runs. InputError when the folder cannot be
     written to.
     """
     rows = runs_of(store, project)
     projects = {row["project"] for row in rows}
-    for row in rows:
+    for number, row in enumerate(rows):
+        tell(number, len(rows))
         root = folder / "runs" if len(projects) == 1 else folder / row["project"] / "runs"
         _refuse_other_project(root, row)
         try:
@@ -167,6 +178,7 @@ def _export_run(store: Store, row: Row, root: Path) -> None:
         "trust_score": row["trust_score"],
         "primary_failure_type": row["primary_failure_type"],
         "tool_calls": row["tool_calls"],
+        "exchanges_only": row["exchanges_only"],
     }
     (root / row["run_id"]).mkdir(parents=True, exist_ok=True)
     _write(root / f"{row['run_id']}.json", msgspec.to_builtins(summary))
@@ -189,10 +201,16 @@ def wrap_page(
     project: str | None,
     limit: int,
     after: tuple[datetime, str] | None = None,
+    *,
+    between: Between = ANY_TIME,
 ) -> list[Row]:
-    """Return the same, after a session: the time of its last exchange, and its connection and id with a slash between."""
+    """Return the same, after a session: the time of its last exchange, and its connection and id with a slash between.
+
+    `between` is the time of a session's last exchange.
+    """
     at, identity = after or (None, None)
-    values = {"project": project, "limit": limit, "after_at": at, "after_id": identity}
+    place = {"after_at": at, "after_id": identity, "from": between[0], "to": between[1]}
+    values = {"project": project, "limit": limit, **place}
     return [
         {
             **{name: value for name, value in row.items() if name != "texts"},

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
+from analytics.sums.whole_days import query_days
 from audit.exchanges.states import SCORED
+from schemas.lazy.duckdb import duckdb
 from service.documents.members import Document, members
 
 Row = Mapping[str, Any]
@@ -83,7 +83,7 @@ def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, 
 
 def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> Document:
     """Return the state of a project; all zeros for an unknown one."""
-    rows = query_rows(cursor, "project_summary", {"project": project})
+    rows = query_days(cursor, "project_summary", {"project": project})
     return summary_document(project, rows[0] if rows else {}, baseline)
 
 

@@ -52,7 +52,7 @@ class Gate:
         trust, level = run["trust_score"], run["readiness_level"]
         reasons = []
         if trust is None or level not in READINESS:
-            reasons.append("no evidence: the session has no events")
+            reasons.append("no evidence: the session has no runtime events")
         else:
             if READINESS.index(level) < READINESS.index(self.min_readiness):
                 reasons.append(f"{level} is below {self.min_readiness}")

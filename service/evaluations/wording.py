@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
-
-from service.cli.terminal import counted, err
+from service.cli.progress import counting
+from service.cli.terminal import counted
 from service.evaluations.evaluating import Progress
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
-
-PLAIN_SECONDS = 5.0
-"""Seconds between progress lines without a terminal."""
 
 
 def estimate_document(prepared: Prepared) -> dict[str, Any]:
@@ -60,37 +54,9 @@ def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
 
 @contextlib.contextmanager
 def telling() -> Iterator[Callable[[Progress], None]]:
-    """Show the progress of evaluations while the context is open: a bar on a terminal, else a line every few seconds."""
-    if not err.is_terminal:
-        yield _Plainly().tell
-        return
-    columns = (
-        TextColumn("evaluating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with ProgressBar(*columns, console=err, transient=True) as shown:
-        task = shown.add_task("", total=None)
-        yield lambda now: shown.update(task, completed=now.done, total=now.total, description=_calls(now))
-
-
-class _Plainly:
-    """Prints a line at intervals."""
-
-    def __init__(self) -> None:
-        self._since = self._told_at = time.monotonic()
-
-    def tell(self, progress: Progress) -> None:
-        """Print the progress when it is due."""
-        now = time.monotonic()
-        if now - self._told_at < PLAIN_SECONDS:
-            return
-        self._told_at = now
-        done, total = progress.done, progress.total
-        left = f", {(now - self._since) * (total - done) / done:,.0f} s left" if done else ""
-        err.say(f"evaluating: {done} of {total}, {_calls(progress)}{left}")
+    """Show the progress of evaluations while the context is open."""
+    with counting("evaluating") as bar:
+        yield lambda now: bar(now.done, now.total, _calls(now))
 
 
 def _calls(progress: Progress) -> str:

@@ -22,6 +22,9 @@ from service.access.access import access_file
 from service.access.shared_file import copy_shared
 from service.workspace import Workspace
 
+UNFINISHED = ".unfinished-"
+"""Begins the name of the folder of a backup that is being made."""
+
 
 @dataclass(frozen=True)
 class Backup:
@@ -44,7 +47,7 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
         raise InputError(f"{there}: exists already", hint="Use a new folder for each backup, such as one named by the date.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as unfinished:
             copies = [Path(unfinished) / path.name for path in wanted]
             _copy(workspace, copies[0])
             if len(copies) > 1:
@@ -57,6 +60,11 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror or error}", hint="Choose a writable folder.") from error
     return Backup(targets, rows)
+
+
+def begun(folder: Path) -> int:
+    """Return the bytes of an unfinished backup in a folder, so far."""
+    return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED}*/*"))
 
 
 def _copy(workspace: Workspace, target: Path) -> None:

@@ -3,29 +3,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-
-import duckdb
 
 from analytics.store.store import Store
 from analytics.store.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 ROW_GROUP = 10_000
 """Rows of one row group: a replay reads windows, and exchanges are large."""
 
 
-def export_tables(store: Store, folder: Path) -> dict[str, int]:
-    """Write every table whose records travel on a topic; return the rows of each.
+def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Write every table whose records travel on a topic; return the rows of each. `tell` hears the name of each before.
 
     A file is there whole or not at all, in place of one of that name. InputError when the folder cannot be written to.
     """
+    written = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return {schema.table: _export(store, schema, folder) for schema in current_schemas().values() if schema.topics}
+        for schema in current_schemas().values():
+            if schema.topics:
+                tell(schema.table)
+                written[schema.table] = _export(store, schema, folder)
     except (OSError, duckdb.IOException) as error:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
+    return written
 
 
 def _export(store: Store, schema: RecordSchema, folder: Path) -> int:

@@ -14,13 +14,13 @@ import logging
 import time
 from typing import Any
 
-import httpx2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_not_result, stop_after_attempt, wait_exponential
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.errors import DriftlineError
+from schemas.lazy.httpx2 import httpx2
 from service.export.otlp_collector import Collector
 from service.export.otlp_events import request_of
 from service.version import version

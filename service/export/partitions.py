@@ -8,16 +8,16 @@ rows any more are left alone, for retention here says nothing of what is kept el
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
-
-import duckdb
 
 from analytics.store.current import current_first
 from analytics.store.store import Store
 from analytics.store.tables import columns_of, full_name, literal, quote
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 EVENT_TIMES = {
@@ -67,16 +67,22 @@ class Selection:
         return " AND ".join(wanted)
 
 
-def export_partitions(store: Store, folder: Path, selection: Selection) -> dict[str, int]:
-    """Write the selected records of every table with projects and days; return the rows of each.
+def export_partitions(
+    store: Store, folder: Path, selection: Selection, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, int]:
+    """Write the selected records of every table with projects and days; return the rows of each. `tell` hears each name before.
 
     InputError when the folder cannot be written to.
     """
     schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
+    written = {}
     try:
-        return {schema.table: _export(store, schema, folder, selection) for schema in schemas}
+        for schema in schemas:
+            tell(schema.table)
+            written[schema.table] = _export(store, schema, folder, selection)
     except (OSError, duckdb.IOException) as error:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
+    return written
 
 
 def days_of(since: date | None, until: date | None) -> Selection:

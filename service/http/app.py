@@ -1,6 +1,6 @@
 """The application: endpoints, and around them the layers that each request passes, from the outside in.
 
-record and error answers → hot routes → host → token → requests in flight → body limits → ETags → audit log → endpoints.
+hot routes → record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
 A request without a right token costs no more than a look at its head.
 """
 
@@ -12,6 +12,7 @@ import logging
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
@@ -26,7 +27,7 @@ from service.http.etags import Etags
 from service.http.hot_routes import HotRoutes
 from service.http.parameters import refuse_unknown
 from service.http.request_limits import BodyLimits, CallsInFlight, HostCheck, InFlight
-from service.http.request_middleware import RequestRecord
+from service.http.request_middleware import RequestLog, RequestRecord
 from service.http.routes.metrics import Metrics
 from service.pages.problems import add_problem_pages
 from service.queries.query_pool import QueryPool
@@ -39,14 +40,18 @@ RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took no records."""
 _PLACES = {
     "http.routes": "ingest ingest_batch events events_bulk traces sessions telemetry alerts projects scores exchanges trends baselines "
-    "incidents costs runs people anchors deployments rejudging retention query evaluations operations",
-    "http.auth": "tokens audit_log sign_in",
+    "inbox inbox_views incidents costs runs people anchors deployments rejudging retention query evaluations operations",
+    "http.auth": "tokens sign_ins audit_log sign_in",
+    "http.admin": "policy installation",
     "http.documents": "docs",
     "pages": "sign_in_page help_page connect sql",
     "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
     "pages.exchanges": "exchange review",
-    "pages.incidents": "incidents",
+    "pages.incidents": "incidents inbox inbox_actions",
     "pages.runs": "run run_downloads",
+    "pages.sessions": "session",
+    "pages.lists": "pages",
+    "pages.admin": "overview access policy deletion audit_log",
 }
 """The modules with the endpoints and the pages, by package; the description of the API keeps their order."""
 ROUTERS: tuple[APIRouter, ...] = tuple(
@@ -55,9 +60,19 @@ ROUTERS: tuple[APIRouter, ...] = tuple(
 log = logging.getLogger(__name__)
 
 
+class Application(FastAPI):
+    """The framework's application behind the hot routes."""
+
+    hot_routes: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call: as a hot route, or as the framework does."""
+        await self.hot_routes(scope, receive, send)
+
+
 def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """Build the application over a started engine and the tokens that open it."""
-    app = FastAPI(
+    app = Application(
         title="Driftline",
         version=version(),
         summary="Continuous audit of AI agent fleets.",
@@ -69,6 +84,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
         generate_unique_id_function=_operation_id,
     )
     metrics, in_flight = Metrics(), CallsInFlight(settings.max_in_flight)
+    requests = RequestLog(metrics)
     app.state.context = context = ApiContext(engine, access, settings, metrics)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.land_taken)
     for router in ROUTERS:
@@ -84,8 +100,8 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(InFlight, in_flight=in_flight)
     app.add_middleware(Authentication, access=access, settings=settings)
     app.add_middleware(HostCheck, settings=settings)
-    app.add_middleware(HotRoutes, context=context, in_flight=in_flight, handlers=app.exception_handlers)
-    app.add_middleware(RequestRecord, metrics=metrics)
+    app.add_middleware(RequestRecord, requests=requests)
+    app.hot_routes = HotRoutes(super(Application, app).__call__, context, in_flight, app.exception_handlers, requests)
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from service.queries.query_protocol import QueryLimits
 
@@ -16,20 +17,37 @@ EVENTS = f"{API}/events"
 EVENTS_BULK = f"{EVENTS}/bulk"
 EXCHANGES = f"{API}/exchanges"
 EVALUATIONS = f"{API}/evaluations"
+POLICY = f"{API}/policy"
+POLICY_TRIAL = f"{POLICY}/trial"
+POLICY_TRIAL_PART = "/admin/policy/trial"
+"""The same as a part of a page."""
 TRACES, LOGS = "/v1/traces", "/v1/logs"
 """Paths of OpenTelemetry's protocol: exporters add them to an address by themselves."""
+INBOX = f"{API}/incidents"
+INBOX_BULK = f"{INBOX}/bulk"
+INBOX_PAGE = "/incidents"
+INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
 BODY_LIMITS = {
     INGEST: 512 * 1024,
     EXCHANGES: 16 * 1024 * 1024,
     EVENTS: 4 * 1024 * 1024,
     EVENTS_BULK: 16 * 1024 * 1024,
     EVALUATIONS: 4 * 1024 * 1024,
+    POLICY: 2 * 1024 * 1024,
+    POLICY_TRIAL: 2 * 1024 * 1024,
+    POLICY_TRIAL_PART: 2 * 1024 * 1024,
     TRACES: 16 * 1024 * 1024,
     LOGS: 16 * 1024 * 1024,
+    INBOX_BULK: 256 * 1024,
+    INBOX_PAGE: 256 * 1024,
 }
 """Bytes of the largest body, by path."""
+DRY_RUNS = frozenset({POLICY_TRIAL, POLICY_TRIAL_PART, f"{API}/retention/plan", f"{API}/erasures/plan"})
+"""Paths that say what a change would do, and change nothing: they have no line in the audit log."""
 LINES = frozenset({EXCHANGES, EVENTS_BULK})
 """Paths whose bodies may also be lines, each a JSON value."""
+FORMS = frozenset({INBOX_PAGE, INBOX_VIEWS_PAGE})
+"""Paths of pages whose forms work without a script: their bodies are those of HTML forms, with the mark of the page among the fields."""
 OTLP = frozenset({TRACES, LOGS})
 """Paths whose bodies may also be protobuf, and compressed."""
 MAX_UNPACKED = 64 * 1024 * 1024
@@ -39,6 +57,8 @@ MAX_SPANS = 10_000
 DEFAULT_BODY_LIMIT = 64 * 1024
 MAX_BULK = 1_000
 """Exchanges or events of any sessions in one call."""
+MAX_SELECTED = 500
+"""Incidents that are changed in one call."""
 MAX_EVENTS = 10_000
 """Events of one session in one call."""
 
@@ -61,3 +81,5 @@ class ApiSettings:
     """Queries that run at once; others wait."""
     queries: QueryLimits = field(default_factory=QueryLimits)
     """The bounds of analysts' statements."""
+    policy_file: Path | None = None
+    """The policy file, which admins may change; None where every default is in force."""

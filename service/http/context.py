@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import duckdb
 from fastapi import Depends, Request
 
 from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
+from schemas.lazy.duckdb import duckdb
 from service.access.access import AccessStore
+from service.documents.fleet.changes import worst_incidents
+from service.documents.inbox.incident_list import open_incidents
 from service.documents.people import ScoreTimes
 from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
@@ -43,10 +45,15 @@ class ApiContext:
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     """Its holder may ask for evaluations."""
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
-    """The times of the exchanges that people have scored."""
+    """The times of the exchanges that people have scored or looked for."""
     _readers: anyio.CapacityLimiter = field(init=False)
     turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
     """The turns of sessions, by connection and session id: their batches of events follow one another."""
+    restart: Callable[[], None] | None = field(init=False, default=None)
+    """Has the server start again in its process, with the policy of the file; None where nothing can."""
+
+    _of_incidents: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
+    """What was read of all incidents, by how and by project, and the end of the topic then."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
@@ -69,6 +76,26 @@ class ApiContext:
                     raise StoredRecordError(f"a stored record cannot be read: {error}", hint=error.hint) from error
 
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+
+    async def open_incidents(self, project: str | None) -> int:
+        """Return how many confirmed incidents of a project (None: all) are open or acknowledged; counted when any has changed."""
+        return await self._read_of_incidents(open_incidents, project)
+
+    async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
+        """Return the incident that says most about each project (None: all); read when any has changed."""
+        return await self._read_of_incidents(worst_incidents, project)
+
+    async def _read_of_incidents(
+        self, read: Callable[[duckdb.DuckDBPyConnection, str | None], Found], project: str | None
+    ) -> Found:
+        end = self.engine.store.end_of("incidents")
+        if self._of_incidents[0] != end:
+            self._of_incidents = (end, {})
+        known = self._of_incidents[1]
+        if (read, project) not in known:
+            known[read, project] = await self.ask(lambda cursor: read(cursor, project))
+        found: Found = known[read, project]
+        return found
 
     async def require_project(self, project: str) -> None:
         """ApiError (404) for an unknown project, with the nearest known name."""

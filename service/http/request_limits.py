@@ -2,7 +2,7 @@
 
 1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
 2. The number in progress at once is bounded.
-3. What writes is JSON, not compressed, not too large, and comes within a time. Its body is read whole before anything else runs.
+3. What writes is JSON (a form of a page that works without a script is a form), not compressed, not too large, and comes within a time. Its body is read whole before anything else runs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, LINES, OTLP, ApiSettings
+from service.http.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, FORMS, LINES, OTLP, ApiSettings
 from service.http.errors import ApiError, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that only report the server's health: probes call by address, and need an answer under load."""
 NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
 JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
+FORM = b"application/x-www-form-urlencoded"
 GZIP = b"gzip"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -177,7 +178,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 def body_kind(scope: Scope) -> bytes | None:
-    """Return the media type of a body, JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
+    """Return the media type of a body, such as JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
     given = list(header_values(scope, b"content-type"))
     kind = _media_type(given[0]) if len(given) == 1 else None
     return kind if kind in _taken(scope) else None
@@ -187,6 +188,8 @@ def _taken(scope: Scope) -> tuple[bytes, ...]:
     """Return the media types that a path takes."""
     if scope["path"] in OTLP:
         return PROTOBUF, JSON
+    if scope["path"] in FORMS:
+        return (FORM,)
     return (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
 
 

@@ -33,27 +33,61 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """The headers of every answer, unless it has its own."""
-_RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+REQUEST_ID = b"x-request-id"
 
 
-class RequestRecord:
-    """The outermost middleware."""
+class RequestLog:
+    """Counts every request and writes its line; makes the ids of requests. The clock is in seconds."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._app = app
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self._metrics = metrics
-        self._clock = clock
         self._ids = random.Random()  # noqa: S311 - no secret; the system's source lets go of the interpreter, which costs a turn of it
         self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
         """The time of the last line, and the number of calls since, by route, status and caller."""
+
+    def new_id(self) -> str:
+        """Return the id of a new request."""
+        return f"{self._ids.getrandbits(128):032x}"
+
+    def note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
+        """Note that a request was answered; `started` is by the clock."""
+        now = self.clock()
+        route, caller = _route(scope), scope.get("state", {}).get("caller")
+        method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
+        self._metrics.answered(method, route, status, now - started)
+        calls: dict[str, Any] = {}
+        if status < HTTPStatus.MULTIPLE_CHOICES and route in SAMPLED:
+            key = (route, status, "" if caller is None else caller.name)
+            written, left_out = self._sampled.get(key, (-SAMPLED_SECONDS, 0))
+            if now - written < SAMPLED_SECONDS:
+                self._sampled[key] = (written, left_out + 1)
+                return
+            self._sampled[key] = (now, 0)
+            calls = {"calls": 1 + left_out}
+        fields: dict[str, Any] = {"method": method, "route": route, "status": status, "ms": round((now - started) * 1000, 1)}
+        if caller is not None:
+            fields[caller.kind] = caller.name
+        log.info("request", extra={**fields, **calls, "request_id": request_id})
+
+
+class RequestRecord:
+    """The outermost middleware of the framework's calls; hot routes keep the same record of theirs."""
+
+    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
+        self._app = app
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and note that it was."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, request_id = self._clock(), f"{self._ids.getrandbits(128):032x}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = scope.setdefault("state", {})
+        # A call that a hot route has left began there.
+        started, request_id = state.pop("started", None) or self._requests.clock(), self._requests.new_id()
+        state["request_id"] = request_id
         answer = _Answer(send, request_id)
         try:
             await self._app(scope, receive, answer)
@@ -66,24 +100,7 @@ class RequestRecord:
             error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
             await error_response(error)(scope, receive, answer)
         finally:
-            self._note(scope, answer.status, request_id, self._clock() - started)
-
-    def _note(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
-        route, caller = _route(scope), scope.get("state", {}).get("caller")
-        method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
-        self._metrics.answered(method, route, status, seconds)
-        fields: dict[str, Any] = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-        if caller is not None:
-            fields[caller.kind] = caller.name
-        if status < HTTPStatus.MULTIPLE_CHOICES and route in SAMPLED:
-            key, now = (route, status, "" if caller is None else caller.name), self._clock()
-            written, left_out = self._sampled.get(key, (-SAMPLED_SECONDS, 0))
-            if now - written < SAMPLED_SECONDS:
-                self._sampled[key] = (written, left_out + 1)
-                return
-            self._sampled[key] = (now, 0)
-            fields["calls"] = 1 + left_out
-        log.info("request", extra={**fields, "request_id": request_id})
+            self._requests.note(scope, answer.status, request_id, started)
 
 
 class _Answer:
@@ -99,8 +116,8 @@ class _Answer:
             self.status = message["status"]
             headers = message["headers"]
             given = {name for name, _ in headers}
-            added = [pair for pair in _RAW_HEADERS if pair[0] not in given]
-            message = {**message, "headers": [*headers, *added, (b"x-request-id", self._request_id.encode())]}
+            added = [pair for pair in RAW_HEADERS if pair[0] not in given]
+            message = {**message, "headers": [*headers, *added, (REQUEST_ID, self._request_id.encode())]}
         await self._send(message)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import duckdb
-
 from analytics.queries import run_query
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
 QUERY = "call_payloads"

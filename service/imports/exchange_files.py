@@ -84,6 +84,13 @@ def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSourc
     return FileSource(name=NAME, words=SORT.words, patterns=SORT.patterns, unlike=SORT.unlike, read=read)
 
 
+def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels: Labels) -> Iterator[Exchange]:
+    """Return the exchanges of files as an import would take them, one after the other."""
+    for path, layout in layouts.items():
+        for reading in read_exchange_file(path, context, layout, labels):
+            yield from reading.exchanges
+
+
 def first_exchanges(
     path: Path, context: ReadingContext, layout: Layout, labels: Labels
 ) -> tuple[Sequence[Exchange], Sequence[LineFault]]:

@@ -191,7 +191,7 @@ class Importer:
 
     def _flush(self) -> None:
         """Publish the collected records and run the stages over them."""
-        done = self._workspace.runner.publish(self._accepted, self._progress)
+        done = self._workspace.runner.publish(self._accepted, self._progress, are_own=True)
         for appended in done.values():
             self._summary.known += appended.known
             self._summary.conflicts += len(appended.conflicts)

@@ -10,14 +10,13 @@ import anyio.to_thread
 from google.protobuf.message import Message
 
 from schemas.errors import InputError
-from schemas.records import Span
 from service.access.access import Holder
 from service.http.bounds import MAX_SPANS, MAX_UNPACKED
 from service.http.context import ApiContext, durable_or_refused
 from service.http.errors import ApiError
 from service.http.routes.ingest import require_audit
 from streams.engine.record_intake import RecordIntake
-from streams.log.span_admission import admitted
+from streams.log.span_admission import AdmittedSpan, admitted
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import Found, Observed, Refused
 from streams.sources.otlp.signals import SIGNALS, Signal
@@ -44,18 +43,18 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     engine = services.engine
     require_audit(engine, caller)
     told = SIGNALS[signal]
-    records, refused = await anyio.to_thread.run_sync(_records, told, body, caller, engine)
+    spans, refused = await anyio.to_thread.run_sync(_spans, told, body, caller, engine)
     with durable_or_refused():
-        published = await engine.publish(TOPIC, records)
-    refused += [f"{records[place].span_id}: is known with other content" for place in published.conflicts]
+        published = await engine.publish_admitted(TOPIC, [span.record for span in spans], [span.message for span in spans])
+    refused += [f"{spans[place].record.span_id}: is known with other content" for place in published.conflicts]
     services.metrics.spans({"accepted": published.written, "known": published.known, "refused": len(refused)})
     return told.answer(refused)
 
 
-def _records(signal: Signal, body: Body, caller: Holder, engine: RecordIntake) -> tuple[list[Span], list[str]]:
-    """Return the records of a request, and why others could not be made."""
+def _spans(signal: Signal, body: Body, caller: Holder, engine: RecordIntake) -> tuple[list[AdmittedSpan], list[str]]:
+    """Return the spans of a request, and why others could not be taken."""
     now, owner = engine.now(), SpanOwner(caller.name, caller.project or "", caller.agent)
-    records, refused = list[Span](), list[str]()
+    spans, refused = list[AdmittedSpan](), list[str]()
     try:
         content = unpacked(body.content) if body.is_packed else body.content
         found = _at_most(signal.read(content, now, is_json=body.is_json))
@@ -63,10 +62,10 @@ def _records(signal: Signal, body: Body, caller: Holder, engine: RecordIntake) -
             if isinstance(one, Refused):
                 refused.append(one.reason)
             else:
-                records.append(one.record)
+                spans.append(one)
     except InputError as error:
         raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
-    return records, refused
+    return spans, refused
 
 
 def _at_most(found: Found) -> Iterator[Observed | Refused]:

@@ -48,6 +48,7 @@ _CHANGES = (
     Word("health", "Health", "Critical: a confirmed critical incident is open or acknowledged. Warning: another confirmed incident is, or in the last seven days "
         f"{UNSCORED:.0%} of the exchanges due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but the last seven days have fewer than {ENOUGH} exchanges and fewer than {ENOUGH} runs, "
         "or the project has not been checked for drift since its newest exchanges. Healthy: none of these."),
+    Word("worst", "Worst first", "The order of incidents in the inbox and on a project's page, and of projects in the fleet by their worst incident: open or acknowledged first, then confirmed, then critical, then those that nobody has taken on. Of equals a drift comes before a spike of anomalies, which often tells of the same change and knows no cause, and then the incident whose series moved farthest. In the fleet, health comes before that."),
     Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days form one incident. It is open until a person acknowledges it (which only names an owner), resolves it or dismisses it. After two whole days of recovery it resolves itself."),
     Word("suspected", "Suspected and confirmed", "An incident whose evidence has just passed the threshold is suspected: it is shown, but sends no alert and does not affect the health. If the evidence holds, it is confirmed, and alerts go out; otherwise it disappears."),
     Word("new-normal", "New normal", "A decision on an incident: the change is wanted, and comparisons begin with its first day. If you resolve it otherwise or dismiss it, comparisons leave out the days of the change."),
@@ -62,6 +63,7 @@ _CHANGES = (
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
+    Word("version", "Version", "What exchanges name in the label agent_version, prompt_version or tool_version; where none does, the deployment before them. Agent health compares each agent's newest version with the one before it: the mean of Tier 2 (Tier 1 without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
     Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
         f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "

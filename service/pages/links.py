@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from audit.times import time_text
-from service.http.paging import Place, page_of
+from service.http.bounds import INBOX_PAGE, INBOX_VIEWS_PAGE, POLICY_TRIAL_PART
+
+OWN_TIME = frozenset({"window", "since", "until"})
+"""Parameters by which an address says a time of its own."""
 
 
 class Links:
-    """Each method returns a path on this server; names are escaped."""
+    """Each method returns a path on this server; names are escaped.
+
+    Links of a page keep the time that its address asks for: `kept` are these parameters, and pages of a project take them over.
+    An address that says a time of its own keeps none.
+    """
+
+    def __init__(self, kept: Mapping[str, str] | None = None) -> None:
+        self._kept = dict(kept or {})
 
     fleet = "/"
     telemetry = "/telemetry"
     sql = "/sql"
     sign_in = "/sign-in"
+    inbox_views = INBOX_VIEWS_PAGE
+    admin = "/admin"
+    people = "/admin/access"
+    give = "/admin/access/new"
+    policy_trial = POLICY_TRIAL_PART
 
     def statement(self, sql: str, parameters: Mapping[str, str]) -> str:
         """The editor with a statement and the values of its parameters."""
@@ -31,54 +45,98 @@ class Links:
         """How to connect an agent of a stack, and what has come from a connection."""
         return _asked("/connect", {"stack": stack, "connection": connection})
 
+    def person(self, name: str) -> str:
+        """An operator: tokens and sign-ins."""
+        return f"{self.people}/people/{_part(name)}"
+
+    def connection(self, name: str) -> str:
+        """A connection and its tokens."""
+        return f"{self.people}/connections/{_part(name)}"
+
+    def policy(self, project: str | None = None) -> str:
+        """The policy: the file, and what is in force for a project."""
+        return _asked("/admin/policy", {"project": project})
+
+    def deletion(self, **asked: str | None) -> str:
+        """Retention and erasure: with a `connection`, and a `session` of it, what an erasure would delete."""
+        return _asked("/admin/deletion", asked)
+
+    def retention_plan(self, days: int | None = None) -> str:
+        """A dry run of retention, by the policy or keeping this number of days."""
+        return _asked("/admin/deletion/plan", {"days": None if days is None else str(days)})
+
+    def audit_log(self, **asked: str | None) -> str:
+        """The audit log: by a `name`, in a `project`, from a `cursor` on."""
+        return _asked("/admin/audit-log", asked)
+
     def static(self, name: str) -> str:
         """A file that pages load."""
         return f"/static/{name}"
 
     def fleet_of(self, **asked: str | None) -> str:
-        """The fleet: a `view` of it, projects of a `health`."""
+        """The fleet; `asked` narrows and orders it, and says as what it is shown."""
         return _asked(self.fleet, asked)
 
     def project(self, project: str) -> str:
         """A project."""
-        return f"/projects/{quote(project)}"
+        return self._within(_project(project))
 
-    def costs(self, project: str) -> str:
+    def costs(self, project: str, **asked: str | None) -> str:
         """The cost of judging by session."""
-        return f"{self.project(project)}/costs"
+        return self._within(f"{_project(project)}/costs", asked)
 
     def details(self, project: str) -> str:
         """The less urgent parts of a project: costs, sampling, runs, unscored exchanges."""
-        return f"{self.project(project)}/details"
+        return self._within(f"{_project(project)}/details")
 
     def incident(self, project: str, incident: str) -> str:
         """An incident."""
-        return f"{self.project(project)}/incidents/{_part(incident)}"
+        return self._within(f"{_project(project)}/incidents/{_part(incident)}")
 
     def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
         """The finished runs of a project: by readiness, agent, days and cursor; None is any; `sort` trust."""
-        return _asked(f"{self.project(project)}/runs", asked)
+        return self._within(f"{_project(project)}/runs", asked)
 
     def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
         """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
-        path = _asked(f"{self.project(project)}/runs/{_part(run)}", asked)
+        path = self._within(_run(project, run), asked)
         return f"{path}#{quote(part)}" if part else path
 
     def run_file(self, project: str, run: str, name: str) -> str:
         """A file of a run: session.json, diagnosis.json, or an event's by its place in its topic."""
-        return f"{self.run(project, run)}/{quote(name)}"
+        return f"{_run(project, run)}/{quote(name)}"
 
-    def agents(self, project: str) -> str:
-        """The agents of a project, run by run."""
-        return f"{self.project(project)}/agents"
+    def sessions(self, project: str, **asked: str | None) -> str:
+        """The sessions of a project; `asked` filters and sorts the list."""
+        return self._within(f"{_project(project)}/sessions", asked)
 
-    def anomalies(self, project: str) -> str:
+    def exchanges(self, project: str, **asked: str | None) -> str:
+        """The exchanges of a project; `asked` filters and sorts the list."""
+        return self._within(f"{_project(project)}/exchanges", asked)
+
+    def list_file(self, project: str, name: str) -> str:
+        """A list of a project as a file, such as exchanges.csv."""
+        return f"{_project(project)}/lists/{quote(name)}"
+
+    def session(
+        self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **asked: str | int | None
+    ) -> str:
+        """A session, or a place on its page: from a `turn` on, around an `exchange` by its id, the events of a `part` from a `step` on, `only` anomalies."""
+        said = {"connection": connection} | {name: None if value is None else str(value) for name, value in asked.items()}
+        path = self._within(f"{_project(project)}/sessions/{_part(session)}", said)
+        return f"{path}#{quote(fragment)}" if fragment else path
+
+    def agents(self, project: str, **asked: str | None) -> str:
+        """The agents of a project, run by run: of the last `runs`, of one `agent`."""
+        return self._within(f"{_project(project)}/agents", asked)
+
+    def anomalies(self, project: str, **asked: str | None) -> str:
         """The exchanges of a project with an anomaly, and why."""
-        return f"{self.project(project)}/anomalies"
+        return self._within(f"{_project(project)}/anomalies", asked)
 
     def wrap_quality(self, project: str, **asked: str | None) -> str:
         """The wrap quality of a project's sessions; `limit` is the number per page."""
-        return _asked(f"{self.project(project)}/wrap-quality", asked)
+        return self._within(f"{_project(project)}/wrap-quality", asked)
 
     def watched(self, **asked: str | None) -> str:
         """The open sessions, and the alerts; `asked` narrows them."""
@@ -86,23 +144,23 @@ class Links:
 
     def evaluations(self, project: str, **asked: str | None) -> str:
         """The evaluated runs of a project; `asked` narrows the list."""
-        return _asked(f"{self.project(project)}/evaluations", asked)
+        return self._within(f"{_project(project)}/evaluations", asked)
 
     def evaluation(self, project: str, evaluation: str) -> str:
         """An evaluated run, by the id of the evaluation."""
-        return f"{self.project(project)}/evaluations/{_part(evaluation)}"
+        return self._within(_evaluation(project, evaluation))
 
     def evaluation_prompt(self, project: str, evaluation: str, name: str) -> str:
         """A message to the judge for an evaluation, in full, as a file."""
-        return f"{self.evaluation(project, evaluation)}/prompts/{name}"
+        return f"{_evaluation(project, evaluation)}/prompts/{name}"
 
     def review(self, project: str) -> str:
         """The review queue."""
-        return f"{self.project(project)}/review"
+        return self._within(f"{_project(project)}/review")
 
-    def agreement(self, project: str) -> str:
-        """The agreement of people and judge."""
-        return f"{self.project(project)}/agreement"
+    def agreement(self, project: str, **asked: str | None) -> str:
+        """The agreement of people and judge, over some `days`."""
+        return self._within(f"{_project(project)}/agreement", asked)
 
     def scoring(self, project: str, score: str) -> str:
         """The endpoint for a human score, by the id of the judge's."""
@@ -110,7 +168,11 @@ class Links:
 
     def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
         """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
-        return _asked(f"{self.project(project)}/incidents", asked)
+        return self._within(f"{_project(project)}/incidents", asked)
+
+    def inbox(self, **asked: str | Sequence[str] | None) -> str:
+        """The incidents of all projects: of a `status` or several, a `project`, `type`, `severity`, `agent`, `assignee`, `text`, `sort`; None is any."""
+        return _asked(INBOX_PAGE, asked)
 
     def deciding(self, project: str, incident: str) -> str:
         """The endpoint for a decision on an incident."""
@@ -118,11 +180,29 @@ class Links:
 
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
         """An exchange, by the id of its score; with `at`, the time of the exchange, it is found sooner among millions."""
-        return _asked(f"{self.project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
+        return self._within(f"{_project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
 
     def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
         """A text of an exchange in full, as a file."""
-        return _asked(f"{self.project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
+        return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
+
+    def _within(self, path: str, asked: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
+        """Return a page of a project, with the kept time unless it says one of its own."""
+        said = {name: value for name, value in (asked or {}).items() if value is not None}
+        kept = {} if said.keys() & OWN_TIME else self._kept
+        return _asked(path, {**said, **kept})
+
+
+def _project(project: str) -> str:
+    return f"/projects/{quote(project)}"
+
+
+def _run(project: str, run: str) -> str:
+    return f"{_project(project)}/runs/{_part(run)}"
+
+
+def _evaluation(project: str, evaluation: str) -> str:
+    return f"{_project(project)}/evaluations/{_part(evaluation)}"
 
 
 def _part(text: str) -> str:
@@ -133,15 +213,3 @@ def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
     """Return a path with its parameters."""
     said = {name: value for name, value in asked.items() if value is not None}
     return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
-
-
-Row = Mapping[str, Any]
-
-
-def linked(entries: Sequence[Row], limit: int, place: Callable[[Any], Place], query: str = "") -> tuple[list[Row], str | None]:
-    """Return the first `limit` entries, and the part of an address that shows the next ones; None if there are none.
-
-    `query` is what the address says beside, such as `?window=7d`.
-    """
-    shown, cursor = page_of(entries, limit, place)
-    return shown, None if cursor is None else f"{query}{'&' if query else '?'}cursor={cursor}"

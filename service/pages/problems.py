@@ -11,9 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.http.bounds import CALLS
+from service.http.errors import problems_in_words
 from service.pages.rendering import page
 
-_TITLES = {403: "Not for this token", 404: "This page does not exist", 503: "The server is busy"}
+_TITLES = {
+    400: "The address is not valid",
+    403: "Not for this token",
+    404: "This page does not exist",
+    503: "The server is busy",
+}
 Answers = Callable[[Request, Exception], Awaitable[Response]]
 _ERRORS: tuple[type[Exception], ...] = (HTTPException, RequestValidationError)
 
@@ -31,9 +37,15 @@ def _as_page(otherwise: Any) -> Answers:
         answer: Response = await otherwise(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
-        words = str(getattr(error, "detail", "")) or "The address is not valid."
+        words = (
+            problems_in_words(error.errors())
+            if isinstance(error, RequestValidationError)
+            else str(getattr(error, "detail", ""))
+        )
         title = _TITLES.get(answer.status_code, "Something went wrong")
-        return page(request, "problem.html", {"title": title, "words": words}, answer.status_code)
+        return page(
+            request, "problem.html", {"title": title, "words": words or "The address is not valid."}, answer.status_code
+        )
 
     return told
 

@@ -21,7 +21,10 @@ from audit.prompts.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
+from service.documents.addresses.window import kept_of
+from service.documents.run_rows import EXCHANGES_ONLY
 from service.http.auth.authentication import PAGE_MARK
+from service.http.bounds import INBOX_PAGE
 from service.pages.links import Links
 from service.pages.words import TERMS
 from service.version import version
@@ -30,15 +33,23 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+FORMS_HEADERS = {
+    "Content-Security-Policy": POLICY.replace("form-action 'none'", "form-action 'self'"),
+    # With no-referrer, a browser sends a form without saying from where, and the server refuses it.
+    "Referrer-Policy": "same-origin",
+}
+"""The headers of a page whose forms work without a script: they may send to this server, and nowhere else."""
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _MARK = "page mark"
 """Stands for the mark until the page is complete, which the mark depends on."""
+MARK_FIELD = "mark"
+"""Name of the hidden field in which a form repeats the mark of its page."""
 NOTHING = "\u2013"
 """Shown for an unknown value."""
 
 
-def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-    """Render a page; `values` are plain values, and foreign texts."""
+def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200, *, forms: bool = False) -> HTMLResponse:
+    """Render a page; `values` are plain values, and foreign texts. With `forms`, its forms work without a script."""
     caller: Holder | None = getattr(request.state, "caller", None)
     cookie: bytes = getattr(request.state, "cookie", b"")
     text = (
@@ -46,17 +57,30 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         .get_template(template)
         .render(
             **values,
+            links=links_of(request),
             caller=caller,
             page_mark=_MARK if cookie else "",
             page_mark_header=PAGE_MARK,
             path=request.url.path,
             now=request.app.state.context.engine.now(),
+            open_incidents=getattr(request.state, "open_incidents", 0),
         )
     )
     if cookie:
-        # Quotes of texts are escaped, so this is the place in the template and no other.
-        text = text.replace(f'content="{_MARK}"', f'content="{mark_of(cookie, text)}"', 1)
-    return HTMLResponse(text, status, {"Content-Security-Policy": POLICY})
+        # Quotes of texts are escaped, so these are places in templates and no others.
+        mark = mark_of(cookie, text)
+        text = text.replace(f'content="{_MARK}"', f'content="{mark}"', 1)
+        if forms:
+            text = text.replace(f'name="{MARK_FIELD}" value="{_MARK}"', f'name="{MARK_FIELD}" value="{mark}"')
+    return HTMLResponse(text, status, FORMS_HEADERS if forms else {"Content-Security-Policy": POLICY})
+
+
+def links_of(request: Request) -> Links:
+    """Return the links of a page, which keep the time that its address asks for.
+
+    Those of the inbox do not: its time is that in which incidents were found, and an incident may be about any other.
+    """
+    return Links() if request.url.path == INBOX_PAGE else Links(kept_of(request.query_params))
 
 
 @cache
@@ -66,7 +90,13 @@ def environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day}
-    made.globals |= {"links": Links(), "terms": TERMS, "version": version(), "nothing": NOTHING}
+    made.globals |= {
+        "links": Links(),
+        "terms": TERMS,
+        "version": version(),
+        "nothing": NOTHING,
+        "exchanges_only": EXCHANGES_ONLY,
+    }
     return made
 
 
@@ -76,6 +106,8 @@ _CODE = Markup('<span class="code-point">U+{}</span>')
 def shown(text: object) -> Markup:
     """Escape a foreign text; every invisible or direction character becomes its code."""
     parts = hidden_parts(str(text))
+    if len(parts) == 1:
+        return escape(parts[0][0])
     return Markup("").join(
         part for seen, hidden in parts for part in (escape(seen), _CODE.format(f"{ord(hidden):04X}") if hidden else "")
     )

@@ -26,7 +26,7 @@ async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A
     return page(request, "sign_in.html", {"target": local_path(next)})
 
 
-@router.get("/static/{name}")
+@router.get("/static/{name:path}")
 def static(request: Request, name: str) -> Response:
     """Return a file that pages load."""
     found = _files().get(name)
@@ -45,9 +45,9 @@ def static(request: Request, name: str) -> Response:
 def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
     """Return content, compressed content, type and ETag of each file."""
     found = {}
-    for path in sorted(_FILES.iterdir()):
+    for path in sorted(_FILES.rglob("*")):
         if path.suffix in _KINDS:
             content = path.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            found[path.name] = (content, packed(content), _KINDS[path.suffix], tag)
+            found[path.relative_to(_FILES).as_posix()] = (content, packed(content), _KINDS[path.suffix], tag)
     return found

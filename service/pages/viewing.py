@@ -16,7 +16,7 @@ from service.http.errors import ApiError
 from service.pages.links import Links
 
 
-def _viewer(request: Request) -> Holder:
+async def _viewer(request: Request, services: Services) -> Holder:
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -24,6 +24,7 @@ def _viewer(request: Request) -> Holder:
         raise ApiError(HTTPStatus.SEE_OTHER, "signed_out", "sign in first", place)
     if caller.kind != "operator" or "read" not in caller.scopes:
         raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", "the token lacks the scope read")
+    request.state.open_incidents = await services.open_incidents(caller.project)
     return caller
 
 

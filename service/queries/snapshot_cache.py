@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import duckdb
-
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
+from schemas.lazy.duckdb import duckdb
 from service.queries.query_processes import build
 from service.queries.query_protocol import QueryLimits
 

@@ -18,8 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from analytics.deletion.retention import Purged
 from analytics.identity.repetitions import unknown
 from analytics.sandbox.snapshots import copy_database
@@ -28,8 +26,9 @@ from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import decode
 from schemas.errors import BusyError, DriftlineError, SettingsError, StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
-from schemas.records import ImportProgress, Incident
+from schemas.records import ImportProgress
 from schemas.registry import schema_of
 from service.remote.command_socket import folder_of
 from service.remote.server_link import Differing, Judged, Taken
@@ -39,13 +38,12 @@ from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
 from streams.upkeep.retention import purge
+from streams.watch.changing import Change, Changed, Person, Which, change
 from streams.watch.checking import Checked
 from streams.watch.watching import Watch
 
 LOOK = 0.02
 """Seconds between checks of the stages' progress, or of the intake's room."""
-Decided = tuple[str, str, str, str, str | None]
-"""Project, id of the incident, decision, person, and reason."""
 ROOM = 1.1
 """Free space that a copy needs, in sizes of the file."""
 
@@ -188,10 +186,10 @@ class Caller:
         await self._intake.land_taken()
         return await self._watch.check(projects, as_of)
 
-    async def decide(self, decided: Decided, now: datetime) -> Incident | None:
-        """Decide on an incident, as `Watch.decide`."""
+    async def change(self, which: Which, wanted: Change, person: Person, now: datetime) -> Changed:
+        """Decide on an incident, assign it or comment on it, as `streams.watch.changing.change`."""
         await self._intake.land_taken()
-        return await self._watch.decide(*decided, now=now)
+        return await change(self._watch, which, wanted, person, now)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
         """Have unscored exchanges judged again."""
@@ -249,7 +247,7 @@ WAITING: Mapping[str, Operation] = {
         Caller.publish,
         Caller.settled,
         Caller.check,
-        Caller.decide,
+        Caller.change,
         Caller.rejudge,
         Caller.judge_anchors,
         Caller.describe,

@@ -30,10 +30,17 @@ class RemoteRunner:
         self._redactor = redactor
         self._now = now
 
-    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
+    def publish(
+        self,
+        accepted: Accepted,
+        progress: Sequence[ImportProgress] = (),
+        *,
+        are_own: bool = False,  # noqa: ARG002 - see below
+    ) -> dict[str, Appended]:
         """Publish accepted records, durable on return, and note the import's progress then. Return the outcome by topic.
 
-        Known records are left out; one that conflicts with what is known is set aside as a dead letter, as without a server.
+        Known records are left out; one that conflicts with what is known is set aside as a dead letter, as without a server. To the
+        server no record is its own, so `are_own` changes nothing.
         """
         done: dict[str, Appended] = {}
         letters = Accepted()

@@ -8,17 +8,16 @@ and polars have them, so that a command prints the same either way. What writes 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, cast
-
-import duckdb
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.positions import stored_ends
 from analytics.store.store import Store
 from analytics.store.transaction import Transaction
 from schemas.errors import StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from service.remote.server_link import STOP_IT, ServerLink
 
@@ -43,7 +42,7 @@ class RemoteStore(Store):
         return cast("duckdb.DuckDBPyConnection", RemoteCursor(self._link.again()))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, committed: Callable[[], object] = lambda: None) -> Iterator[Transaction]:  # noqa: ARG002 - as of a store
         """StoreError: only the server writes."""
         raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
         yield

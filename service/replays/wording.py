@@ -7,19 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from audit.cost.prices import usd_of
-from service.cli.terminal import MISSING, counted, err, table
+from service.cli.progress import counting
+from service.cli.terminal import MISSING, counted, table
 from service.judge_setup import SIMULATED, OpenedJudge
 from service.replays.replays import Replay
 from streams.replay.estimating import Estimate
 from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
-
-PLAIN_SECONDS = 5.0
-"""Seconds between progress lines without a terminal."""
 
 
 def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
@@ -138,24 +135,13 @@ def _row(found: Outcome | Plan) -> list[Any]:
 
 @contextlib.contextmanager
 def telling(what: str, positions: int) -> Iterator[Callable[[Heard], None]]:
-    """Show the progress of a replay while the context is open: a bar on a terminal, else a line every few seconds."""
-    progress = _Progress(positions)
-    if not err.is_terminal:
-        yield lambda heard: progress.tell_plainly(what, heard)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[told]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as shown:
-        task = shown.add_task(what, total=positions, told="")
+    """Show the progress of a replay while the context is open."""
+    progress = _Progress()
+    with counting(what, positions) as bar:
 
         def tell(heard: Heard) -> None:
             progress.take(heard)
-            shown.update(task, completed=progress.done, told=progress.told())
+            bar(progress.done, words=progress.told())
 
         yield tell
 
@@ -163,11 +149,10 @@ def telling(what: str, positions: int) -> Iterator[Callable[[Heard], None]]:
 class _Progress:
     """The positions of the parts, and their rate."""
 
-    def __init__(self, positions: int) -> None:
-        self._positions = positions
+    def __init__(self) -> None:
         self._reached: dict[int, int] = {}
         self._seen = self._answered = 0
-        self._since = self._told_at = time.monotonic()
+        self._since = time.monotonic()
 
     @property
     def done(self) -> int:
@@ -186,13 +171,3 @@ class _Progress:
         rate = self._seen / max(time.monotonic() - self._since, 0.001)
         answered = f", {self._answered} answers" if self._answered else ""
         return f"{self._seen:,} exchanges{answered}, {rate:,.0f}/s"
-
-    def tell_plainly(self, what: str, heard: Heard) -> None:
-        """Record news, and print a line when it is due."""
-        self.take(heard)
-        now = time.monotonic()
-        if now - self._told_at >= PLAIN_SECONDS:
-            self._told_at = now
-            share = self.done / max(self._positions, 1)
-            left = f", {(now - self._since) * (1 - share) / share:,.0f} s left" if share else ""
-            err.say(f"{what}: {share:.0%}, {self.told()}{left}")

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from analytics.sandbox.attached import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
+from schemas.lazy.duckdb import duckdb
 from service.cli.terminal import plain
 from service.known_projects import unknown_project
 from streams.replay.history.merging import outcome_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -85,8 +85,10 @@ VARIANTS = {
     "without the cache": Savings(cache=False),
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
-Answers = dict[str, tuple[Asked, str]]
-"""Questions and answers by the fingerprint of the question: kept between bills to avoid computing them again."""
+Answers = dict[tuple[str, float], tuple[Asked, str]]
+"""Questions and answers by the fingerprint of the question and the judge's strictness: kept between bills to avoid computing them again."""
+Strictness = Callable[[Exchange], float]
+"""Returns how strict the judge of an exchange is."""
 
 
 def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
@@ -108,7 +110,12 @@ def _time_of(record: Exchange | SessionClosed) -> datetime:
 
 
 def bill(
-    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, savings: Savings, answers: Answers | None = None
+    records: Sequence[Exchange | SessionClosed],
+    settings: ProjectSettings,
+    savings: Savings,
+    answers: Answers | None = None,
+    *,
+    strictness: Strictness = lambda _: 0.0,
 ) -> Bill:
     """Return the cost of judging these exchanges under the settings, in the order in which they came, without a cap.
 
@@ -122,9 +129,10 @@ def bill(
     for task in _tasks(records, policy):
         exchange = encoded_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
+        strict = strictness(exchange)
 
-        def answer(question: Question, part: Part = part) -> Reply:
-            asked, said = _answered(question, price, known)
+        def answer(question: Question, part: Part = part, strict: float = strict) -> Reply:
+            asked, said = _answered(question, price, known, strict)
             if question.fingerprint in paid:  # a later revision of a score rests on what an earlier one was answered
                 return Reply(text=said)
             paid.add(question.fingerprint)
@@ -152,16 +160,17 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
     return (record for _, record in outcome.records if isinstance(record, ScoringTask))
 
 
-def _answered(question: Question, price: ModelPrice, known: Answers) -> tuple[Asked, str]:
+def _answered(question: Question, price: ModelPrice, known: Answers, strictness: float) -> tuple[Asked, str]:
     """Return the request of the question as the simulated judge reads it, and its answer."""
-    if question.fingerprint not in known:
+    key = question.fingerprint, strictness
+    if key not in known:
         form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
         asked = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
         if isinstance(asked, Problem):
             raise ValueError(f"the simulated judge does not take its own questions: {asked.message}")
-        answer = simulated_answer(question.schema, asked.materials, model=question.model)
-        known[question.fingerprint] = asked, json.dumps(answer, ensure_ascii=False)
-    return known[question.fingerprint]
+        answer = simulated_answer(question.schema, asked.materials, model=question.model, strictness=strictness)
+        known[key] = asked, json.dumps(answer, ensure_ascii=False)
+    return known[key]
 
 
 def _texts(asked: Asked) -> list[str]:

@@ -8,24 +8,32 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from audit.cost.prices import ModelPrice, shipped_prices
 from audit.policy.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
 from service.cli.terminal import table
 from service.cli.views import SIMULATED
-from service.reports.cost_comparison import VARIANTS, Answers, Bill, bill
+from service.reports.cost_comparison import VARIANTS, Answers, Bill, Strictness, bill
 from service.reports.fleet_report import heading
 
 _TIERS = ("tier2", "tier2_5", "tier3")
+_MILLION = 1_000_000
+PROJECTED = ("as configured", "without sampling", "without any of them")
+"""The variants that are projected to a million exchanges."""
 Ledger = Sequence[Mapping[str, Any]]
 """Rows of the query `judge_costs`, by project."""
 
 
 def cost_report(
-    ledger: Ledger, agents: Mapping[str, str], records: Sequence[Exchange | SessionClosed], settings: ProjectSettings
+    ledger: Ledger,
+    agents: Mapping[str, str],
+    records: Sequence[Exchange | SessionClosed],
+    settings: ProjectSettings,
+    strictness: Strictness,
 ) -> RenderableType:
     """Report the cost of the recorded calls and the cost without each saving; `agents` has the agent of each project."""
     answers: Answers = {}
-    bills = {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()}
+    bills = {name: bill(records, settings, savings, answers, strictness=strictness) for name, savings in VARIANTS.items()}
     configured = bills["as configured"]
     return Group(
         heading(f"What judging cost at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
@@ -33,7 +41,43 @@ def cost_report(
         heading("Cost without each saving (the same exchanges in the same order)"),
         _variants_table(bills),
         Text(_compared(ledger, configured), style="dim"),
+        heading("Cost of a million exchanges like these, by the model that judges"),
+        _models_table(records, settings, strictness),
     )
+
+
+def per_million(
+    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
+) -> Mapping[str, tuple[str, Mapping[str, float]]]:
+    """Return the cost in USD of a million exchanges like these for each model with a known price, and the day of the price.
+
+    The costs are by variant, of `PROJECTED`. Tokens are those of the simulated judge; the prices are the model's.
+    """
+    exchanges = sum(isinstance(record, Exchange) for record in records)
+    found: dict[str, tuple[str, Mapping[str, float]]] = {}
+    for model, price in _models().items():
+        answers: Answers = {}
+        asked = settings.model_copy(update={"judge_model": model})
+        bills = {name: bill(records, asked, VARIANTS[name], answers, strictness=strictness) for name in PROJECTED}
+        costs = {name: one.usd * _MILLION / exchanges for name, one in bills.items()}
+        found[model] = (f"{price.read_on}", costs)
+    return found
+
+
+def _models() -> Mapping[str, ModelPrice]:
+    """Return the models with a known price, each by its first name."""
+    first = {id(price): name for name, price in reversed([*shipped_prices().items()])}
+    return {name: price for name, price in shipped_prices().items() if first[id(price)] == name}
+
+
+def _models_table(
+    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
+) -> RenderableType:
+    cells = [
+        [model, *(f"${costs[name]:,.0f}" for name in PROJECTED), read_on]
+        for model, (read_on, costs) in per_million(records, settings, strictness).items()
+    ]
+    return table(["model", *PROJECTED, "prices of"], cells, right=PROJECTED)
 
 
 def _agents_table(ledger: Ledger, agents: Mapping[str, str], configured: Bill) -> RenderableType:

@@ -32,7 +32,7 @@ def exchange_report(store: Store, projects: Sequence[str], since: date) -> Rende
     """Report on the exchanges of the projects; compare each agent before a day and since then."""
     moment = datetime.combine(since, time(), UTC)
     anomalies = worst_first(store, projects)
-    reasons = _asked(store, projects, "anomaly_reasons")
+    reasons = _asked(store, projects, "anomaly_reasons", **{"from": None, "to": None})
     return Group(
         heading(f"Tiers per agent, week by week: tier 2, tier 2.5 (both 0 to 1), tier 3 (1 to 5); {SIMULATED}"),
         _weeks_table(_asked(store, projects, "tier_trend")),

@@ -1,8 +1,9 @@
 """The simulated judge's answers, without HTTP: by the signs in the materials, with a small jitter from their digest.
 
 A dimension starts at `BASE` of its scale. Each sign takes its weight off, words of the question that the response lacks take a
-little more, and the jitter moves it by what a model's mood might. The answer is made from the JSON schema that was sent along,
-whatever dimensions it names: a dimension that is not known here is weighed by `other_weights`.
+little more, and the jitter moves it by what a model's mood might. A strict judge takes the same amount off every rating. The answer is
+made from the JSON schema that was sent along, whatever dimensions it names: a dimension that is not known here is weighed by
+`other_weights`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class Ratings:
 
     signs: Signs
     key: str
+    strictness: float = 0.0
+    """The part of the scale that a strict judge takes off every rating."""
 
     def rating(self, dimension: str) -> float:
         """Return the place of the dimension on its scale, 0 to 1."""
         lost = sum(self._weights(dimension)[sign] for sign in self.signs.found)
         if self.signs.overlap is not None:
             lost += (1 - self.signs.overlap) * RULES.lacking.get(dimension, _OTHER_LACKING)
-        return min(1.0, max(0.0, BASE - lost + JITTER * mood(dimension, self.key)))
+        return min(1.0, max(0.0, BASE - lost - self.strictness + JITTER * mood(dimension, self.key)))
 
     def found(self, name: str) -> bool | None:
         """Tell whether the sign of this name was found; None if there is no such sign."""
@@ -78,13 +81,17 @@ def mood(dimension: str, key: str) -> float:
     return int.from_bytes(drawn[:4]) / (2**32 - 1) * 2 - 1
 
 
-def simulated_answer(schema: Mapping[str, Any], materials: Mapping[str, str], *, model: str = "") -> dict[str, Any]:
+def simulated_answer(
+    schema: Mapping[str, Any], materials: Mapping[str, str], *, model: str = "", strictness: float = 0.0
+) -> dict[str, Any]:
     """Return the answer that fits the schema, for the materials by name (as texts, not as literals) and the model.
+
+    `strictness` is the part of its scale by which each rating of an exchange is lower.
 
     A pure function: the same request always gets the same answer.
     """
     key = hashlib.sha256(canonical_json([model, dict(materials)]).encode("utf-8", "surrogatepass")).hexdigest()
-    answer = fill_schema(schema, Ratings(read_signs(materials), key))
+    answer = fill_schema(schema, Ratings(read_signs(materials), key, strictness))
     return answer if isinstance(answer, dict) else {"answer": answer}
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// The page of an incident: usual reasons are a tap away, and one of blanks alone is none.
+// The page of an incident: usual reasons are a tap away, and one of blanks alone is none; links open the part they lead to.
 
 document.addEventListener("click", (event) => {
   const usual = event.target.closest("[data-reason]");
@@ -11,6 +11,17 @@ document.addEventListener("click", (event) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
   field.focus();
 });
+
+// Evidence is folded: a link to a part of it opens that part.
+const unfold = () => {
+  const part = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const fold = part && part.querySelector(":scope > details");
+  if (!fold) return;
+  fold.open = true;
+  part.scrollIntoView();
+};
+addEventListener("hashchange", unfold);
+unfold();
 
 document.addEventListener("input", (event) => {
   const field = event.target;

@@ -102,7 +102,8 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
     const body = {};
     for (const field of form.elements) {
-      if (!field.name || field.value === "" || (field.type === "radio" && !field.checked)) continue;
+      // A button counts if it is the one that was pressed.
+      if (!field.name || field.value === "" || field.type === "submit" || (field.type === "radio" && !field.checked)) continue;
       body[field.name] = "number" in field.dataset ? Number(field.value) : field.value;
     }
     if (event.submitter?.name) body[event.submitter.name] = event.submitter.value;
@@ -145,15 +146,26 @@ async function copy(element) {
   }
 }
 
+/** Brings the chosen link of each row of links into view where the row is wider than a phone. */
+function bringIntoView(within) {
+  for (const nav of within.querySelectorAll("nav")) {
+    const chosen = nav.scrollWidth > nav.clientWidth && nav.querySelector("[aria-current]");
+    if (chosen) nav.scrollLeft += chosen.getBoundingClientRect().left - nav.getBoundingClientRect().left - 12;
+  }
+}
+bringIntoView(document);
+document.addEventListener("driftline:part", (event) => bringIntoView(event.detail));
+
 // Live pages: parts with an id inside main[data-live] are replaced where the server says something new, and nothing else moves.
 const main = document.querySelector("main[data-live]");
 const fresh = document.querySelector("[data-fresh]");
 let tag = null;
 
-/** Whether somebody is writing in a part, or has written there what is not sent yet. */
+/** Whether somebody is writing in a part, or has written or selected there what is not sent yet. */
 function busy(part) {
   if (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return true;
-  return [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue);
+  return [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue)
+    || [...part.querySelectorAll('input[type="checkbox"]')].some((one) => one.checked !== one.defaultChecked);
 }
 
 function keepOpen(before, after) {
@@ -172,30 +184,34 @@ function finder(part, element) {
   return () => alike()[place] || alike()[0] || part;
 }
 
-let whole = false;
+let questions = 0;
+let answered = 0;
 
-/** Where this page is kept fresh from: once only its beginning has come, from the whole of it. */
-function source() {
-  whole ||= Boolean(main.querySelector("[data-rest]"));
-  const address = new URL(location.href);
-  if (whole) address.searchParams.set("whole", "true");
-  return address;
-}
+/** The address without the place on the page. */
+const here = () => location.pathname + location.search;
 
-async function refresh(always = false) {
+/** Looks for what is new at the address of the page; `isNews`: whether it is shown as such, and not as what somebody has asked for. */
+async function refresh(always = false, isNews = true) {
   if (!main || (document.hidden && !always)) return;
+  const address = here();
+  const mine = ++questions;
   let response;
+  let text;
   try {
-    response = await fetch(source(), { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+    response = await fetch(address, { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+    text = await response.text();
   } catch {
     fresh.textContent = "The server cannot be reached; this may be old";
     return;
   }
+  // The address may be another one by now, or the answer to a later question has come already.
+  if (address !== here() || mine < answered) return;
+  answered = mine;
   if (response.redirected) { location.assign(response.url); return; }
   if (response.status === 304) { fresh.textContent = ""; borrow(); return; }
   if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this may be old`; return; }
   tag = response.headers.get("ETag");
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const page = new DOMParser().parseFromString(text, "text/html");
   for (const part of main.querySelectorAll("[data-part]")) {
     const now = page.getElementById(part.id);
     if (!now || busy(part) || now.innerHTML === part.dataset.seen) continue;
@@ -203,8 +219,7 @@ async function refresh(always = false) {
     if (part.dataset.seen !== undefined || seen !== part.innerHTML) {
       keepOpen(part, now);
       const focused = part.contains(document.activeElement) && part !== document.activeElement ? finder(part, document.activeElement) : null;
-      // The rest of what began with the page is no news.
-      if (!part.querySelector("[data-rest]")) part.classList.add("changed");
+      if (isNews) part.classList.add("changed");
       part.replaceChildren(...now.childNodes);
       part.addEventListener("animationend", () => part.classList.remove("changed"), { once: true });
       document.dispatchEvent(new CustomEvent("driftline:part", { detail: part }));
@@ -259,7 +274,6 @@ async function borrow(always = false) {
 if (main) {
   borrow();
   for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
-  if (main.querySelector("[data-rest]")) refresh(true);
   setInterval(refresh, 1000 * Number(main.dataset.live));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 }

@@ -13,6 +13,7 @@ const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
 const WAITING = "Running … The first statement waits for a new snapshot with the last minute’s records.";
 const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
+const SESSION = /^session_?id$/i; // columns whose values are ids of sessions
 const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]|(?<=\p{M}{4})\p{M}/u;
 let running = null; // what ends the statement that is being answered
 let answer = null;
@@ -53,8 +54,16 @@ function folded(text) {
   return made;
 }
 
+/** A session's id as a link to its page, whichever project it is of. */
+function sessionLink(id) {
+  const made = document.createElement("a");
+  made.href = `/sessions/${encodeURIComponent(id)}`;
+  made.append(...visible(id));
+  return made;
+}
+
 /** A cell; of a fraction as many digits as one reads, all of them where one points. */
-function cell(value, isNumber) {
+function cell(value, isNumber, name) {
   const made = document.createElement("td");
   if (value === null) {
     const none = document.createElement("span");
@@ -62,6 +71,10 @@ function cell(value, isNumber) {
     none.textContent = "NULL";
     made.append(none);
   } else {
+    if (SESSION.test(name) && typeof value === "string" && value) {
+      made.append(sessionLink(value));
+      return made;
+    }
     const isLong = typeof value === "number" && String(value).length > 12 && !Number.isInteger(value);
     const text = told(isLong ? Number(value.toPrecision(6)) : value);
     made.append(...(text.length > LONG ? [folded(text)] : visible(text)));
@@ -90,13 +103,13 @@ function table(columns, rows) {
   });
   const body = made.createTBody();
   for (const row of rows.slice(0, MOST_SHOWN)) {
-    body.insertRow().append(...columns.map((one, number) => cell(row[one.name], numeric[number])));
+    body.insertRow().append(...columns.map((one, number) => cell(row[one.name], numeric[number], one.name)));
   }
   return made;
 }
 
 function chart() {
-  showChart(document.querySelector("[data-chart]"), answer, measure.value, form.value);
+  showChart(document.querySelector("[data-drawn]"), answer, measure.value, form.value);
 }
 
 function showAnswer() {

@@ -7,8 +7,10 @@ import os
 from service.alerts.delivery import Delivery
 from service.alerts.raising import open_alerts
 from service.export.otlp_collector import collector_of
+from service.http.context import ApiContext
 from service.settings import Settings
 from service.supervisor.silence_watchdog import SilenceWatchdog
+from service.supervisor.token_use import TokenUse
 from streams.engine.record_intake import RecordIntake
 from streams.upkeep.anchor_rounds import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
@@ -16,20 +18,20 @@ from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.upkeep.retention import RetentionTask
 from streams.watch.rounds import WatchRounds
-from streams.watch.watching import Watch
 
 
-def periodic_tasks_of(engine: RecordIntake, settings: Settings, watch: Watch) -> list[PeriodicTask]:
-    """Return the periodic tasks of a server over this engine; the watch is the one that its endpoints use."""
+def periodic_tasks_of(engine: RecordIntake, settings: Settings, context: ApiContext) -> list[PeriodicTask]:
+    """Return the periodic tasks of a server over this engine; watch, tokens and figures are those that its endpoints use."""
     alerts = open_alerts(engine, settings)
     return [
-        WatchRounds(watch, engine.store, engine.now, lambda: engine.state().ready),
+        WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready),
         AnchorRounds(engine),
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),
         ErasureTask(engine),
         RetentionTask(engine),
-        TraceAssembler(engine),
+        TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
+        TokenUse(context.access),
         *_score_events(engine, settings),
     ]
 

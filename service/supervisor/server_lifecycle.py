@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import logging
 import math
 import os
 import signal
@@ -39,6 +40,7 @@ from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 _ALREADY = "Another server has the database: stop it, or name another database with --db."
+log = logging.getLogger(__name__)
 Announce = Callable[[str, str, Sequence[str]], None]
 """Called with the address of a started server, its judge, and the reasons that keep exchanges from being judged."""
 
@@ -49,10 +51,19 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
     SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
-        run(_serve(settings, listener, names, announce))
+        while run(_serve(settings, listener, names, announce)):
+            # Calls that come meanwhile wait at the listener. What the round before has left may go.
+            gc.unfreeze()
+            gc.collect()
+            announce = _announce_again
 
 
-async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> None:
+def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
+    log.warning("started again at %s with the policy of the file", address)
+
+
+async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> bool:
+    """Serve until something asks to stop; answers whether to start again."""
     # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
     by_workers = settings.kafka is not None
     opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
@@ -74,10 +85,11 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
         notes = _notes(opened, workspace.policy, access)
         notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
-        server = _Server(config, partial(announce, f"http://{shown}:{port}", opened.name, notes))
+        server = _Server(config, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
+        app.state.context.restart = server.start_again
         with handled_in_loop(server.asked_to_stop):
             # Settings that are wrong are said before anything has begun.
-            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context.watch))
+            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context))
             await engine.start()
             prepare_routes(app)
             # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
@@ -86,13 +98,15 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
                 async with taking_commands(settings.database, engine, app.state.context.watch), _taking(spans):
-                    await server.serve(sockets=[listener])
+                    # uvicorn closes what it is given, and the listener is needed if the server starts again.
+                    await server.serve(sockets=[listener.dup()])
                 if engine.broken.is_set():
                     raise engine.failure()
             finally:
                 watch.cancel()
                 await periodic_tasks.stop()
                 await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
+    return server.starts_again
 
 
 def _taking(spans: Listener | None) -> contextlib.AbstractAsyncContextManager[None]:
@@ -104,7 +118,7 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     public = urlsplit(settings.public_url or "")
     known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
     encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
-    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted)
+    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted, policy_file=settings.policy)
 
 
 def _engine(workspace: Workspace, opened: OpenedJudge) -> RecordIntake:
@@ -143,10 +157,13 @@ async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> Non
 class _Server(uvicorn.Server):
     """Announces when it accepts calls, and leaves signals to its caller: after it, the engine has to commit waiting records."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, started: Callable[[], None]) -> None:
         super().__init__(config)
+        self._listener = listener
         self.hurry = asyncio.Event()
         """Set by a second signal."""
+        self.starts_again = False
+        """Whether it stops in order to start again."""
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -154,6 +171,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as usual. New calls are refused at once if there is no next round to answer them."""
+        if not self.starts_again:
+            self._listener.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -165,11 +188,17 @@ class _Server(uvicorn.Server):
         await event.wait()
         self.should_exit = True
 
+    def start_again(self) -> None:
+        """Stop, and have the caller start again; not if it stops already."""
+        self.starts_again = not self.should_exit
+        self.should_exit = True
+
     def asked_to_stop(self, _signal: signal.Signals) -> None:
         """Stop, and hurry when asked again; nothing is interrupted halfway, however often that is."""
-        if self.should_exit:
+        if self.should_exit and not self.starts_again:
             self.force_exit = True
             self.hurry.set()
+        self.starts_again = False
         self.should_exit = True
 
 

@@ -18,12 +18,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from audit.silence import STOPPED, listening_since, silence
 from schemas.bounds.limits import CLOCK_TOLERANCE
+from schemas.lazy.duckdb import duckdb
 from service.alerts.notices import Notice, SilentSession, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
 from streams.engine.record_intake import RecordIntake

@@ -7,7 +7,8 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 
 from analytics.deletion.erased import STAGE as ERASURE
@@ -16,12 +17,14 @@ from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
+from schemas.lazy.polars import pl
 from schemas.records import ImportProgress
+from streams.engine.at_hand import RecordsAtHand
 from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
-from streams.stage_batches import StageBatch
+from streams.stage_batches import StageBatch, decoded_kept
 from streams.stage_progress import StageProgress, stage_progress
 from streams.topology import TOPOLOGY, Stage, derived_tables
 
@@ -47,17 +50,25 @@ class EmbeddedRunner:
         self._redactor = redactor
         self._now = now
         self._runs = StageRuns(policy, recorded_in(store), redactor, now)
+        self._at_hand = RecordsAtHand()
+        self._gathers = False
 
-    def publish(self, accepted: Accepted, progress: Sequence[ImportProgress] = ()) -> dict[str, Appended]:
+    def publish(
+        self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
+    ) -> dict[str, Appended]:
         """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
 
         Records that the log has are left out, so that delivering twice changes nothing. One whose identity the log has with other
-        content is set aside as a dead letter, once however often it is delivered. Answers by topic.
+        content is set aside as a dead letter, once however often it is delivered. Answers by topic. `are_own`: this program has just
+        encoded them, so that they are not proven again, and the stages are run next, on what is at hand.
         """
         done, letters = {}, Accepted()
+        if are_own and not self._gathers:
+            self._store.gather_writes()
+            self._gathers = True
         with self._store.transaction() as transaction:
             for topic, messages in accepted.messages.items():
-                done[topic] = transaction.append(topic, messages, skip_known=True)
+                done[topic] = transaction.append(topic, messages, skip_known=True, are_own=are_own)
                 for place in done[topic].conflicts:
                     admission = Admission(self._redactor, self._now())
                     admission.set_aside_conflict(letters, topic, decode(messages[place]), done[topic].differing[place])
@@ -68,10 +79,20 @@ class EmbeddedRunner:
                 before.written = dict(Counter(before.written) + Counter(added.written))
             transaction.set_progress(progress)
             transaction.set_watermark(UNFINISHED, "", 1)
+        for topic, appended in done.items() if are_own else ():
+            self._at_hand.note(topic, appended.frames, self._store.end_of(topic))
         return done
 
     def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""
+        try:
+            # What is at hand was in memory whole; history need not fit into it.
+            with decoded_kept() if self._at_hand else nullcontext():
+                return self._run(report)
+        finally:
+            self._at_hand.clear()
+
+    def _run(self, report: Callable[[StageProgress], None]) -> int:
         total = 0
         settle_interrupted(self._store, self._now())
         for stage in TOPOLOGY:
@@ -105,6 +126,9 @@ class EmbeddedRunner:
     def advance(self, stage: Stage) -> int:
         """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
         start = stage_progress(self._store, stage).position
+        at_hand = self._at_hand.rows(stage.source, start, self._store.end_of(stage.source))
+        if at_hand is not None:
+            return self._advance_at_hand(stage, at_hand, start)
         batch, end = next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
         if start >= end:
             return 0
@@ -112,13 +136,43 @@ class EmbeddedRunner:
             self.process(transaction, stage, batch, end)
         return end - start
 
+    def _advance_at_hand(self, stage: Stage, frames: Mapping[str, pl.DataFrame], start: int) -> int:
+        """Let a stage take up all that is at hand, in batches of its size and one transaction; answers how many positions were read.
+
+        The outcome is that of a transaction for each batch, so every state has the position after the batch that changed it.
+        """
+        end = self._store.end_of(stage.source)
+        size = min(self._batch_positions, stage.records_at_once)
+        whole = StageBatch.of(stage.source, frames)
+        outcome, positions, made = StageOutcome(), dict[str, int](), dict[str, Appended]()
+        with self._store.transaction() as transaction:
+            states = transaction.states(stage.name, whole.keys())
+            for begin in range(start, end, size):
+                batch = whole.between(begin, begin + size)
+                known = {key: states[key] for key in batch.keys() if key in states}  # noqa: SIM118 - a batch is no mapping
+                part = self._runs.run(stage, batch, known)
+                states |= part.states
+                positions |= dict.fromkeys(part.states, min(begin + size, end))
+                outcome.extend(part)
+            made = self._keep(transaction, stage, outcome, positions, end)
+        for topic, appended in made.items():
+            self._at_hand.note(topic, appended.frames, self._store.end_of(topic))
+        return end - start
+
     def process(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
         """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
         outcome = self._runs.run(stage, batch, transaction.states(stage.name, batch.keys()))
-        for topic, messages in outcome.made.messages.items():
-            transaction.append(topic, messages, are_own=True)
+        self._keep(transaction, stage, outcome, end, end)
+        return outcome
+
+    @staticmethod
+    def _keep(
+        transaction: Transaction, stage: Stage, outcome: StageOutcome, positions: int | Mapping[str, int], end: int
+    ) -> dict[str, Appended]:
+        """Keep what a stage made up to position `end`; `positions` are those of the states. Answers what was appended, by topic."""
+        made = {topic: transaction.append(topic, messages, are_own=True) for topic, messages in outcome.made.messages.items()}
         for topic, messages in outcome.dead.messages.items():
             transaction.append(topic, messages, skip_known=True)
-        transaction.set_states(stage.name, outcome.states, end)
+        transaction.set_states(stage.name, outcome.states, positions)
         transaction.set_watermark(stage.name, stage.source, end)
-        return outcome
+        return made

@@ -20,13 +20,13 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-import duckdb
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import BusyError, StoreError, first_line
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
@@ -38,7 +38,7 @@ from streams.judging.judging_partition import JudgingContext
 from streams.judging.local_tasks import LocalTasks
 from streams.log.admission import WRITTEN, Accepted, Committed, Submission
 from streams.log.group_commit import GroupCommit
-from streams.log.log_writer import TROUBLE, LogWriter
+from streams.log.log_writer import LogWriter, trouble
 from streams.upkeep.erased_now import ErasedNow
 
 Done = TypeVar("Done")
@@ -77,6 +77,7 @@ class Engine(RecordIntake):
         self._log = GroupCommit(
             self._writer.commit,
             self._writer.rest,
+            after=self._writer.land_if_due,
             finish=self._writer.close,
             is_ordered=lambda submission: submission.is_filled,
             capacity=self._limits.waiting,
@@ -131,9 +132,9 @@ class Engine(RecordIntake):
         """Return when the store shows everything that was taken in."""
         await self.land_taken()
 
-    async def land_taken(self) -> None:
-        """Land what is in the write-ahead log alone."""
-        if not self._writer.is_landed:
+    async def land_taken(self, topic: str | None = None) -> None:
+        """Land what is in the write-ahead log alone, if any of it is of the topic (None: all)."""
+        if not self._writer.is_landed and (topic is None or self._writer.unlanded_on(topic)):
             await self._commits.submit(Submission(), must=True)
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
@@ -268,13 +269,17 @@ class Commits:
         """Commit what a caller brings; see `GroupCommit.submit`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Committed] = loop.create_future()
-        if not self._submitted:
-            # Once everything that the event loop has read together is submitted.
-            loop.call_soon(self._commit)
-        self._submitted.append((submission, must, answer))
+        if not submission.is_filled:
+            # The thread lands, and nobody who brings something waits for that.
+            self._hand_over([(submission, must, answer)])
+        else:
+            if not self._submitted:
+                # Once everything that the event loop has read together is submitted.
+                loop.call_soon(self._commit)
+            self._submitted.append((submission, must, answer))
         try:
             committed = await answer
-        except TROUBLE as error:
+        except trouble() as error:
             self._failed_at = self._clock()
             if isinstance(error, duckdb.FatalException):
                 self.give_up_database(error)
@@ -289,7 +294,7 @@ class Commits:
         )
         try:
             await again(self.submit, submission, must=True)
-        except TROUBLE as error:
+        except trouble() as error:
             raise StoppedError from error
 
     def give_up_database(self, error: BaseException) -> None:
@@ -310,16 +315,20 @@ class Commits:
         is_at_hand = self._group.is_idle and (is_alone or len(submitted) >= MANY or not self._group.is_asleep)
         done = self._done_at_hand([submission for submission, *_ in submitted]) if is_at_hand else None
         if done is None:
-            for submission, must, answer in submitted:
-                try:
-                    self._told.when_done(self._group.submit(submission, must=must, wakes=False), answer)
-                except BusyError as error:
-                    answer.set_exception(error)
-            self._group.wake()
+            self._hand_over(submitted)
             return
         for (*_, answer), outcome in zip(submitted, done, strict=True):
             if not answer.done():
                 answer.set_result(outcome)
+
+    def _hand_over(self, submitted: Sequence[tuple[Submission, bool, asyncio.Future[Committed]]]) -> None:
+        """Have the thread commit."""
+        for submission, must, answer in submitted:
+            try:
+                self._told.when_done(self._group.submit(submission, must=must, wakes=False), answer)
+            except BusyError as error:
+                answer.set_exception(error)
+        self._group.wake()
 
     def _done_at_hand(self, group: Sequence[Submission]) -> Sequence[Committed] | None:
         try:
@@ -329,7 +338,7 @@ class Commits:
             return None
 
     def _may_pass(self, error: BaseException) -> bool:
-        return isinstance(error, TROUBLE) and not self._broken.is_set()
+        return isinstance(error, trouble()) and not self._broken.is_set()
 
     async def _wait(self, seconds: float) -> None:
         """Wait; StoppedError as soon as it was given up."""

@@ -10,15 +10,18 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost.prices import least_case, usd_of
 from audit.exchanges.judgements import COST_CAP
 from audit.exchanges.outcomes import anomaly_reasons, score_id
-from audit.exchanges.tier1 import check_structure
+from audit.exchanges.tier1 import check_structure, clean_result
+from audit.exchanges.unremarkable import is_unremarkable
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_bound, tier2_question
@@ -31,7 +34,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, encoded_each
+from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, admissible, encoded_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
@@ -39,8 +42,7 @@ QUEUED = "queued"
 """The reason where no decision is there yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an exchange that was sent."""
 
     fate: str
@@ -107,8 +109,11 @@ class RecordIntake(ABC):
         """Return when the store shows everything that the topic has at this moment; BusyError when that takes too long."""
 
     @abstractmethod
-    async def land_taken(self) -> None:
-        """Let the store show what this process has taken in and keeps in a log of its own; on Kafka there is none."""
+    async def land_taken(self, topic: str | None = None) -> None:
+        """Let the store show what this process has taken in and keeps in a log of its own, if any of it is of the topic (None: all).
+
+        On Kafka there is no such log.
+        """
 
     @abstractmethod
     def failure(self) -> DriftlineError:
@@ -116,7 +121,12 @@ class RecordIntake(ABC):
 
     async def take_exchange(self, exchange: Exchange) -> Taken:
         """Take an exchange in; RecordError when it may not be written."""
-        return _one_of(await self.take_exchanges([exchange]))
+        committed = await self._take("exchanges", [exchange], [admissible(exchange)])
+        (fate,) = committed.fates["exchanges"]
+        # Of a known one the tables are asked.
+        if fate == KNOWN:
+            return await asyncio.to_thread(_told, exchange, fate, committed, self.policy, self.store)
+        return _told(exchange, fate, committed, self.policy, self.store)
 
     async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
         """Take exchanges in together, durable on return: what became of each, or why it may not be written."""
@@ -134,6 +144,10 @@ class RecordIntake(ABC):
             if isinstance(message, RecordError):
                 raise message
             messages.append(message)
+        return await self.publish_admitted(topic, records, messages)
+
+    async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Published:
+        """`publish` of records whose encodings `streams.log.admission.admissible` has given already."""
         return Published.of((await self._taken(topic, records, messages)).fates[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
@@ -231,14 +245,6 @@ def _outcomes(
     ]
 
 
-def _one_of(results: Sequence[Taken | RecordError]) -> Taken:
-    """What became of a single exchange; raises why it may not be written."""
-    (result,) = results
-    if isinstance(result, RecordError):
-        raise result
-    return result
-
-
 def _told(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:
     """What to tell of an exchange with this fate, and of what was decided on it."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
@@ -270,7 +276,11 @@ def _scored(score: Score, *, sampled: bool) -> Taken:
 
 def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Taken:
     """What the exchange itself tells."""
-    tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
+    if is_unremarkable(exchange, project.methodology):
+        tier1, is_anomalous = clean_result(project.methodology), False
+    else:
+        tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
+        is_anomalous = bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange)))
     return Taken(
         fate=fate,
         score_id=score_id(exchange.connection, exchange.exchange_id),
@@ -278,7 +288,7 @@ def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Take
         reason=QUEUED,
         tier1_score=tier1.score,
         tier1_flags=tier1.flags,
-        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange))),
+        anomaly=is_anomalous,
     )
 
 

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import duckdb
-
 from analytics.queries import query_records, query_rows
 from audit.diagnosis.events import raw_event
 from audit.evaluation.folding import SessionRecords, run_of
 from audit.evaluation.run import Run
 from audit.policy.policy import Policy
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Diagnosis, Exchange
 from streams.evaluations.selecting import FinishedSession
 

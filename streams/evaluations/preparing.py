@@ -17,7 +17,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
@@ -30,6 +29,7 @@ from audit.evaluation.results.report import Evaluated
 from audit.exchanges.judgements import ANSWERED
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.evaluations.estimating import Estimate, estimate_of
 from streams.evaluations.finished_sessions import ReadRun, read_runs

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.anchors.names import is_reserved
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 
 MOST = 10_000
 """Sessions that are evaluated at once, at most."""

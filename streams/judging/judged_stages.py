@@ -29,7 +29,7 @@ from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Exchange, Judgement, ScoringTask
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded, Subject
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, known_tampering
 from streams.stage_progress import SOURCES
 
 Judging = Generator[Question, Reply, Any]
@@ -268,7 +268,10 @@ def _scoring(task: ScoringTask, policy: Policy, decoded: Mapping[bytes, Exchange
         lambda recorded: cascade(task, exchange, project, recorded),
         project.price,
         project.cap,
-        shortcut=Shortcut(lambda: tier2_bound(exchange, project), lambda state: unasked_score(task, exchange, project, state)),
+        shortcut=Shortcut(
+            lambda: tier2_bound(exchange, project),
+            lambda state: unasked_score(task, exchange, project, state, known_tampering(task.exchange)),
+        ),
     )
 
 

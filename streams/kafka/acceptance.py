@@ -1,8 +1,9 @@
 """Taking records to their topics: new ones are produced, and those that a topic or the tables have already are reported.
 
 Calls that come at the same time are decided on and produced together: a group costs the event loop and the broker little more than one
-call. What was produced and has not landed yet is kept in mind, so that a repetition is known at once. A record of which it cannot be told
-whether the broker has it may be on the topic twice: sink and workers drop repetitions.
+call. What was produced and has not landed yet is kept in mind, so that a repetition is known at once. Of two calls at once with one record
+the second waits for what becomes of the first. A record of which it cannot be told whether the broker has it may be on the topic twice:
+sink and workers drop repetitions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from analytics.identity.duplicate_matching import may_have_twin
-from analytics.identity.identity_index import KnownIdentities, identities_of
+from analytics.identity.identity_index import Identity, KnownIdentities
 from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from schemas.codec.arrow import INDEX, decode_batch
@@ -25,7 +26,7 @@ from schemas.errors import BrokerError, BusyError
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
-from streams.kafka.in_flight import InFlight
+from streams.kafka.in_flight import InFlight, Name, names_of
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
@@ -42,11 +43,18 @@ GROUPS = 2
 log = logging.getLogger(__name__)
 
 
+class _Record(NamedTuple):
+    """A record that was brought: its name, itself, and its encoding."""
+
+    name: Name
+    record: Record
+    message: bytes
+
+
 class _Call(NamedTuple):
     """A call that waits for the fates of its records."""
 
-    records: Sequence[Record]
-    messages: Sequence[bytes]
+    records: Sequence[_Record]
     fates: asyncio.Future[list[str]]
 
 
@@ -64,10 +72,12 @@ class Acceptance:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._refused_at = -RECENT
-        self._waiting: dict[str, list[_Call]] = defaultdict(list)
+        self._waiting: dict[str, list[_Call]] = {}
         """Calls that no group has taken up, by topic."""
         self._begins = False
         self._groups = 0
+        self._taken_up: set[Name] = set()
+        """The records of the groups that are decided on or on their way to the broker."""
         self._tasks: set[asyncio.Task[None]] = set()
         sink.landed = self._landed
 
@@ -78,11 +88,18 @@ class Acceptance:
         """
         if why_not := self.no_room():
             raise BusyError(why_not)
-        call = _Call(records, messages, asyncio.get_running_loop().create_future())
-        with self._under_way():
-            self._waiting[topic].append(call)
+        brought = list(map(_Record, names_of(topic, records), records, messages))
+        call = _Call(brought, asyncio.get_running_loop().create_future())
+        self._producing += 1
+        self._quiet.clear()
+        try:
+            self._waiting.setdefault(topic, []).append(call)
             self._begin_soon()
             return await call.fates
+        finally:
+            self._producing -= 1
+            if not self._producing:
+                self._quiet.set()
 
     def _begin_soon(self) -> None:
         """Take up what waits, with what comes before the event loop is back here."""
@@ -92,12 +109,28 @@ class Acceptance:
 
     def _begin(self) -> None:
         self._begins = False
-        waiting, self._waiting = self._waiting, defaultdict(list)
+        waiting, self._waiting = self._waiting, {}
         for topic, calls in waiting.items():
-            self._groups += 1
-            task = asyncio.create_task(self._take_together(topic, calls))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            group, left = self._free(calls)
+            if left:
+                self._waiting[topic] = left
+            if group:
+                self._groups += 1
+                task = asyncio.create_task(self._take_together(topic, group))
+                self._tasks.add(task)
+                task.add_done_callback(self._ended)
+
+    def _free(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
+        """Take up the calls of whose records no other call has taken one up; return them, and those that wait for another's fate."""
+        group, left = list[_Call](), list[_Call]()
+        for call in calls:
+            names = [one.name for one in call.records]
+            if self._taken_up.isdisjoint(names):
+                self._taken_up.update(names)
+                group.append(call)
+            else:
+                left.append(call)
+        return group, left
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -107,33 +140,31 @@ class Acceptance:
 
     async def _take_together(self, topic: str, calls: Sequence[_Call]) -> None:
         """Decide on the records of several calls, produce those that are new, and answer the calls."""
-        records = [record for call in calls for record in call.records]
-        messages = [message for call in calls for message in call.messages]
+        records = [one for call in calls for one in call.records]
         try:
-            fates = await self._fates(topic, records, messages)
-            fresh = [place for place, fate in enumerate(fates) if fate == WRITTEN]
-            if fresh:
-                await self._produce(topic, [records[place] for place in fresh], [messages[place] for place in fresh])
+            fates = await self._fates(topic, records)
+            await self._produce(topic, [one for one, fate in zip(records, fates, strict=True) if fate == WRITTEN])
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
             for call in calls:
                 if not call.fates.done():
                     call.fates.set_exception(error)
             return
+        finally:
+            self._taken_up.difference_update(one.name for one in records)
         left = iter(fates)
         for call in calls:
             own = list(islice(left, len(call.records)))
             if not call.fates.done():
                 call.fates.set_result(own)
 
-    async def _fates(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+    async def _fates(self, topic: str, records: Sequence[_Record]) -> list[str]:
         """The fate of each record; a record that another one before it repeats is known, too."""
-        fates = [self._unlanded.fate(topic, record) for record in records]
+        fates = [self._unlanded.fate(one.name, one.record) for one in records]
         places = [place for place, fate in enumerate(fates) if fate is None]
-        asked = [records[place] for place in places]
         seen = self._sink.writer.seen
-        if not seen.is_busy and are_certainly_new(seen, topic, asked):
+        if not seen.is_busy and _are_certainly_new(seen, topic, [records[place] for place in places]):
             return [fate or WRITTEN for fate in fates]
-        found = await asyncio.to_thread(self._look_up, topic, [messages[place] for place in places])
+        found = await asyncio.to_thread(self._look_up, topic, [records[place].message for place in places])
         known = dict(zip(places, found, strict=True))
         return [fate or known[place] for place, fate in enumerate(fates)]
 
@@ -200,27 +231,18 @@ class Acceptance:
                     fates[place] = CONFLICT
         return fates
 
-    async def _produce(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> None:
-        keyed = [(key_of(record), message) for record, message in zip(records, messages, strict=True)]
+    async def _produce(self, topic: str, records: Sequence[_Record]) -> None:
+        if not records:
+            return
+        keys = [key_of(one.record) for one in records]
         with self._noting_trouble():
-            produced = await self._producer.send(topic, keyed)
-        for record, (number, offset) in zip(records, produced, strict=True):
+            produced = await self._producer.send(topic, [(key, one.message) for key, one in zip(keys, records, strict=True)])
+        for one, key, (number, offset) in zip(records, keys, produced, strict=True):
             partition = (topic, number)
             # Where the broker only says that it had the record already, it stands somewhere before the end.
             at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
-            self._unlanded.add(record, partition, at)
+            self._unlanded.add(one.name, one.record, key, partition, at)
         self._landed()
-
-    @contextlib.contextmanager
-    def _under_way(self) -> Iterator[None]:
-        self._producing += 1
-        self._quiet.clear()
-        try:
-            yield
-        finally:
-            self._producing -= 1
-            if not self._producing:
-                self._quiet.set()
 
     @contextlib.contextmanager
     def _noting_trouble(self) -> Iterator[None]:
@@ -240,17 +262,13 @@ class Acceptance:
         self._moved = asyncio.Event()
 
 
-def are_certainly_new(seen: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
+def _are_certainly_new(seen: KnownIdentities, topic: str, records: Sequence[_Record]) -> bool:
     """Tell, without asking the tables, whether `seen` knows none of the records, and none repeats another or can have a twin."""
-    of_types: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        of_types[type(record).__name__].append(record)
-    return all(_are_new(seen, topic, name, of_type) for name, of_type in of_types.items())
-
-
-def _are_new(seen: KnownIdentities, topic: str, name: str, records: Sequence[Record]) -> bool:
-    identities = identities_of(name, records)
-    if len(set(identities)) < len(identities):
+    if len({one.name for one in records}) < len(records):
         return False
-    may_be_twins = any(isinstance(one, AgentEvent) and may_have_twin(one.payload) for one in records)
-    return not may_be_twins and seen.are_new(name, topic, identities)
+    if any(isinstance(one.record, AgentEvent) and may_have_twin(one.record.payload) for one in records):
+        return False
+    of_types: dict[str, list[Identity]] = defaultdict(list)
+    for (_, name, identity), *_ in records:
+        of_types[name].append(identity)
+    return all(seen.are_new(name, topic, identities) for name, identities in of_types.items())

@@ -41,7 +41,7 @@ GROUPS = {"traces": b'"resourceSpans"', "logs": b'"resourceLogs"'}
 """The one member of a request in JSON, by signal."""
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
-SPANS_AT_ONCE = 10_000
+SPANS_AT_ONCE = 2_000
 """Spans that are made before they are produced, a message more or less."""
 MAX_SPANS = 100_000
 """Spans of one message; the message is set aside where it has more."""

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from analytics.store.store import Store
@@ -18,7 +18,6 @@ from schemas.errors import DriftlineError, StoreError
 from schemas.records import Exchange, Record
 from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import RecordIntake
-from streams.engine.stripes import Stripes
 from streams.kafka.acceptance import Acceptance
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
@@ -31,7 +30,6 @@ from streams.stage_batches import named_session
 
 PRODUCING_SECONDS = 10.0
 """Seconds that a broker has to take a record."""
-_STRIPES = 256
 
 
 class Gateway(RecordIntake):
@@ -58,7 +56,6 @@ class Gateway(RecordIntake):
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._acceptance = Acceptance(store, self._producer, self._sink, self._limits)
         self.broken = self._sink.broken
-        self._turns = Stripes(_STRIPES)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -84,16 +81,9 @@ class Gateway(RecordIntake):
         await self._sink.stop()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        exchanges = [one for one in records if isinstance(one, Exchange)]
-        if len(exchanges) < len(records):
-            return Committed({topic: await self._acceptance.take(topic, records, messages)}, {}, {})
         fates: dict[int, str] = {}
-        for part in _rounds(exchanges):
-            # Of two calls at once with one id the second has to wait for what becomes of the first.
-            async with self._turns.held((exchanges[place].connection, exchanges[place].exchange_id) for place in part):
-                told = await self._acceptance.take(
-                    topic, [records[place] for place in part], [messages[place] for place in part]
-                )
+        for part in _rounds(records):
+            told = await self._acceptance.take(topic, [records[place] for place in part], [messages[place] for place in part])
             fates |= dict(zip(part, told, strict=True))
         return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
 
@@ -101,7 +91,7 @@ class Gateway(RecordIntake):
         """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
         await self._acceptance.landed(topic)
 
-    async def land_taken(self) -> None:
+    async def land_taken(self, topic: str | None = None) -> None:
         """Return at once: this process keeps no log of its own."""
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
@@ -134,11 +124,15 @@ class Gateway(RecordIntake):
         return self._acceptance.queues
 
 
-def _rounds(exchanges: Sequence[Exchange]) -> Iterator[list[int]]:
-    """Yield the places of some, so that no id is twice in a round: what repeats one is looked up after it."""
-    left = list(range(len(exchanges)))
+def _rounds(records: Sequence[Record]) -> list[Sequence[int]]:
+    """Return the places of some, so that no exchange is twice in a round: what repeats one is looked up after it."""
+    exchanges = [one for one in records if isinstance(one, Exchange)]
+    ids = [(one.connection, one.exchange_id) for one in exchanges]
+    if len(exchanges) < len(records) or len(set(ids)) == len(ids):
+        return [range(len(records))]
+    rounds, left = list[Sequence[int]](), list(range(len(ids)))
     while left:
-        first = {(exchanges[place].connection, exchanges[place].exchange_id): place for place in reversed(left)}
-        taken = set(first.values())
-        yield sorted(taken)
+        taken = set({ids[place]: place for place in reversed(left)}.values())
+        rounds.append(sorted(taken))
         left = [place for place in left if place not in taken]
+    return rounds

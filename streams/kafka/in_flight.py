@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from analytics.identity.identity_index import identity_of
+from analytics.identity.identity_index import Identity, identities_of
 from analytics.identity.repetitions import CONTENT
 from analytics.store.transaction import Partition
 from schemas.records import AgentEvent, Record
-from schemas.registry import schema_of
-from streams.kafka.keys import key_of
 from streams.log.admission import CONFLICT, KNOWN
 
-Identity = tuple[Hashable, ...]
+Name = tuple[str, str, Identity]
+"""The name of a record: its topic, its type and its identity."""
 
 
-@dataclass(frozen=True)
-class _Entry:
+def names_of(topic: str, records: Sequence[Record]) -> list[Name]:
+    """Return the names of records on a topic, in their order."""
+    types = [type(record).__name__ for record in records]
+    return [(topic, name, identities_of(name, (record,))[0]) for name, record in zip(types, records, strict=True)]
+
+
+class _Entry(NamedTuple):
     """A record in flight: its session, the content that tells a repetition from a conflict, and an event's id and position."""
 
     session: bytes
@@ -29,27 +32,26 @@ class _Entry:
 
 
 class InFlight:
-    """Records by identity, given up as soon as their position has landed. Belongs to one event loop."""
+    """Records by name, given up as soon as their position has landed. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._entries: dict[Identity, _Entry] = {}
-        self._sessions: dict[bytes, set[Identity]] = defaultdict(set)
-        self._queues: dict[Partition, list[tuple[int, Identity]]] = defaultdict(list)
+        self._entries: dict[Name, _Entry] = {}
+        self._sessions: dict[bytes, set[Name]] = defaultdict(set)
+        self._queues: dict[Partition, list[tuple[int, Name]]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, record: Record, partition: Partition, offset: int) -> None:
-        """A record was produced."""
-        identity, session = _identity(partition[0], record), key_of(record)
+    def add(self, name: Name, record: Record, session: bytes, partition: Partition, offset: int) -> None:
+        """A record was produced under the key of its session."""
         event = (record.event_id, record.seq) if isinstance(record, AgentEvent) else None
-        self._entries[identity] = _Entry(session, _content(record), event)
-        self._sessions[session].add(identity)
-        heapq.heappush(self._queues[partition], (offset, identity))
+        self._entries[name] = _Entry(session, _content(record), event)
+        self._sessions[session].add(name)
+        heapq.heappush(self._queues[partition], (offset, name))
 
-    def fate(self, topic: str, record: Record) -> str | None:
-        """Return the fate of a record whose identity is here: known or a conflict; None for others."""
-        entry = self._entries.get(_identity(topic, record))
+    def fate(self, name: Name, record: Record) -> str | None:
+        """Return the fate of a record whose name is here: known or a conflict; None for others."""
+        entry = self._entries.get(name)
         if entry is None:
             return None
         return KNOWN if entry.content == _content(record) else CONFLICT
@@ -60,7 +62,7 @@ class InFlight:
 
     def events_of(self, key: bytes) -> dict[str, int]:
         """The events of a session that are here: id and position."""
-        entries = (self._entries[identity] for identity in self._sessions.get(key, ()))
+        entries = (self._entries[name] for name in self._sessions.get(key, ()))
         return dict(entry.event for entry in entries if entry.event is not None)
 
     def release(self, position: Callable[[Partition], int]) -> None:
@@ -72,23 +74,13 @@ class InFlight:
             if not queue:
                 del self._queues[partition]
 
-    def _forget(self, identity: Identity) -> None:
-        entry = self._entries.pop(identity, None)
+    def _forget(self, name: Name) -> None:
+        entry = self._entries.pop(name, None)
         if entry is None:
             return
-        self._sessions[entry.session].discard(identity)
+        self._sessions[entry.session].discard(name)
         if not self._sessions[entry.session]:
             del self._sessions[entry.session]
-
-
-@functools.cache
-def _columns(name: str) -> list[str]:
-    return identity_of(schema_of(name))
-
-
-def _identity(topic: str, record: Record) -> Identity:
-    name = type(record).__name__
-    return (topic, name, *(getattr(record, column) for column in _columns(name)))
 
 
 def _content(record: Record) -> object:

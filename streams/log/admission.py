@@ -20,6 +20,7 @@ from audit.redaction.redactor import Redactor
 from audit.surrogates import json_bytes
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
+from schemas.codec.encoded import EncodedRecords
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import DeadLetter, Record, Score, ScoringTask
@@ -137,7 +138,10 @@ class Admission:
 
     def admit(self, accepted: Accepted, topic: str, records: Iterable[Record], source: str) -> None:
         """Encode records into `accepted`; those that may not be written are set aside as dead letters of `source`."""
-        for position, record in enumerate(records):
+        for position, record in enumerate(records.items if isinstance(records, EncodedRecords) else records):
+            if isinstance(record, bytes):
+                accepted.add(topic, record)
+                continue
             try:
                 accepted.add(topic, admissible(record))
             except RecordError as error:

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from analytics.deletion.erased import ERASURES
 from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
 from analytics.store.stage_states import KnownSessions, states_of_stages
 from analytics.store.store import Store
 from audit.policy.policy import Policy
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Record, Score, ScoringTask
 from streams.judging.judged_stages import SCORING, JudgingStep
 from streams.judging.judged_state import STATE

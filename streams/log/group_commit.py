@@ -27,9 +27,10 @@ class GroupCommit(Generic[Work, Done]):
     """Commits submissions in order, as many at once as have come together.
 
     `commit` makes all of them durable or none, and answers one outcome each. When it fails for several, each is tried alone, so that
-    one bad submission fails alone. `rest` is called when nothing is waiting, for work that can wait; it answers after how many seconds
-    it is to be called again, None: once something was committed; without it nothing can wait. `finish` is called at the end. All three
-    run in one thread. `is_ordered` tells whether work has to be committed before whatever comes later.
+    one bad submission fails alone. `after` is called once a batch was answered, for work that must not wait for a rest. `rest` is called
+    when nothing is waiting, for work that can wait; it answers after how many seconds it is to be called again, None: once something was
+    committed; without it nothing can wait. `finish` is called at the end. All four run in one thread. `is_ordered` tells whether work
+    has to be committed before whatever comes later.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class GroupCommit(Generic[Work, Done]):
         commit: Callable[[Sequence[Work]], Sequence[Done]],
         rest: Callable[[], float | None] = lambda: None,
         *,
+        after: Callable[[], None] = lambda: None,
         finish: Callable[[], None] = lambda: None,
         is_ordered: Callable[[Work], bool] = lambda _: True,
         capacity: int,
@@ -44,6 +46,7 @@ class GroupCommit(Generic[Work, Done]):
     ) -> None:
         self._commit = commit
         self._rest = rest
+        self._after = after
         self._finish = finish
         self._capacity = capacity
         self._at_once = at_once
@@ -108,12 +111,16 @@ class GroupCommit(Generic[Work, Done]):
         pause: float | None = 0.0
         while (batch := self._next(pause)) is not None:
             if batch:
-                self._settle(batch)
+                # Whatever need not be committed before others may take long, such as a landing.
+                ordered = [one for one in batch if self._is_ordered(one[0])]
+                self._settle(ordered)
                 with self._changed:
-                    self._ordered -= sum(self._is_ordered(work) for work, _ in batch)
+                    self._ordered -= len(ordered)
+                self._settle([one for one in batch if not self._is_ordered(one[0])])
+                self._quietly(self._after)
                 pause = 0.0
             else:
-                pause = self._rest_quietly()
+                pause = self._quietly(self._rest)
         try:
             self._finish()
         except Exception:
@@ -131,6 +138,8 @@ class GroupCommit(Generic[Work, Done]):
             return [self._waiting.popleft() for _ in range(count)]
 
     def _settle(self, batch: Sequence[tuple[Work, Future[Done]]]) -> None:
+        if not batch:
+            return
         try:
             done = self._commit([work for work, _ in batch])
         except Exception as error:  # noqa: BLE001 - whoever submitted gets it
@@ -146,9 +155,9 @@ class GroupCommit(Generic[Work, Done]):
             if future.set_running_or_notify_cancel():
                 future.set_result(outcome)
 
-    def _rest_quietly(self) -> float | None:
+    def _quietly(self, work: Callable[[], float | None]) -> float | None:
         try:
-            return self._rest()
+            return work()
         except Exception:
             log.exception("work that could wait failed")
             return AGAIN_SECONDS

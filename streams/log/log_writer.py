@@ -8,10 +8,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
-import duckdb
 import msgspec
 
 from analytics.deletion.erased import ERASURES
@@ -22,6 +22,7 @@ from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from schemas.codec.arrow import INDEX
 from schemas.errors import StoreError, first_line
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Score, ScoringTask
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
@@ -30,26 +31,27 @@ from streams.judging.judged_stages import SCORING, JudgedStage
 from streams.judging.judged_state import STATE
 from streams.log.admission import CONFLICT, KNOWN, NOTHING, WRITTEN, Committed, Outside, Submission, merged, outside_of
 from streams.log.direct_intake import STAGES, Decided, DirectIntake, decisions_of
+from streams.log.groups import are_few, is_direct
 from streams.log.write_ahead import INTAKE, Entry, Unlanded, WriteAheadLog, decide, keep, land, recover
 from streams.stage_batches import session_key
 from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named
 
 DIAGNOSIS = stage_named("diagnosis")
-TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
-"""What keeps the log from taking records whatever they hold, such as a full disk."""
 LAND_SECONDS = 0.5
 """How long a record may be in the write-ahead log alone, where nobody asks for it."""
 LAND_RECORDS = 5_000
-AT_HAND = 128
-"""Records of a group that the event loop commits itself: some 15 ms at most."""
 MOST_UNLANDED = 50_000
 """Records that may be in the write-ahead log alone; beyond that the tables have to take some first."""
 AGAIN_SECONDS = 1.0
 """Seconds after which work that can wait, such as a landing, is tried again when it has failed."""
 log = logging.getLogger(__name__)
-READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
-"""Topics whose records go to the tables at once: whoever writes one reads them there for the next one."""
+
+
+@cache
+def trouble() -> tuple[type[Exception], ...]:
+    """Return the errors that keep the log from taking records whatever they hold, such as a full disk."""
+    return StoreError, duckdb.OperationalError, duckdb.FatalException
 
 
 class _Landing(NamedTuple):
@@ -63,7 +65,7 @@ class _Landing(NamedTuple):
 
 
 class LogWriter:
-    """Commits submissions; its `commit` and `rest` are for the thread of a `streams.log.group_commit.GroupCommit`.
+    """Commits submissions; its `commit`, `land_if_due` and `rest` are for the thread of a `streams.log.group_commit.GroupCommit`.
 
     `commit_at_hand` is for the event loop: it needs no thread, and does nothing where it would have to wait. One of both decides and
     appends at a time, the one whose turn it is. A landing takes a turn at its beginning and at its end.
@@ -145,9 +147,7 @@ class LogWriter:
 
     def commit_at_hand(self, group: Sequence[Submission]) -> list[Committed] | None:
         """Commit all of the group to the write-ahead log; None where that takes a thread, because it may take long."""
-        if sum(len(records) for one in group for records in one.records.values()) > AT_HAND or not self._turn.acquire(
-            blocking=False
-        ):
+        if not are_few(group) or not self._turn.acquire(blocking=False):
             return None
         try:
             outside = outside_of(group)
@@ -162,9 +162,7 @@ class LogWriter:
 
     def commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Commit all of the group, or nothing when an exception leaves."""
-        if all(one.is_filled for one in group):
-            self._land_if_due()
-        else:
+        if not all(one.is_filled for one in group):
             self._land()
         filled = [one for one in group if one.is_filled]
         if not filled:
@@ -175,7 +173,7 @@ class LogWriter:
 
     def rest(self) -> float | None:
         """Land what is due and let computed stages take up their next batches; return after how many seconds there is more to do."""
-        self._land_if_due()
+        self.land_if_due()
         if self._attempt(self._advance_all):
             self.on_moved()
             return 0.0
@@ -205,13 +203,13 @@ class LogWriter:
             return
         try:
             self._land()
-        except TROUBLE as error:
+        except trouble() as error:
             log.warning("the write-ahead log stays for the next start: %s", error)
         self._ahead.close()
 
     def _log_ahead(self, group: Sequence[Submission], outside: Outside) -> list[Committed] | None:
         """Make the group durable in the write-ahead log; None where it has to go to the tables. It is the caller's turn."""
-        if self._direct is None or self._ahead is None or not all(map(_is_direct, group)):
+        if self._direct is None or self._ahead is None or not all(map(is_direct, group)):
             return None
         if self._ahead.waiting.total() >= MOST_UNLANDED:
             return None
@@ -249,7 +247,8 @@ class LogWriter:
             others=outside,
         )
 
-    def _land_if_due(self) -> None:
+    def land_if_due(self) -> None:
+        """Land what has waited long enough, or is much. Who waits for a commit is answered first: a landing takes a hundred of them."""
         if (
             self._ahead is None
             or self._ahead.is_empty
@@ -262,7 +261,7 @@ class LogWriter:
         """Do work that can wait. Where the tables do not take it, it is tried again a little later, and health says why."""
         try:
             return work()
-        except TROUBLE as error:
+        except trouble() as error:
             self.failing, self._due = first_line(error), self._clock() + AGAIN_SECONDS
             log.warning("what was taken in does not land, trying again: %s", self.failing)
             if isinstance(error, duckdb.FatalException):
@@ -283,35 +282,41 @@ class LogWriter:
         if self._ahead is None or self._ahead.is_empty:
             return
         with self._changing(), contextlib.ExitStack() as turn:
-            with self._store.transaction() as transaction:
-                turn.enter_context(self._turn)
-                landing = self._landing(transaction)
-                if landing.stands:
-                    turn.close()
-                landed = land(transaction, landing.unlanded, self._runner, self._seen)
+
+            def committed() -> None:
+                for topic, done in landed.items():
+                    self._seen.add(topic, done.frames)
                 if landing.stands:
                     turn.enter_context(self._turn)
-            self._note_landed(transaction, landing, landed)
+
+            with self._store.transaction(committed) as transaction:
+                number = transaction.watermark(AHEAD, "")
+                turn.enter_context(self._turn)
+                landing = self._landing(transaction, number)
+                if landing.stands:
+                    turn.close()
+                landed = land(transaction, landing.unlanded, self._runner, self._seen, are_own=True)
+            self._note_landed(transaction, landing)
 
     def _commit_to_tables(self, group: Sequence[Submission]) -> list[Committed]:
         """Land what is in the write-ahead log, and commit the group with it. It is the caller's turn."""
         with self._changing(), self._store.transaction() as transaction:
-            landing = self._landing(transaction)
-            landed = land(transaction, landing.unlanded, self._runner, self._seen)
+            landing = self._landing(transaction, transaction.watermark(AHEAD, ""))
+            landed = land(transaction, landing.unlanded, self._runner, self._seen, are_own=True)
             of_stages = _of_stages(group)
-            keep(transaction, [of_stages], self._seen)
+            keep(transaction, [of_stages], self._seen, are_own=True)
             outside = merged(one.outside for one in group)
             appended = {
-                topic: transaction.append(topic, messages, skip_known=True, seen=self._seen)
+                topic: transaction.append(topic, messages, skip_known=True, seen=self._seen, are_own=True)
                 for topic, messages in outside.messages.items()
             }
             intake = appended.get(INTAKE.source)
             outcome = StageOutcome() if intake is None else decide(transaction, self._runner, intake)
             decisions = decisions_of(outcome.records)
             spent = _spent(transaction, decisions.values())
-        for topic, done in appended.items():
+        for topic, done in (*landed.items(), *appended.items()):
             self._seen.add(topic, done.frames)
-        self._note_landed(transaction, landing, landed)
+        self._note_landed(transaction, landing)
         if self._direct is not None:
             self._direct.note({}, of_stages.states | ({INTAKE.name: outcome.states} if outcome.states else {}))
         fates = {topic: iter(_fates(appended[topic], len(messages))) for topic, messages in outside.messages.items()}
@@ -327,20 +332,18 @@ class LogWriter:
             for one in group
         ]
 
-    def _landing(self, transaction: Transaction) -> _Landing:
-        """Return what there is to land. It is the caller's turn."""
+    def _landing(self, transaction: Transaction, landed: int) -> _Landing:
+        """Return what there is to land, where the tables have the entries before the number `landed`. It is the caller's turn."""
         if self._ahead is None or self._direct is None:
             return _Landing(Unlanded((), 0), stands=True, changes=0)
-        unlanded = self._ahead.unlanded(transaction.watermark(AHEAD, ""))
+        unlanded = self._ahead.unlanded(landed)
         return _Landing(unlanded, stands=unlanded.stands(transaction), changes=self._direct.changes)
 
-    def _note_landed(self, transaction: Transaction, landing: _Landing, landed: Mapping[str, Appended]) -> None:
+    def _note_landed(self, transaction: Transaction, landing: _Landing) -> None:
         """Note what was committed. It is the caller's turn."""
         self.failing = ""
         if self._direct is None or self._ahead is None:
             return
-        for topic, done in landed.items():
-            self._seen.add(topic, done.frames)
         had, end = not self._ahead.is_empty, landing.unlanded.next
         self._ahead.forget(end)
         self._due = math.inf if self._ahead.is_empty else self._clock() + LAND_SECONDS
@@ -371,13 +374,6 @@ def _spent(transaction: Transaction, decisions: Iterable[ScoringTask | Score]) -
     keys = {session_key(one) for one in decisions if isinstance(one, ScoringTask)}
     states = transaction.states(SCORING.name, list(keys)) if keys else {}
     return {key: STATE.decode(state).spent for key, state in states.items()}
-
-
-def _is_direct(submission: Submission) -> bool:
-    """Whether it may go into the write-ahead log: records from outside that no one reads back at once, or what a judged stage made."""
-    if submission.records:
-        return submission.records.keys().isdisjoint(READ_BACK)
-    return bool(submission.made.records or submission.stage is not None)
 
 
 def _fates(appended: Appended, count: int) -> list[str]:

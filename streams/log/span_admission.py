@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
@@ -13,9 +15,15 @@ from audit.surrogates import json_bytes
 from schemas.errors import RecordError
 from schemas.records import Span
 from streams.log.admission import admissible
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of, texts_of
+from streams.sources.otlp.reading import LabelFinder
 from streams.sources.otlp.request import Found, Observed, Refused
 
+TOGETHER = 100
+"""Spans that a first look for secrets is taken at together."""
+PROJECTS = 100
+"""Projects of a request whose labels are remembered."""
+Made = TypeVar("Made")
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[Observed], SpanOwner | None]
 """Finds the owner of a span; None where it is passed over."""
@@ -31,19 +39,48 @@ class AdmittedSpan(NamedTuple):
 def admitted(
     found: Found, owner_of: OwnerOf, policy: Policy, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
-    """Yield what becomes of each span. A span that cannot be taken costs itself alone."""
-    for observed in found:
-        if isinstance(observed, Refused):
-            yield observed
-        elif (owner := owner_of(observed)) is not None:
-            labels = policy.for_project(owner.project).settings.traces.labels
-            try:
-                record = span_record(observed, owner, redactor, now, labels)
-                yield AdmittedSpan(record, admissible(record))
-            except RecordError as error:
-                yield Refused(f"{observed.span_id}: {error}", json_bytes(observed._asdict()))
-            except MemoryError:
-                raise
-            except Exception as error:
-                log.exception("the span %s of the trace %s cannot be read", observed.span_id, observed.trace_id)
-                yield Refused(f"{observed.span_id}: cannot be read: {type(error).__name__}", json_bytes(observed._asdict()))
+    """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
+    labels_of = lru_cache(PROJECTS)(lambda project: LabelFinder(policy.for_project(project).settings.traces.labels))
+    while some := list(islice(found, TOGETHER)):
+        drafts = [draft for observed in some if (draft := _draft(observed, owner_of, labels_of)) is not None]
+        looked = _having_looked(redactor, drafts)
+        for draft in drafts:
+            yield draft if isinstance(draft, Refused) else _admitted(draft, looked, now)
+
+
+def _draft(
+    observed: Observed | Refused, owner_of: OwnerOf, labels_of: Callable[[str], LabelFinder]
+) -> SpanDraft | Refused | None:
+    """The draft of a span; None where it is passed over."""
+    if isinstance(observed, Refused):
+        return observed
+    owner = owner_of(observed)
+    if owner is None:
+        return None
+    return _guarded(observed, lambda: draft_of(observed, owner, labels_of(owner.project)))
+
+
+def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
+    """The redactor after a first look at what the drafts tell: most of it holds nothing, and the same texts come again and again."""
+    return redactor.having_looked(text for draft in drafts if isinstance(draft, SpanDraft) for text in texts_of(draft.facts))
+
+
+def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan | Refused:
+    def made() -> AdmittedSpan:
+        record = record_of(draft, redactor, now)
+        return AdmittedSpan(record, admissible(record))
+
+    return _guarded(draft.observed, made)
+
+
+def _guarded(observed: Observed, make: Callable[[], Made]) -> Made | Refused:
+    """What is made of a span, or why it is refused."""
+    try:
+        return make()
+    except RecordError as error:
+        return Refused(f"{observed.span_id}: {error}", json_bytes(observed._asdict()))
+    except MemoryError:
+        raise
+    except Exception as error:
+        log.exception("the span %s of the trace %s cannot be read", observed.span_id, observed.trace_id)
+        return Refused(f"{observed.span_id}: cannot be read: {type(error).__name__}", json_bytes(observed._asdict()))

@@ -204,11 +204,17 @@ def _key(number: int) -> bytes:
 
 
 def land(
-    transaction: Transaction, unlanded: Unlanded, runner: EmbeddedRunner, seen: KnownIdentities | None = None
+    transaction: Transaction,
+    unlanded: Unlanded,
+    runner: EmbeddedRunner,
+    seen: KnownIdentities | None = None,
+    *,
+    are_own: bool = False,
 ) -> dict[str, Appended]:
     """Write entries to the tables within a transaction; once that is committed, the log may `forget` them.
 
-    Returns what was written of the records from outside, by topic.
+    Returns what was written of the records from outside, by topic. `are_own` as of `Transaction.append`: an earlier process may have
+    had other schemas.
 
     Where the database was asked to erase something since, or its topic ends elsewhere than it did, intake decides again, and the stages
     after it come later: records that are left out move those after them.
@@ -217,19 +223,21 @@ def land(
     if not entries:
         return {}
     exchanges = [message for entry in entries for message in entry.exchanges]
-    appended = transaction.append(INTAKE.source, exchanges, skip_known=not stands, seen=seen)
+    appended = transaction.append(INTAKE.source, exchanges, skip_known=not stands, seen=seen, are_own=are_own)
     if not stands:
         entries = [_undecided(transaction, entry) for entry in entries]
         decide(transaction, runner, appended)
-    others = keep(transaction, entries, seen)
+    others = keep(transaction, entries, seen, are_own=are_own)
     transaction.set_watermark(AHEAD, "", unlanded.next)
     return others | {INTAKE.source: appended}
 
 
-def keep(transaction: Transaction, entries: Sequence[Entry], seen: KnownIdentities | None = None) -> dict[str, Appended]:
+def keep(
+    transaction: Transaction, entries: Sequence[Entry], seen: KnownIdentities | None = None, *, are_own: bool = False
+) -> dict[str, Appended]:
     """Write what stages made, their states, and each one's watermark: the farthest of the entries', never back.
 
-    Returns what was written of the entries' other records, by topic.
+    Returns what was written of the entries' other records, by topic; `are_own` as of `land`.
     """
     made: dict[str, list[bytes]] = defaultdict(list)
     others: dict[str, list[bytes]] = defaultdict(list)
@@ -245,8 +253,11 @@ def keep(transaction: Transaction, entries: Sequence[Entry], seen: KnownIdentiti
         for stage, mark in (*entry.marks.items(), *entry.decided_marks.items()):
             marks[stage] = max(marks[stage], mark)
     for topic, messages in made.items():
-        transaction.append(topic, messages)
-    appended = {topic: transaction.append(topic, messages, skip_known=True, seen=seen) for topic, messages in others.items()}
+        transaction.append(topic, messages, are_own=are_own)
+    appended = {
+        topic: transaction.append(topic, messages, skip_known=True, seen=seen, are_own=are_own)
+        for topic, messages in others.items()
+    }
     for stage, changed in states.items():
         transaction.set_states(stage, changed, marks[stage])
     for stage, mark in marks.items():

@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
-from audit.surrogates import mended
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
 from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.entry import Entry, entry_of
 from streams.sources.openclaw.events import events_of
 from streams.sources.openclaw.text import Unwrapped
 
@@ -71,16 +70,6 @@ class UnknownKinds:
 
 _MAX_KINDS = 256
 _SHOWN = 128
-
-
-def mended_body(body: Json) -> Json:
-    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
-    try:
-        msgspec.json.encode(body)
-    except UnicodeEncodeError:
-        mended_value: Json = mended(body)
-        return mended_value
-    return body
 
 
 def id_problem(name: str, value: Any) -> Problem | None:
@@ -146,15 +135,14 @@ def make_entry(
     message = message or {}
     fields = {**(body or {}), "timestamp": line.get("timestamp")}
     content = msgspec.json.encode([kind, message.get("role"), list(blocks if own is None else own)], order="deterministic")
-    return Entry(
-        kind=kind,
-        id=entry_id,
+    return entry_of(
+        kind,
+        entry_id,
         parent=parent,
         linked=linked,
         side=side,
         at=moment(line.get("timestamp")),
         body=fields,
-        role=message.get("role"),
         message=message,
         blocks=list(blocks),
         digest=blake2b(content, digest_size=16).digest(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from streams.sources.lines import Problem
+from streams.sources.lines import Line, Problem
 from streams.sources.openclaw.entry import Entry, read_entry
 from streams.sources.openclaw.events import events_of
 from streams.sources.openclaw.text import Unwrapped, answer_tags, question_tags, unwrap
@@ -33,8 +33,8 @@ class Dialect(Protocol):
     parent_field: str
     derives: bool
 
-    def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entries that the line with this number stands for, perhaps none, and what is wrong beside them.
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
 
         A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
         """
@@ -61,9 +61,9 @@ class OpenClawDialect:
     parent_field = "parentId"
     derives = True
 
-    def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entry that the line is."""
-        entry = read_entry(body)
+        entry = read_entry(body, is_whole=line.is_whole)
         return entry if isinstance(entry, Problem) else (entry,)
 
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:

@@ -27,7 +27,7 @@ from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.transcript import Transcript
-from streams.sources.source import FileSource, LineFault, Reading, ReadingContext, SessionRange
+from streams.sources.source import FileSource, GrowingReading, LineFault, Reading, ReadingContext, SessionRange
 
 BATCH = 10_000
 """Events of one reading."""
@@ -142,7 +142,7 @@ def _transcript(lines: Iterable[Line], name: str) -> Session:
 
 def _readings(stream: BinaryIO, context: ReadingContext, name: str) -> Iterator[Reading]:
     sessions: dict[tuple[str, str], SessionEvents] = defaultdict(SessionEvents)
-    reading = Reading()
+    reading = GrowingReading()
     for line, value in read_values(stream):
         if value is None:
             reading.complete = False
@@ -154,7 +154,7 @@ def _readings(stream: BinaryIO, context: ReadingContext, name: str) -> Iterator[
                 reading.faults.append(item)
             if len(reading.events) + len(reading.faults) >= BATCH:
                 yield _closed(reading)
-                reading = Reading()
+                reading = GrowingReading()
     yield _closed(reading)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -73,13 +73,20 @@ class Filing(NamedTuple):
     most: int | None = None
 
 
+def _is_longer(texts: Sequence[str], most: int) -> bool:
+    """Tell whether texts have more than so many bytes together."""
+    # No character takes more than four.
+    return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most
+
+
 def build_exchange(told: ToldExchange, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
     """The record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
     counts: Counter[str] = Counter()
 
     def clean(text: str) -> str:
         redacted, found = filing.redact(text)
-        counts.update(found)
+        if found:
+            counts.update(found)
         return redacted if filing.longest is None else cut_bytes(redacted, filing.longest)
 
     def name(text: str | None) -> str | None:
@@ -89,10 +96,7 @@ def build_exchange(told: ToldExchange, filing: Filing, digest: Callable[[Clean],
     question, answer, thinking = clean(text), clean(told.answer), clean(told.thinking or "") or None
     # The raw text holds the message again: its secrets are not counted twice.
     raw = cut_bytes(filing.redact(told.question)[0], MAX_TEXT) if text != told.question else None
-    if (
-        filing.most is not None
-        and sum(len(kept.encode()) for kept in (question, answer, thinking or "", raw or "")) > filing.most
-    ):
+    if filing.most is not None and _is_longer((question, answer, thinking or "", raw or ""), filing.most):
         raise BoundsError(f"its texts have more than {filing.most} bytes after redaction")
     agent, model, multi_user = name(told.agent), name(told.model), told.multi_user or is_group
     return Exchange(

@@ -38,6 +38,11 @@ class Line(NamedTuple):
     ended: bool
     digest: str | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """True if no text in it can hold half a surrogate pair, once it is decoded: only an escape can say one."""
+        return not _may_hold_surrogates(self.body)
+
 
 class Problem(NamedTuple):
     """The reason why a line cannot be taken: a code, and words that name the field."""
@@ -135,6 +140,10 @@ def decode_json(body: bytes) -> Any:
         return value
 
 
+def _may_hold_surrogates(body: bytes) -> bool:
+    return b"\\u" in body and (b"\\ud" in body or b"\\uD" in body)
+
+
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose members have names that can be written: names are never ids."""
     return {mended_text(name): value for name, value in pairs}
@@ -142,7 +151,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _with_surrogates(body: bytes) -> Any:
     """The value of a text that is JSON but for lone surrogates; None when it is not."""
-    if b"\\ud" not in body and b"\\uD" not in body:
+    if not _may_hold_surrogates(body):
         return None
     try:
         value = json.loads(body, object_pairs_hook=_members)

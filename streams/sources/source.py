@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -52,11 +52,19 @@ class Reading:
     `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over.
     """
 
-    exchanges: list[Exchange] = field(default_factory=list)
-    events: list[AgentEvent] = field(default_factory=list)
+    exchanges: Sequence[Exchange] = field(default_factory=list)
+    events: Sequence[AgentEvent] = field(default_factory=list)
     faults: list[LineFault] = field(default_factory=list)
     complete: bool = True
     session_ids: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GrowingReading(Reading):
+    """A reading whose records are added one by one."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    events: list[AgentEvent] = field(default_factory=list)
 
 
 class SessionRange(NamedTuple):

@@ -2,6 +2,10 @@
 
 A session ends with a `session_end` event or with a SessionClosed record. It may go on afterwards: the next end then gives a
 diagnosis of everything so far, with the next revision. An end that brings no new event gives nothing.
+
+A session that ends without an event has exchanges alone (`streams.upkeep.closing`): its diagnosis has no trust score and says
+`insufficient_evidence`. If it ends again later, the next revision says when. Once events come, the next diagnosis is of these, and is
+the same as if they had come before that end, but for its revision.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ CALL_COLUMNS = frozenset(FOLD_COLUMNS) - {"action", "status", "used", "reference
 OTHER_COLUMNS = frozenset(FOLD_COLUMNS) - {"payload"}
 
 
-class DiagnosisState(msgspec.Struct):
+class DiagnosisState(msgspec.Struct, omit_defaults=True):
     """The state of one session in the stage. Times are microseconds since 1970, UTC."""
 
     connection: str
@@ -44,6 +48,8 @@ class DiagnosisState(msgspec.Struct):
     ended_us: int | None = None
     diagnoses: int = 0
     diagnosed_events: int = -1
+    closed_us: int | None = None
+    """When the last diagnosis without events says that the session ended."""
 
 
 class SessionEnd(NamedTuple):
@@ -53,6 +59,8 @@ class SessionEnd(NamedTuple):
     key: str
     closed_at: datetime
     reason: str
+    last_at: datetime | None = None
+    """When anything was last heard of the session, where the end says so."""
 
 
 class DiagnosisStep:
@@ -71,7 +79,7 @@ class DiagnosisStep:
         outcome = StepOutcome()
         evidence = {key: session.evidence for key, session in sessions.items()}
         for events, ends in _parts(batch.frames.get("AgentEvent"), _ends(batch)):
-            _fold(sessions, evidence, events)
+            self._fold(sessions, evidence, events)
             for end in ends:
                 diagnosis = self._close(sessions[end.key], end)
                 if diagnosis is not None:
@@ -84,7 +92,7 @@ class DiagnosisStep:
     def _hold_to_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
         """Have the evidence of each session that this batch says is a transcript held to the thresholds of its agent."""
         for session in sessions.values():
-            if session.diagnosed_events < 0 and not session.evidence.event_counts:
+            if not session.evidence.event_counts:
                 self._set_thresholds(session)
         frame = batch.frames.get("AgentEvent")
         if frame is None:
@@ -102,33 +110,79 @@ class DiagnosisStep:
 
     def _profile(self, session: DiagnosisState) -> Profile:
         """The thresholds that are in force for the session's agent."""
+        return self._profile_of(session, session.evidence.source)
+
+    def _profile_of(self, session: DiagnosisState, source: str | None) -> Profile:
         detectors = self._policy.for_project(session.project).settings.detectors
-        return detectors.profile(profile_name(session.evidence.source), session.agent)
+        return detectors.profile(profile_name(source), session.agent)
+
+    def _fold(
+        self, sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None
+    ) -> None:
+        """Fold events: what is only counted by columns, what the detectors look at by rows."""
+        if events is None or not events.height:
+            return
+        occurred = pl.col("occurred_at").dt.epoch("us")
+        seen = events.group_by(KEY).agg(
+            occurred.min().alias("first"), occurred.max().alias("last"), pl.col("agent").first().alias("named")
+        )
+        for key, first, last, agent in seen.iter_rows():
+            session = sessions[key]
+            session.started_us = first if session.started_us is None else min(session.started_us, first)
+            session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
+            if session.agent != agent and not session.evidence.event_counts:
+                # Until now only ends came, which name the agent of the exchanges.
+                session.agent = agent
+                self._set_thresholds(session)
+        for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
+            evidence[key].count_events(event, count)
+        payloads = {"payload"} if any(one.reads_payloads for one in evidence.values()) else set[str]()
+        fold_counted(evidence, _rows(events.filter(_calls()), CALL_COLUMNS | payloads))
+        fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
 
     def _close(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
         """The diagnosis at this end of the session, or None when nothing came since the last one."""
         events = session.evidence.event_count
+        if not events:
+            return self._close_without_events(session, end)
         if events == session.diagnosed_events:
             return None
-        profile = self._profile(session)
+        return self._diagnosed(session, end, session.evidence, self._profile(session))
+
+    def _close_without_events(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
+        """The diagnosis of a session of exchanges alone, or None where one says already that it ended then or later."""
+        closed_us = _microseconds(end.closed_at)
+        if session.closed_us is not None and closed_us <= session.closed_us:
+            return None
+        session.closed_us = closed_us
+        # The batch may hold the first events, after this end: nothing of them is known yet.
+        profile = self._profile_of(session, source=None)
+        evidence = SessionEvidence.held_to(profile.thresholds, EVIDENCE_REFERENCES)
+        return self._diagnosed(session, end, evidence, profile)
+
+    def _diagnosed(self, session: DiagnosisState, end: SessionEnd, evidence: SessionEvidence, profile: Profile) -> Diagnosis:
         diagnosis = to_record(
-            diagnose(session.evidence, profile.thresholds),
-            session.evidence,
+            diagnose(evidence, profile.thresholds),
+            evidence,
             connection=session.connection,
             project=session.project,
             agent=session.agent,
             session_id=session.session_id,
             revision=session.diagnoses,
             started_at=_moment(session.started_us),
-            ended_at=_moment(session.ended_us),
+            ended_at=_moment(session.ended_us) if evidence.event_counts else end.last_at,
             closed_at=end.closed_at,
             closed_reason=end.reason,
             policy_digest=self._policy.for_project(session.project).digest,
             profile=profile,
         )
         session.diagnoses += 1
-        session.diagnosed_events = events
+        session.diagnosed_events = evidence.event_count
         return diagnosis
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _moment(microseconds: int | None) -> datetime | None:
@@ -188,7 +242,7 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
     if frame is not None:
         for offset, key, record in zip(frame[OFFSET], frame[KEY], rows_as_records("SessionClosed", frame), strict=True):
             if isinstance(record, SessionClosed):
-                yield SessionEnd(offset, key, record.closed_at, record.reason)
+                yield SessionEnd(offset, key, record.closed_at, record.reason, record.last_at)
 
 
 @functools.cache
@@ -211,23 +265,6 @@ def _perhaps() -> pl.Expr:
         )
         | ((pl.col("event") == "skill_event") & (~pl.col("invoked") | pl.col("status").is_in(list(FAILED_SKILL))))
     )
-
-
-def _fold(sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None) -> None:
-    """Fold events: what is only counted by columns, what the detectors look at by rows."""
-    if events is None or not events.height:
-        return
-    for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
-        evidence[key].count_events(event, count)
-    payloads = {"payload"} if any(one.reads_payloads for one in evidence.values()) else set[str]()
-    fold_counted(evidence, _rows(events.filter(_calls()), CALL_COLUMNS | payloads))
-    fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
-    occurred = pl.col("occurred_at").dt.epoch("us")
-    times = events.group_by(KEY).agg(occurred.min().alias("first"), occurred.max().alias("last"))
-    for key, first, last in times.iter_rows():
-        session = sessions[key]
-        session.started_us = first if session.started_us is None else min(session.started_us, first)
-        session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
 
 
 def _rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:

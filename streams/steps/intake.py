@@ -17,7 +17,7 @@ from functools import cached_property
 
 import msgspec
 
-from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
     Candidate,
@@ -30,6 +30,7 @@ from audit.exchanges.sampling import (
     resolved,
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures
+from audit.injection.detection import may_tamper
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, encoding_of, session_key
@@ -39,20 +40,28 @@ class Arrival:
     """An exchange, with what the rules over its batch say of it."""
 
     def __init__(
-        self, name: bytes, exchange: Exchange, tier1: Tier1Result, *, delivered: bytes | None = None, may_disagree: bool = True
+        self,
+        name: bytes,
+        exchange: Exchange,
+        tier1: Tier1Result,
+        *,
+        delivered: bytes | None = None,
+        may_disagree: bool = True,
+        tampering: tuple[str, ...] | None = None,
     ) -> None:
-        """`delivered` is its encoding, where there is one already."""
+        """`delivered` is its encoding, where there is one already; `tampering` what `tamper_reasons` says of it, where that is known."""
         self.name = name
         """The name by which its batch knows it; no encoded record begins so."""
         self.exchange = exchange
         self.tier1 = tier1
         self.may_disagree = may_disagree
+        self.tampering = tampering
         self._delivered = delivered
 
     @cached_property
     def encoded(self) -> bytes:
         """The encoded record."""
-        return encoding_of(self.exchange) if self._delivered is None else self._delivered
+        return encoding_of(self.exchange, self.tampering) if self._delivered is None else self._delivered
 
     @classmethod
     def earlier(cls, encoded: bytes, policy: ProjectPolicy) -> Arrival:
@@ -71,6 +80,7 @@ class Arrivals:
         self._policies: dict[str, ProjectPolicy] = {}
         exchanges = {offset: record for offset, _, record in rows if isinstance(record, Exchange)}
         disagreeing = may_disagree([one.agent_response for one in exchanges.values()])
+        suspects = may_tamper(list(exchanges.values()))
         tier1 = self._tier1(exchanges)
         self._by_offset = {
             offset: Arrival(
@@ -79,6 +89,7 @@ class Arrivals:
                 tier1[offset],
                 delivered=encodings.get(offset),
                 may_disagree=place in disagreeing,
+                tampering=None if place in suspects else (),
             )
             for place, (offset, exchange) in enumerate(exchanges.items())
         }
@@ -183,8 +194,8 @@ class IntakeStep:
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
         if decision.sampled:
             return "scoring-tasks", _task(arrival, policy, decision, revision=0)
-        task = _task(arrival, policy, decision, revision=0, encoded=b"")
-        return "scores", structural_score(task, exchange, policy, LEFT_OUT)
+        sampled = Sampled(0, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
+        return "scores", structural_score(sampled, exchange, policy, LEFT_OUT, arrival.tampering)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
         """Tasks for the session's last turns."""
@@ -195,10 +206,8 @@ class IntakeStep:
             yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
 
 
-def _task(
-    arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int, encoded: bytes | None = None
-) -> ScoringTask:
-    """The task for an exchange; `encoded` where another one than its encoding is to be in it."""
+def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
+    """The task for an exchange."""
     exchange = arrival.exchange
     return ScoringTask(
         connection=exchange.connection,
@@ -206,7 +215,7 @@ def _task(
         session_id=exchange.session_id,
         exchange_id=exchange.exchange_id,
         revision=revision,
-        exchange=arrival.encoded if encoded is None else encoded,
+        exchange=arrival.encoded,
         turn_number=decision.turn,
         sampling_reason=decision.reason,
         sampling_probability=decision.probability or 0.0,

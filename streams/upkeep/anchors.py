@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.queries import query_records, query_rows
@@ -29,6 +28,7 @@ from audit.anchors.names import ANCHORS, anchor_project, is_reserved
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.engine.record_intake import RecordIntake
 from streams.log.store_log import Log

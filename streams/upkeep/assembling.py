@@ -4,6 +4,8 @@
 2. Exchanges and events are taken in before that record. A kill between them makes a trace be assembled once more, into the same ids.
 3. An exchange that was made stays as it is: late spans add events, and what they would have changed is counted in the next revision.
 4. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
+5. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
+   logged and set aside, one letter per trace.
 """
 
 from __future__ import annotations
@@ -11,34 +13,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-import duckdb
 import msgspec
 
-from analytics.queries import query_records, query_rows
+from analytics.queries import query_many_records, query_rows
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import AgentEvent, Deployment, Exchange, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
-from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
 from streams.upkeep.reviewing import REVIEWS, evaluator_score
 from streams.upkeep.seen_versions import SeenVersions
 
 INTERVAL = 1.0
 """Seconds from one look to the next."""
-AT_ONCE = 500
-"""Traces that are assembled together."""
+AT_ONCE, SPANS_AT_ONCE = 2_000, 10_000
+"""Traces that are assembled together, and spans of them, a trace more or less: each round waits for what the one before it wrote."""
+TAKEN_AT_ONCE = 500
+"""Exchanges that are taken in together: callers wait meanwhile."""
 MAX_SPANS = 20_000
 """Spans of one trace that are assembled; one with more is set aside."""
 SETTLED, IDLE = "settled", "idle"
-TOO_MANY = "too_many_spans"
+TOO_MANY, LATE = "too_many_spans", "late_spans"
 Key = tuple[str, str]
 """Connection and trace."""
 log = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ class OpenTrace:
     has_root: bool = False
     spans: int = 0
     first_offset: int = 0
+    """The lowest position of a span, on whichever partition: what comes later may stand before what was there."""
 
 
 class Due(NamedTuple):
@@ -68,6 +73,8 @@ class Made:
 
     assemblies: list[Assembly] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
+    late: int = 0
+    """Spans that came too late since this process began."""
 
 
 class TraceAssembler:
@@ -76,8 +83,11 @@ class TraceAssembler:
     name = "traces"
     interval = INTERVAL
 
-    def __init__(self, engine: RecordIntake) -> None:
+    def __init__(self, engine: RecordIntake, count_late: Callable[[int], None] = lambda _: None) -> None:
+        """`count_late` is told how many spans came too late to make anything."""
         self._engine = engine
+        self._count_late = count_late
+        self._began = engine.now()
         self._positions: dict[int, int] = {}
         """Where the next look at each partition begins."""
         self._open: dict[Key, OpenTrace] = {}
@@ -87,11 +97,9 @@ class TraceAssembler:
         """Look for spans that have come, and assemble the traces that are complete."""
         if not self._engine.state().ready:
             return
-        await self._engine.land_taken()
+        await self._engine.land_taken("spans")
         await asyncio.to_thread(self._look)
-        due = list(self._due(self._engine.now()))
-        for start in range(0, len(due), AT_ONCE):
-            some = due[start : start + AT_ONCE]
+        for some in list(self._rounds(self._due(self._engine.now()))):
             await self._assemble(some)
             for one in some:
                 del self._open[one.key]
@@ -116,6 +124,7 @@ class TraceAssembler:
         key = row["connection"], row["trace_id"]
         trace = self._open.setdefault(key, OpenTrace(row["project"], row["last_at"], first_offset=row["first_offset"]))
         trace.last_at = max(trace.last_at, row["last_at"])
+        trace.first_offset = min(trace.first_offset, row["first_offset"])
         trace.has_root = trace.has_root or row["has_root"]
         trace.spans += row["spans"]
 
@@ -129,15 +138,31 @@ class TraceAssembler:
             elif silent >= rules.idle_seconds:
                 yield Due(key, IDLE)
 
+    def _rounds(self, due: Iterable[Due]) -> Iterator[list[Due]]:
+        """The traces that are assembled together, in order."""
+        some, spans = list[Due](), 0
+        for one in due:
+            some.append(one)
+            spans += self._open[one.key].spans
+            if len(some) == AT_ONCE or spans >= SPANS_AT_ONCE:
+                yield some
+                some, spans = [], 0
+        if some:
+            yield some
+
     async def _assemble(self, due: Sequence[Due]) -> None:
         engine = self._engine
         made = await asyncio.to_thread(self._made, due)
+        if made.late:
+            self._count_late(made.late)
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
         # Before the exchanges: after a kill, their versions would be known already.
         await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, exchanges))
-        for outcome, exchange in zip(await engine.take_exchanges(exchanges), exchanges, strict=True):
-            if isinstance(outcome, RecordError):
-                self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
+        for start in range(0, len(exchanges), TAKEN_AT_ONCE):
+            some = exchanges[start : start + TAKEN_AT_ONCE]
+            for outcome, exchange in zip(await engine.take_exchanges(some), some, strict=True):
+                if isinstance(outcome, RecordError):
+                    self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
         await engine.landed("agent-events")
         events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
         await engine.publish("agent-events", events)
@@ -154,8 +179,12 @@ class TraceAssembler:
             kept = _kept(cursor, names) if before else {}
         for one in due:
             earlier, records = before.get(one.key), spans.get(one.key, [])
-            if not records or (earlier is not None and earlier["spans"] >= len(records)):
-                continue  # erased meanwhile, or read again after a start
+            if not records:
+                continue  # erased meanwhile
+            if earlier is not None and earlier["spans"] >= len(records):
+                # Read again after a start, or what was deleted is followed by more.
+                self._note_late(made, [one for one in records if one.ingested_at > earlier["assembled_at"]])
+                continue
             revision = 0 if earlier is None else earlier["revision"] + 1
             decision = Decision(one.reason, self._engine.now(), revision, kept.get(one.key, {}))
             self._make(made, records, decision)
@@ -186,6 +215,20 @@ class TraceAssembler:
         except Exception as error:
             log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
             self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
+
+    def _note_late(self, made: Made, late: Sequence[Span]) -> None:
+        """Make it known that spans of a trace came when those before them were deleted."""
+        if not late:
+            return
+        words = (
+            f"{len(late)} spans of the trace {late[0].trace_id} came after its other spans were deleted, a day after those came: "
+            "they make nothing; export spans within a day"
+        )
+        self._set_aside(made.letters, late[0], Refusal(self.name, LATE, words))
+        fresh = sum(one.ingested_at >= self._began for one in late)
+        if fresh:
+            made.late += fresh
+            log.warning("%s", words)
 
     def _set_aside(self, letters: Accepted, record: Record, refusal: Refusal) -> None:
         admission = Admission(self._engine.redactor, self._engine.now())
@@ -223,7 +266,7 @@ def _placed(events: Sequence[AgentEvent], rows: dict[str, dict[str, Any]]) -> li
 
 def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
     found: dict[Key, list[Span]] = {}
-    for record in query_records(cursor, "trace_spans", Span, {**names, "least": least}):
+    for record in query_many_records(cursor, "trace_spans", Span, {**names, "least": least}):
         found.setdefault((record.connection, record.trace_id), []).append(record)
     return found
 

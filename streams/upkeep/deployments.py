@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.fingerprints import stable_id
@@ -22,6 +20,7 @@ from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
 from schemas.bounds.name_rules import identifier_fault
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Deployment
 
 TOPIC = "deployments"

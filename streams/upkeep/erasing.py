@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 
 from analytics.deletion.erased import ERASURES, STAGE, Erased
@@ -25,6 +24,7 @@ from analytics.store.tables import quote
 from audit.anchors.names import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Erasure
 from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import msgspec
 
+from analytics.deletion.plans import RetentionPlan, plan_retention
 from analytics.deletion.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
@@ -74,6 +75,16 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
     if purged.rows.total():
         log.info("retention: %d exchanges, %d scores and what belongs to them deleted", purged.exchanges, purged.scores)
     return purged
+
+
+def plan_purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> RetentionPlan:
+    """Count what `purge` would delete with the same arguments, and delete nothing."""
+
+    def kept_from(project: str) -> datetime:
+        return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
+
+    unread = Unread() if is_fed_by_kafka(store) else _unread(store)
+    return plan_retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread)
 
 
 class RetentionTask:

@@ -12,7 +12,7 @@ from audit.policy.policy_fields import RatingScale
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review
-from streams.sources.otlp.trace_ratings import TracedRating
+from streams.sources.otlp.traces.trace_ratings import TracedRating
 
 HUMAN_SCORE = "human_score"
 REVIEWS = "reviews"

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.incidents.causes import Explanation
 from streams.watch.incidents.companions import MovedToo, moved_too
 from streams.watch.incidents.evidence import gather
 from streams.watch.incidents.flags import FLAGS, changed_flags
-from streams.watch.incidents.incidents import Due, decided, due, record_of
+from streams.watch.incidents.incidents import Due, decided, due, reassigned, record_of
 from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.recovery import levels_of, no_levels, over, vanished
 from streams.watch.incidents.run_evidence import gather_runs
@@ -105,8 +104,9 @@ class Checker:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
             # What was decided here last has not landed yet: a decision that has may be the one before it.
             missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unlanded]
-            late = [_reconciled(incidents[row["incident_id"]], row) for row in missed]
-            incidents.update({one.incident_id: one for one in late})
+            for row in missed:
+                incidents[row["incident_id"]] = _reconciled(incidents[row["incident_id"]], row)
+            late = [incidents[incident_id] for incident_id in dict.fromkeys(row["incident_id"] for row in missed)]
             baseline, found, ran = known.baselines.get(project), measured.get(project), runs.get(project)
             scored = found if found is not None and found.has_scores else None
             if scored is None and ran is None:
@@ -209,11 +209,14 @@ def _kept(made: Due) -> dict[str, Any]:
 
 
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:
-    """The incident as a decision left it that came through without its revision."""
+    """The incident as a decision or an assignment left it that came through without its revision."""
+    if row["status"] is None:
+        return reassigned(incident, row["assignee"], row["occurred_at"])
     return decided(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
 
 
 def _pending(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
-    """Decisions that their incident does not show."""
-    rows = query_rows(cursor, "incident_decisions", {"projects": list(projects), "incident": None})
-    return [row for row in rows if row["pending"]]
+    """Decisions and assignments that their incident does not show, oldest first."""
+    asked = {"projects": list(projects), "incident": None}
+    rows = [row for name in ("incident_decisions", "incident_assignments") for row in query_rows(cursor, name, asked)]
+    return sorted((row for row in rows if row["pending"]), key=lambda row: row["occurred_at"])

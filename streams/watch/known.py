@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import duckdb
-
 from analytics.queries import query_records
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import duckdb
-
 from analytics.queries import query_tuples
 from analytics.sums.hours import read_hours
 from audit.drift.anomaly_rate import Day
@@ -23,6 +21,7 @@ from audit.drift.cells import Cells, Flags, Ints
 from audit.drift.consecutive_days import DAYS, DailyAverage
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.numpy import np
 from schemas.lazy.polars import pl
 from schemas.records import TierStatistics

@@ -16,11 +16,10 @@ from functools import cached_property
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-import duckdb
-
 from analytics.queries import query_tuples
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS
+from schemas.lazy.duckdb import duckdb
 from streams.watch.measured import commonest, midnight
 
 QUERY = "watched_runs"

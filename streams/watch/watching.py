@@ -2,7 +2,8 @@
 
 1. Checks and decisions never run at the same time, so that no revision is given to two records.
 2. Where records land later than they are published, as over Kafka, what was published is known until the tables show it.
-3. A decision is a review first and a revision of its incident second. A check makes the revision where only the review came through.
+3. A decision and an assignment are a review first and a revision of their incident second. A check makes the revision where only the
+   review came through. A comment is a review alone.
 4. A check that is cut off has written a baseline, or nothing, or all: each topic's records are published together, incidents last.
 5. Then it is kept in the store that the project was checked, as of when and how far back: no incident is good news only then.
 """
@@ -16,23 +17,22 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-import duckdb
-
 from audit.fingerprints import stable_id
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.store_log import Log
 from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checked, Checker
 from streams.watch.incidents.causes import Explanation, explained, moved_by
-from streams.watch.incidents.incidents import decided
+from streams.watch.incidents.incidents import decided, reassigned
 from streams.watch.incidents.moves import moved_of, series_of
-from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, decision_of, is_live, shows
+from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
 from streams.watch.known import Published
 from streams.watch.measured import measure
 from streams.watch.rules.findings import Finding, Series
 
-DECISION = "incident_decision"
-"""The kind of review that decides on an incident."""
+DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
+"""The kinds of review that decide on an incident, assign it, and say something of it."""
 AT_ONCE = 50
 """Projects that are checked together: their scores are read in one scan."""
 Found = TypeVar("Found")
@@ -109,11 +109,43 @@ class Watch:
             if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
                 return current
             now = now or self._log.now()
-            reviewer = who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
-            await self._log.publish("reviews", [_review(current, decision, reviewer, comment, now)])
+            said = _review(DECISION, current, _reviewer(who, entered_by), comment, now, status=decision)
+            await self._log.publish("reviews", [said])
             made = decided(current, decision, who, now)
             await self._publish([], [made])
         return made
+
+    async def assign(
+        self,
+        incident: Incident,
+        assignee: str | None,
+        who: str,
+        comment: str | None = None,
+        *,
+        entered_by: str | None = None,
+        now: datetime | None = None,
+    ) -> Incident:
+        """Assign an incident to a person, or to no one; answers it as it is then. It stays as it is where the person has it already.
+
+        Its state does not change: to be assigned one is not to work on it.
+        """
+        async with self._turn:
+            current = await self.incident(incident.project, incident.incident_id) or incident
+            if assignee_of(current) == assignee:
+                return current
+            now = now or self._log.now()
+            said = _review(ASSIGNMENT, current, _reviewer(who, entered_by), comment, now, assignee=assignee)
+            await self._log.publish("reviews", [said])
+            made = reassigned(current, assignee, now)
+            await self._publish([], [made])
+        return made
+
+    async def comment(
+        self, incident: Incident, who: str, comment: str, *, entered_by: str | None = None, now: datetime | None = None
+    ) -> None:
+        """Say something of an incident; nothing else of it changes."""
+        said = _review(COMMENT, incident, _reviewer(who, entered_by), comment, now or self._log.now())
+        await self._log.publish("reviews", [said])
 
     async def _is_taken(self, project: str, incident: Incident) -> bool:
         """Tell whether another live incident has a series that raised an alarm in this one."""
@@ -159,15 +191,31 @@ def _alarmed(incident: Incident) -> set[Series]:
     return {one.series for one in moved_of(incident) if not one.fell_too} | {series_of(incident)}
 
 
-def _review(incident: Incident, decision: str, who: str, comment: str | None, now: datetime) -> Review:
+def _reviewer(who: str, entered_by: str | None) -> str:
+    return who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
+
+
+def _review(
+    kind: str,
+    incident: Incident,
+    who: str,
+    comment: str | None,
+    now: datetime,
+    *,
+    status: str | None = None,
+    assignee: str | None = None,
+) -> Review:
+    """The actions of a person on an incident. Decisions keep the ids that they had before there was anything else to do."""
+    named = [status or ""] if kind == DECISION else [kind, assignee or "", comment or ""]
     return Review(
-        review_id=stable_id("review", incident.incident_id, decision, who, now.isoformat()),
+        review_id=stable_id("review", incident.incident_id, *named, who, now.isoformat()),
         project=incident.project,
-        kind=DECISION,
+        kind=kind,
         subject_id=incident.incident_id,
         reviewer=who,
-        status=decision,
+        status=status,
         comment=comment,
         occurred_at=now,
         ingested_at=now,
+        assignee=assignee,
     )

@@ -27,7 +27,7 @@ with Store(None) as store:
     with store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s", 0, event="message"))])
     for seconds in (1800, 1801):
-        values = {"as_of": START + timedelta(seconds=seconds), "gap_seconds": 1800, "heard_before": None}
+        values = {"as_of": START + timedelta(seconds=seconds), "gap_seconds": 1800, "heard_before": None, "limit": None}
         print(*[str(row["last_at"]) for row in query_rows(store.cursor(), "idle_sessions", values)], sep=",")
 """
 
@@ -67,7 +67,7 @@ def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
 @pytest.mark.parametrize("values", [None, {}, {"projekt": None}, {"project": None, "limit": 1}])
 def test_parameters_must_be_exactly_those_of_the_query(values: dict[str, object] | None) -> None:
     """A parameter that is forgotten or misspelt must not silently mean all."""
-    with Store(None) as store, pytest.raises(QueryError, match="query runs takes the parameters project, not"):
+    with Store(None) as store, pytest.raises(QueryError, match="query runs takes the parameters project, since, newest, not"):
         run_query(store.cursor(), "runs", values)
 
 
@@ -85,7 +85,7 @@ def test_rows_carry_their_times_as_utc() -> None:
 def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
     """Whoever builds a table of it asks for its columns by name."""
     with Store(None) as store:
-        frame = run_query(store.cursor(), "runs", {"project": None})
+        frame = run_query(store.cursor(), "runs", {"project": None, "since": None, "newest": None})
 
     assert (0, True) == (frame.height, "trust_score" in frame.columns)
 

@@ -35,7 +35,7 @@ GROUP BY week ORDER BY week"""
 
 def _asked(page: Page) -> None:
     page.get_by_role("button", name="Run").click()
-    expect(page.locator("[data-chart] svg")).to_be_visible(timeout=30_000)
+    expect(page.locator("[data-chart] canvas")).to_be_visible(timeout=30_000)
     _shown("[data-sql]")(page)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from engines import NOW
 from pages import LINKS
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from sites import DRIFTED, QUIET, WORKING, Site, iso
-from windows import PHONE, Window
+from windows import PHONE, Window, windows
 
 A_FEW_LINES = 100
 """Pixels."""
@@ -82,6 +82,42 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     assert [] == here.troubles + elsewhere.troubles + fleet.troubles
 
 
+def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window: Window, site: Site) -> None:
+    """Who is on call selects, says why once, and sees what became of it; a reload sends nothing again."""
+    page = window.open(LINKS.inbox(project=DRIFTED))
+    page.get_by_label("Select all on this page").check()
+    site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"assignee": "me"}, method="PUT")
+    window.refreshed()
+    picks = page.locator('input[name="incident"]')
+    assert picks.count() == page.locator('input[name="incident"]:checked').count()
+    page.get_by_text(re.compile(r"Change \d+ selected")).click()
+    page.get_by_role("textbox", name="Reason").fill("We are looking into it.")
+    page.get_by_role("button", name="Acknowledge").click()
+    expect(page.locator("#result")).to_contain_text("acknowledged.")
+    expect(page.locator("#result")).to_be_focused()
+    page.reload()
+    expect(page.locator("#result")).to_have_count(0)
+    expect(page.locator("tbody")).to_contain_text("Acknowledged")
+    page.get_by_label("Select all on this page").check()
+    page.get_by_text(re.compile(r"Change \d+ selected")).click()
+    page.get_by_role("textbox", name="Reason").fill("Not ours.")
+    page.get_by_role("button", name="Reopen").click()
+    expect(page.locator("#result")).to_contain_text("open again.")
+    assert [] == window.troubles
+
+
+def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
+    """The button beside the decisions sends the words alone, and the incident stays as it is."""
+    page = window.open(LINKS.incident(DRIFTED, site.incident))
+    before = page.locator("#verdict").inner_text()
+    page.locator("#reason").fill("Looks like the prompt.")
+    page.get_by_role("button", name="Comment", exact=True).click()
+    expect(page.locator("#decisions")).to_contain_text("Looks like the prompt.")
+    assert before == page.locator("#verdict").inner_text()
+    expect(page.get_by_role("button", name="Acknowledge")).to_be_visible()
+    assert [] == window.troubles
+
+
 def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
     """Who scores fifty exchanges does not want to reach for the mouse: a key scores, or Tab and Enter; the next one comes, the counts move."""
     page = window.open(LINKS.review(DRIFTED))
@@ -130,7 +166,7 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     page.locator("#statement").fill(statement)
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody tr")).to_have_count(25)
-    expect(page.locator("[data-chart] svg")).to_be_visible()
+    expect(page.locator("[data-chart] canvas")).to_be_visible()
     with page.expect_download() as caught:
         page.get_by_role("button", name="CSV").click()
     file = tmp_path / "rows.csv"
@@ -143,6 +179,36 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     shared.page.get_by_role("button", name="Run").click()
     expect(shared.page.get_by_label("as", exact=True)).to_have_value("bar")
     assert [] == window.troubles + shared.troubles
+
+
+def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
+    """Whoever found a session by SQL reads it next; other columns stay text."""
+    page = window.open(LINKS.sql)
+    page.locator("#statement").fill(
+        "SELECT session_id, agent FROM scores WHERE project = 'support' ORDER BY exchange_at LIMIT 1"
+    )
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("[data-table] tbody a")).to_have_count(1)
+    session = page.locator("[data-table] tbody a").text_content()
+    page.locator("[data-table] tbody a").click()
+    expect(page.locator("h1")).to_have_text(f"Session {session}")
+    assert [] == window.troubles
+
+
+def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site) -> None:
+    """Whoever is called at night looks at a phone: the first project, incident or run is in its first screen."""
+    window.resize(PHONE)
+    for path, first in (
+        (LINKS.fleet, "#cards > li"),
+        (LINKS.inbox(), "tbody tr"),
+        (LINKS.project(DRIFTED), "#incidents"),
+        (LINKS.exchanges(DRIFTED), "tbody tr"),
+        (LINKS.runs(WORKING), "tbody tr"),
+        (LINKS.incident(DRIFTED, site.incident), "#why"),
+    ):
+        box = window.open(path).locator(first).first.bounding_box()
+        assert box is not None, path
+        assert box["y"] < PHONE[1] * 0.75, path
 
 
 def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, another: Callable[[], Window]) -> None:
@@ -191,15 +257,82 @@ def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
     page = window.open(LINKS.fleet)
     page.keyboard.press("/")
     page.keyboard.type("sup")
-    page.get_by_label("Order").select_option("name")
-    assert page.url.endswith("/?q=sup&sort=name")
-    cards = page.locator("#cards > :visible")
+    cards = page.locator("#cards > *")
     expect(cards).to_have_count(1)
-    cards.get_by_role("link").click()
+    expect(page.get_by_label("Find")).to_be_focused()
+    page.get_by_label("Order").select_option("name")
+    expect(page).to_have_url(re.compile(r"/\?q=sup&sort=name$"))
+    table = page.get_by_role("link", name="Table")
+    expect(table).to_have_attribute("href", "/?q=sup&sort=name&view=table")
+    table.click()
+    expect(page).to_have_url(re.compile(r"/\?q=sup&sort=name&view=table$"))
+    expect(page.locator("tbody > tr")).to_have_count(1)
+    page.locator("tbody th a").click()
     page.go_back()
-    expect(page.locator("#cards > :visible")).to_have_count(1)
+    expect(page.locator("tbody > tr")).to_have_count(1)
+    expect(page.get_by_label("Find")).to_have_value("sup")
+    page.go_back()
+    expect(cards).to_have_count(1)
     expect(page.get_by_label("Find")).to_have_value("sup")
     assert [] == window.troubles
+
+
+def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> None:
+    """Nobody waits for a page: the list follows the keys, the caret stays, and what is shown is what is kept fresh."""
+    page = window.open(LINKS.fleet)
+    page.evaluate("window.stayed = true")
+    find, count = page.get_by_label("Find"), page.locator("#count")
+    whole = count.inner_text()
+    find.press_sequentially("nigt")
+    expect(page.get_by_role("heading", name="No projects match")).to_be_visible()
+    expect(count).to_contain_text("0 of")
+    find.press("ArrowLeft")
+    page.keyboard.type("h")
+    expect(page.locator("#cards > *")).to_have_count(1)
+    assert [4, 4] == find.evaluate("(one) => [one.selectionStart, one.selectionEnd]")
+    assert "changed" not in (page.locator("#projects").get_attribute("class") or ""), "what was asked for is no news"
+    before = page.locator("#totals").inner_text()
+    site.say(QUIET, "while-typing", 1, "Are you there?", "I am.")
+    window.refreshed()
+    expect(page.locator("#totals")).not_to_have_text(before)
+    expect(page.locator("#cards > *")).to_have_count(1)
+    expect(find).to_have_value("night")
+    find.fill("")
+    expect(count).to_have_text(whole)
+    expect(page).to_have_url(site.url + LINKS.fleet)
+    assert page.evaluate("window.stayed")
+    assert [] == window.troubles
+
+
+def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
+    """A field that says another order than the one that is shown would be believed."""
+    page = window.open(LINKS.fleet_of(view="table", sort="name"))
+    names = page.locator("tbody th").all_inner_texts()
+    page.locator("thead a", has_text="Project").click()
+    expect(page.locator("tbody th")).to_have_text(names[::-1])
+    expect(page.locator("#sort option:checked")).to_have_text("By name, backwards")
+    page.get_by_label("Find").fill("s")
+    expect(page).to_have_url(re.compile("q=s"))
+    assert "down=true" in page.url
+    page.get_by_label("Order").select_option("exchanges")
+    expect(page.locator("#sort option:checked")).to_have_text("Most exchanges")
+    expect(page).to_have_url(re.compile("sort=exchanges"))
+    assert "down" not in page.url
+    assert "q=s" in page.url
+    assert [] == window.troubles
+
+
+def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
+    """The form asks the same address by itself."""
+    with windows(chromium, site, cookie, has_scripts=False) as context:
+        page = context.new_page()
+        page.goto(site.url + LINKS.fleet_of(view="table"))
+        page.get_by_label("Find").fill("sup")
+        page.get_by_label("Order").select_option("name")
+        page.get_by_role("button", name="Filter").click()
+        page.wait_for_url(f"{site.url}/?q=sup&health=&sort=name&view=table")
+        expect(page.locator("tbody > tr")).to_have_count(1)
+        expect(page.get_by_label("Find")).to_have_value("sup")
 
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(QUIET)])
@@ -269,11 +402,12 @@ def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None
     site.post(f"{DRIFTED}/incidents/{site.incident}", site.operator, {"status": "open"}, method="PUT")
     page = window.open(LINKS.fleet)
     page.get_by_label("Find").press_sequentially("nig")
+    expect(page).to_have_url(re.compile("q=nig$"))
     before = page.locator("#totals").inner_text()
     site.say(QUIET, "while-narrowed", 1, "Are you there?", "I am.")
     window.refreshed()
     expect(page.locator("#totals")).not_to_have_text(before)
     page.keyboard.type("ht")
     expect(page.get_by_label("Find")).to_have_value("night")
-    expect(page.locator("#cards > :visible")).to_have_count(1)
+    expect(page.locator("#cards > *")).to_have_count(1)
     assert [] == window.troubles

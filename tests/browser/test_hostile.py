@@ -31,9 +31,12 @@ EXCHANGE = (
     "#people p",
 )  # fmt: skip
 INCIDENT = (
-    "h1", "#verdict .notice", "#verdict .lead", "#decisions blockquote", "#decisions li > p", "#decide > p", "#sure p.quoted",
-    "#moved .quoted", "#mix td:first-child", "#against", "#alerts td:nth-child(2)", "#queries",
+    "h1", "#verdict .notice", "#why", "#decisions blockquote", "#decisions li > p", "#decide > p", "#sure p.quoted", "#sure summary + p + p",
+    "#part summary ~ .quoted", "#part td:first-child", "#part li strong", "#part blockquote", "#moved .quoted", "#mix td:first-child",
+    "#against", "#alerts td:nth-child(2)", "#queries",
 )  # fmt: skip
+OPEN = ("h1", "#why", "#todo")
+"""What an incident has that is not decided yet: what to do about it."""
 RUN = ("#verdict dl", "#timeline table", "#timeline nav[aria-label^=Type]")
 EVALUATION = (
     "h1", "[aria-labelledby=overall-title]", "[aria-labelledby=checks-title] tbody", "#answer-1 .problem", "#answer-2 pre",
@@ -42,6 +45,8 @@ EVALUATION = (
 LISTS = {
     "project": (LINKS.project(WILD), ("main",)),
     "anomalies": (LINKS.anomalies(WILD), ("#anomalies table",)),
+    "exchanges": (LINKS.exchanges(WILD), ("#rows table",)),
+    "sessions": (LINKS.sessions(WILD), ("#rows table",)),
     "wrap quality": (LINKS.wrap_quality(WILD), ("#wraps table",)),
     "incidents": (LINKS.incidents(WILD), ("#incidents table",)),
     "runs": (LINKS.runs(WILD), ("#runs table",)),
@@ -60,6 +65,9 @@ ADDRESSES = {
     "run": LINKS.run(WILD, NAMES[:200]),
     "timeline": LINKS.run(WILD, "run_001", type=NAMES[:200]),
     "evaluation": LINKS.evaluation(WILD, NAMES[:200]),
+    "session": LINKS.session(WILD, NAMES[:200]),
+    "session by id": f"/sessions/{quote(NAMES[:200], safe='')}",
+    "exchanges": LINKS.exchanges(WILD, agent=NAMES[:200], reason=NAMES[:100], label=NAMES[:100]),
     "evaluations": LINKS.evaluations(WILD, case=NAMES[:200], model=NAMES[:100]),
     "page": LINKS.incidents(WILD, cursor=NAMES),
     "agent": f"{LINKS.agents(WILD)}?{urlencode({'agent': NAMES[:200]})}",
@@ -67,6 +75,7 @@ ADDRESSES = {
     "telemetry": LINKS.watched(project=NAMES),
     "sign-in": f"{LINKS.sign_in}?{urlencode({'next': '//evil.example/' + NAMES})}",
     "SQL": f"{LINKS.sql}?{urlencode({'q': NAMES})}",
+    "fleet": LINKS.fleet_of(q=NAMES[:200]),
 }
 """Where they are in the address."""
 _INJECTED = """() => {
@@ -78,8 +87,8 @@ _INJECTED = """() => {
         || one.matches("script, img, link") && !ours(one)
         || one.matches("form") && one.hasAttribute("action") && !one.getAttribute("action").startsWith("/api/audit/")
         || one.matches("a[href]") && !/^[/#]/.test(one.getAttribute("href"))
-        || [...one.attributes].some(({ name, value }) => name.startsWith("on") || name === "style" || name === "srcdoc"
-            || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value" && !name.startsWith("data-name"))
+        || [...one.attributes].some(({ name, value }) => name.startsWith("on") || (name === "style" && !one.closest(".plot, .spark")) || name === "srcdoc"
+            || name === "formaction" || /^\\s*javascript:/i.test(value) && name !== "value")
     // What somebody writes into the editor stands behind it again, unseen, for its lines to be numbered.
     ).concat(document.querySelectorAll("#main, main").length === 1 ? [] : [document.body]).map((one) => one.outerHTML.slice(0, 200))
         .concat(document.body.innerText.replace(document.querySelector("[data-lines]")?.innerText, "").match(/\\p{M}{5,}|[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u200f\\u2060\\ufeff\\u{e0041}]/gu) ?? []);
@@ -137,8 +146,10 @@ def test_whatever_is_said_is_read_and_does_nothing(window: Window, wild: Mapping
     pages = {
         LINKS.exchange(WILD, wild[one.number]): EXCHANGE,
         LINKS.incident(WILD, f"decided-{one.number}"): INCIDENT,
+        LINKS.incident(WILD, f"open-{one.number}"): OPEN,
         LINKS.run(WILD, f"run_{one.number + 1:03}"): RUN,
         LINKS.evaluation(WILD, f"wild-{one.number}"): EVALUATION,
+        LINKS.session(WILD, one.named): ("#verdict",),
     }
     for path, places in pages.items():
         window.open(path)
@@ -183,7 +194,7 @@ def test_answers_to_questions_are_texts(window: Window) -> None:
     )
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody tr")).to_have_count(len(BUNDLES))
-    expect(page.locator("[data-chart] svg")).to_be_visible()
+    expect(page.locator("[data-chart] canvas")).to_be_visible()
     read(window, {"[data-table] thead": EVERYTHING, "[data-table] tbody": EVERYTHING})
     page.get_by_label("Chart of").select_option(index=2)
     read(window, {})

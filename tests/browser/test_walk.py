@@ -8,10 +8,14 @@ from html import unescape
 import httpx2
 import pytest
 from browsers import cookie as signed
+from fastapi.routing import APIRoute
 from pages import LINKS, PAGES, Shown
 from playwright.sync_api import expect
 from sites import DRIFTED, Site
 from windows import PHONE, Window
+
+from service.http.app import ROUTERS
+from service.http.bounds import API
 
 HEAVIEST = 300_000
 """Bytes that a page may weigh, compressed."""
@@ -76,11 +80,15 @@ def test_pages_lead_to_each_other_and_back(window: Window, site: Site) -> None:
     page.get_by_role("link", name=DRIFTED, exact=True).click()
     page.locator(f'main a[href="{LINKS.incident(DRIFTED, site.incident)}"]').first.click()
     expect(page.locator("h1")).to_contain_text("Tier 2")
-    page.locator('main a[href*="/exchanges/"]').first.click()
+    # Why and what to do come first; the evidence below is folded.
+    page.locator("#moved summary").first.click()
+    page.locator('#moved a[href*="/exchanges/"]').first.click()
     expect(page.locator("h1")).to_contain_text("Turn 1")
+    page.locator('main a[href*="/sessions/"]').first.click()
+    expect(page.locator("h1")).to_contain_text("Session")
     page.get_by_label("Where you are").get_by_role("link", name=DRIFTED).click()
     expect(page.locator("h1")).to_contain_text(DRIFTED)
-    for heading in ("Turn 1", "Tier 2", DRIFTED, "Fleet"):
+    for heading in ("Session", "Turn 1", "Tier 2", DRIFTED, "Fleet"):
         page.go_back()
         expect(page.locator("h1")).to_contain_text(heading)
     assert [] == window.troubles
@@ -105,12 +113,40 @@ def test_every_page_is_in_the_table(site: Site, cookie: str) -> None:
     assert set() == {_kind(place) for place in linked} - {_kind(place) for place in places} - FILES
 
 
-FILES = {"/projects/*/runs/*/session.json", "/projects/*/runs/*/diagnosis.json", "/projects/*/runs/*/events"}
+def test_every_page_of_the_server_is_in_the_table(site: Site) -> None:
+    """A page that no other page links to, such as the sign-in, is walked, too."""
+    served = {
+        re.sub(r"{[^}]*}", "*", route.path)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute) and "GET" in route.methods and not route.path.startswith(f"{API}/")
+    }
+    walked = {_kind(shown.address(site)) for shown in PAGES}
+    assert (set(), set()) == (served - walked - FILES - NOT_ALONE - OF_OTHERS, walked - served)
+
+
+FILES = {
+    "/projects/*/runs/*/session.json",
+    "/projects/*/runs/*/diagnosis.json",
+    "/projects/*/runs/*/events",
+    "/projects/*/runs/*/events/*.json",
+    "/projects/*/lists/*",
+    "/projects/*/exchanges/*/texts/*",
+    "/projects/*/evaluations/*/prompts/*",
+    "/static/*",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+}
 """What is downloaded, or shown by the browser as it is."""
+NOT_ALONE = {"/admin/deletion/plan"}
+"""What another page of the table takes in."""
+OF_OTHERS = {"/docs", "/docs/*", "/docs/start.js"}
+"""The documentation of the API: its page is a library's."""
 
 
 def _kind(address: str) -> str:
     """An address without the names in it."""
     parts = address.partition("?")[0].partition("#")[0].split("/")
-    named = ("projects", "incidents", "exchanges", "runs", "evaluations")
+    named = ("projects", "incidents", "exchanges", "runs", "sessions", "lists", "evaluations", "people", "connections")
     return "/".join("*" if place and parts[place - 1] in named else part for place, part in enumerate(parts))

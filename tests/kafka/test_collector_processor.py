@@ -32,7 +32,7 @@ from streams.kafka.producing import Message
 from streams.kafka.worker.processing import Chunk
 from streams.log.dead_letters import Stays, way_back
 from streams.log.span_admission import AdmittedSpan, admitted
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of
 from streams.sources.otlp.request import Observed
 from streams.sources.otlp.signals import SIGNALS
 
@@ -187,12 +187,12 @@ def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch
 def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the mapping would end worker after worker at the same message."""
 
-    def faulty(observed: Observed, *given: Any) -> Span:
+    def faulty(observed: Observed, *given: Any) -> SpanDraft:
         if observed.trace_id.endswith("2"):
             raise KeyError("unforeseen")
-        return span_record(observed, *given)
+        return draft_of(observed, *given)
 
-    monkeypatch.setattr("streams.log.span_admission.span_record", faulty)
+    monkeypatch.setattr("streams.log.span_admission.draft_of", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert ["session-1", "session-3"] == [one.session_id for one in broker.spans]

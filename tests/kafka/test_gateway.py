@@ -255,18 +255,21 @@ def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_to
 
 
 def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Nobody else ends it: the workers know nothing of the present."""
+    """Nobody else ends it: the workers know nothing of the present. One without events ends among the events, too."""
     make_topics(*topics())
+
+    def ends(store: Store) -> list[list[str]]:
+        frames = [store.read(topic, 0, 10) for topic in ("exchanges", "agent-events")]
+        return [frame[SessionClosed.__name__]["reason"].to_list() for frame in frames if SessionClosed.__name__ in frame]
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka, limits=EngineLimits(idle_check=0.05)) as gateway:
             await gateway.take_exchange(ASKED)
-            await until(lambda: tables(store)["session_closings"], "the session to be ended")
+            await until(lambda: len(ends(store)) == 2, "the session to be ended")
 
     with Store(None) as store:
         asyncio.run(run(store))
-        frame = store.read("exchanges", 0, 10)[SessionClosed.__name__]
-    assert ["idle"] == frame["reason"].to_list()
+        assert [["idle"], ["idle"]] == ends(store)
 
 
 def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

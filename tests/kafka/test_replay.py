@@ -14,6 +14,7 @@ from replayed import merged_scores_in as merged
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
+from service.cli.entry.exit_codes import ExitCode
 from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
@@ -132,7 +133,7 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     arguments = ("replay", "--from", "topics", "--workers", "1", "--label", "cut", "--json")
     monkeypatch.setattr(PartFile, "commit", fails_in_the_middle)
     code, _, err = driftline(*arguments)
-    assert 1 == code
+    assert ExitCode.INTERRUPTED == code
     assert "run the same command to continue" in err
     monkeypatch.setattr(PartFile, "commit", commit)
     code, out, err = driftline(*arguments)

@@ -180,7 +180,12 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     assert (0, {"created": sorted(TOPICS), "mismatches": []}) == (code, json.loads(printed))
 
     code, printed = driftline(kafka, "describe", "--json")
-    assert (0, sorted(TOPICS)) == (code, [json.loads(line)["topic"] for line in printed.splitlines()])
+    described = [json.loads(line) for line in printed.splitlines()]
+    ours, collected = [one["topic"] for one in described if "holds" in one], [one for one in described if "signal" in one]
+    assert (0, sorted(TOPICS)) == (code, ours)
+    assert [("traces", 0), ("logs", 0)] == [(one["signal"], one["partitions"]) for one in collected]
+    shown = driftline(kafka, "describe")[1]
+    assert all(f"there is no topic {one['topic']}" in shown for one in collected)
 
     assert (0, f"{len(TOPICS)} topics: all are as they should be\n") == driftline(kafka, "check")
     assert 1 == driftline(kafka, "check", "--partitions", "7")[0]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
+from builders import incident
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
-from watched import END, fallen, history
+from watched import END, fallen, history, put
 
 from analytics.store.store import Store
+from audit.policy.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
+from streams.log.store_log import StoreLog
+from streams.watch.changing import Change, Person, change
 from streams.watch.watching import Watch
 
 
@@ -44,3 +49,40 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
         asyncio.run(run(store))
         rows = store.cursor().execute("SELECT status, revision, resolved_by FROM incidents").fetchall()
         assert ([("resolved", 1, "ann")], 1) == (rows, store.count("baselines"))
+
+
+def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
+    kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """One change after another, none of them landed when the next one comes: as in one process, record by record."""
+    make_topics(*topics())
+
+    async def act(watch: Watch) -> None:
+        for number, wanted in enumerate(
+            (
+                Change(comment="the prompt?"),
+                Change(assigns=True, assignee="bob", comment="yours"),
+                Change(decision="acknowledged"),
+                Change(decision="resolved", assigns=True, assignee=None, comment="fixed"),
+            )
+        ):
+            at = END + timedelta(minutes=number)
+            assert None is (await change(watch, ("ops", "i1"), wanted, Person("ann", "root"), at)).problem
+
+    async def over_kafka(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
+            await produce(producer, "incidents", [incident()])
+            await until(lambda: tables(store)["incidents"], "the incident to land")
+            with held_back(gateway):
+                await act(Watch(gateway))
+                assert 1 == len(tables(store)["incidents"])
+            await until(lambda: (5, 5) == tuple(len(tables(store)[one]) for one in ("incidents", "reviews")), "all to land")
+
+    with Store(None) as far, Store(None) as near:
+        asyncio.run(over_kafka(far))
+        put(near, "incidents", [incident()])
+        asyncio.run(act(Watch(StoreLog(near, Policy(), lambda: END))))
+        for table in ("incidents", "reviews"):
+            statement = f"SELECT * FROM {table} ORDER BY ALL"
+            one, other = (store.cursor().execute(statement).fetchall() for store in (far, near))
+            assert one == other

@@ -15,7 +15,7 @@ from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import Refused
 from streams.sources.otlp.signals import SIGNALS
-from streams.sources.otlp.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 
 CAPTURES = Path(__file__).parent / "captures"
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)

@@ -10,7 +10,6 @@ import pytest
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.detectors.thresholds import recorded_profile
 from schemas.records import Diagnosis
 from service.cli.main import run as run_command
 from service.pages.runs.run_data import read_events
@@ -61,9 +60,8 @@ def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy:
         assert (100, "ready_for_runtime") == (found.trust_score, found.readiness_level)
         assert found.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
         assert '{"alternatingRounds":2,"nearDuplicateCalls":1}' == found.threshold_changes
-        profile = recorded_profile(found.threshold_profile, found.threshold_changes)
         with closing(store.cursor()) as cursor:
-            events = read_events(cursor, found.connection, "s1", profile=profile)
+            events = read_events(cursor, found.connection, "s1", found)
         assert {place: (name,) for name, places in FOUND.items() for place in places} == events.evidence
 
 

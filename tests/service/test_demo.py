@@ -23,16 +23,26 @@ from servers import Child, Home, nursery, until
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
 from analytics.store.store import Store
+from audit.anchors.names import anchor_project
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
-from service.demo.conversations import PROJECTS, WORSE_AGENT, WORSE_SINCE, dialogues
+from service.demo import judge_change
+from service.demo.conversations import PROJECTS, dialogues
 from service.demo.fleet_faults import SECRETS
+from service.demo.releases import AGENT, FIRST, RELEASES, WORSE_AGENT, WORSE_SINCE, WORSE_VERSION
+from service.documents.anchors import anchors_document
+from service.documents.incidents import incident_records
+from service.documents.why.explaining import why
+from service.documents.why.slices import deployments_of, which_part_of
+from streams.upkeep.anchors import changes
+from streams.upkeep.deployments import deployments
 from streams.watch.measured import TIERS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+COST = (ROOT / "docs" / "explanations" / "cost.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "service.cli.main"]
 PATIENCE = 1200
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
@@ -103,19 +113,25 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
     assert 0 == shown.code, shown.err
     assert "Traceback" not in shown.err
     with Store(shown.database) as store:
-        rows = [row for row in query_rows(store.cursor(), "project_summary", {"project": None}) if row["project"] != "demo"]
+        rows = [
+            row
+            for row in query_rows(store.cursor(), "project_summary", {"project": None})
+            if row["project"] in PROJECTS.values()
+        ]
     assert set(PROJECTS.values()) == {row["project"] for row in rows}
     assert sum(len(one.payloads) for one in dialogues()) == sum(row["exchanges"] for row in rows)
     for row in rows:
         assert (0, 0, 0) == (row["pending"], row["unscored"], row["skipped_cost_cap"])
         assert row["simulated"] == row["scored"] > 0
-    assert "Finished server process" in (shown.folder / "server.log").read_text()
+    for name in ("server.log", "stricter-server.log"):
+        assert "Finished server process" in (shown.folder / name).read_text()
 
 
 def test_an_earlier_demo_leaves_no_trace(shown: Shown) -> None:
     """It makes everything anew."""
     assert not (shown.folder / "of-an-earlier-run").exists()
-    assert {"demo.duckdb", "demo.duckdb.lock", "demo.access", "judge.log", "server.log", "openclaw", "policy.yaml", MARKER} == {
+    logs = {"judge.log", "server.log", "stricter-judge.log", "stricter-server.log"}
+    assert {"demo.duckdb", "demo.duckdb.lock", "demo.access", "openclaw", "policy.yaml", MARKER, *logs} == {
         path.name for path in shown.folder.iterdir()
     }
 
@@ -151,20 +167,27 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
     """Nobody told the watch when, where or whether something happened."""
     found = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
     rows = [row for row in found if row[0] != "demo"]
-    assert {PROJECTS[WORSE_AGENT]} == {row[0] for row in rows}
-    falls = [" ".join(row) for row in rows if "sequential" in row]
-    assert 2 <= len(falls)
-    assert all(fall.endswith(f"on {WORSE_SINCE}") for fall in falls)
+    since = {PROJECTS[WORSE_AGENT]: WORSE_SINCE, judge_change.PROJECT: judge_change.SINCE}
+    assert set(since) == {row[0] for row in rows}
+    falls = [row for row in rows if "sequential" in row]
+    for project, day in since.items():
+        of = [" ".join(row) for row in falls if row[0] == project]
+        assert 2 <= len(of)
+        assert all(fall.endswith(f"on {day}") for fall in of)
 
 
 def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest = shown.part("In short")
-    found = [line for line in lines if not line.startswith("demo: ")]
-    project = PROJECTS[WORSE_AGENT]
-    assert f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; with it Tier 2.5 and 7 more" == found[0]
-    assert [f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before"] == found[1:]
-    assert f"{len(PROJECTS) - 1} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
+    project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
+    assert [
+        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; with it Tier 2.5 and 7 more",
+        "    → Roll back agent_version from 7 to 6",
+        f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before",
+        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; with it Tier 2.5 and Tier 3",
+        "    → Check the judge before the agent",
+    ] == [line for line in lines if not line.startswith("demo: ")]
+    assert f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
 
 
 def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown) -> None:
@@ -175,13 +198,61 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
             .execute("SELECT metadata, description FROM log.incidents WHERE project = 'support' AND type = 'drift'")
             .fetchall()
         )
+        (found,) = incident_records(store.cursor(), "support", kind="drift")
     ((metadata, description),) = rows
     moved = {one["series"] for one in json.loads(metadata)["moved"]}
     assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
-    assert (
-        "Of all exchanges since, 23 % are unexplained refusals (0 % before), 8 % are empty answers (0 % before)." in description
-    )
+    told = why(found).summary
+    assert "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers." == told
     assert f"The first day of the change is most likely {WORSE_SINCE}" in description
+
+
+def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(shown: Shown) -> None:
+    """Since when is not enough at night: what changed, and what to undo."""
+    with Store(shown.database) as store:
+        (found,) = incident_records(store.cursor(), PROJECTS[WORSE_AGENT], kind="drift")
+    evidence = json.loads(found.metadata)
+    which = which_part_of(evidence)
+    assert which is not None
+    assert which.found is not None
+    assert (AGENT, WORSE_VERSION) == (which.found.label, which.found.value)
+    assert [(AGENT, WORSE_VERSION, WORSE_AGENT)] == [(one.label, one.version, one.agent) for one in deployments_of(evidence)]
+    (undo,) = (one for one in why(found).actions if one.id == "roll_back")
+    assert f"Roll back {AGENT} from {WORSE_VERSION} to {FIRST[WORSE_AGENT][AGENT]}" == undo.title
+
+
+def test_a_deployment_alone_is_no_fault(shown: Shown) -> None:
+    """Five releases are recorded; four of them changed nothing, so their projects have no incident."""
+    harmless = {PROJECTS[one.agent] for one in RELEASES if one.agent != WORSE_AGENT}
+    with Store(shown.database) as store:
+        rows = [row for project in PROJECTS.values() for row in deployments(store.cursor(), project)]
+        opened = {project for project in harmless if incident_records(store.cursor(), project)}
+    kept = {(row["project"], row["label"], row["version"], row["occurred_at"]) for row in rows}
+    assert {(PROJECTS[one.agent], one.label, one.version, one.at) for one in RELEASES} == kept
+    assert len(harmless) == 4
+    assert set() == opened
+
+
+def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> None:
+    """Nobody rolls back an agent because its judge became stricter; there is nothing that was deployed, either."""
+    with Store(shown.database) as store:
+        (found,) = incident_records(store.cursor(), judge_change.PROJECT)
+        anchors = anchors_document(store.cursor(), judge_change.PROJECT)
+        judged = changes(store.cursor(), judge_change.PROJECT)
+    assert ("judge", "drift") == (found.cause, found.type)
+    evidence = json.loads(found.metadata)
+    assert f" on {judge_change.SINCE}; with it Tier 2.5 and Tier 3" in found.title
+    assert [] == deployments_of(evidence)
+    actions = [one.id for one in why(found).actions]
+    assert "check_judge" in actions
+    assert "roll_back" not in actions
+    assert [(judge_change.ANCHORS,) * 2] * len(judge_change.ROUNDS) == [
+        (one["anchors"], one["scored"]) for one in anchors["rounds"]
+    ]
+    first = min(at for at in judge_change.ROUNDS if at.date() >= judge_change.SINCE)
+    for change in judged.values():
+        assert (True, "down", first) == (change.changed, change.direction, change.since)
+        assert pytest.approx(-judge_change.STRICTNESS, abs=0.01) == change.size
 
 
 def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
@@ -210,7 +281,10 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     """What it would have cost is worth reading only if what it did cost is right."""
     rows = shown.part("Cost without each saving")
     with Store(shown.database) as store:
-        (ledger,) = query_rows(store.cursor(), "judge_costs", {"by": "all", "project": None, "from": None, "to": None})
+        kept = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
+    assert {*PROJECTS.values(), anchor_project(judge_change.PROJECT)} == {row["project"] for row in kept}
+    of_agents = [row for row in kept if row["project"] in PROJECTS.values()]
+    ledger = {name: sum(row[name] for row in of_agents) for name in ("calls", "judgements")}
     calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}
     assert calls["as configured"] == ledger["judgements"]
     # A call that broke off is made again, and both are in the ledger; nothing else may differ.
@@ -221,6 +295,15 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     costs = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
     assert costs[0] == min(costs)
     assert 5 == len(set(costs))
+
+
+def test_the_costs_of_a_million_exchanges_in_the_documents_are_those_of_the_demo(shown: Shown) -> None:
+    """The table answers what a reader asks first; prices and prompts change."""
+    told = re.findall(r"^\| `(\S+)` \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", COST, re.MULTILINE)
+    rows = [tuple(line.split()) for line in shown.part("Cost of a million exchanges")[1:] if "$" in line]
+
+    assert rows
+    assert rows == told
 
 
 def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> None:

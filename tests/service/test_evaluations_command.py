@@ -107,7 +107,7 @@ def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Pa
     _, out, _ = driftline("evaluations", "--by", "case")
     assert "95 % INTERVAL" in out
     code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
-    assert (2, True) == (code, "--by cannot be used with --model or --session" in err)
+    assert (2, True) == (code, "--by cannot be used with --model, --session or --since" in err)
 
 
 def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: Path) -> None:

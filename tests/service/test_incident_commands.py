@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from ran import runs, worse_since
-from watched import fallen, history, put, steady
+from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Incident
+from service.access.access import AccessStore, Holder, access_file
+from service.cli.entry.exit_codes import ExitCode
 from service.cli.main import run
 from streams.upkeep.reviewing import MAX_COMMENT
 
@@ -69,7 +71,18 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     short = listed["id"][:8]
     assert 0 == run(["incidents", "show", short, *of])
     shown = capsys.readouterr().out
-    for expected in ("2026-10-27", "sequential: Tier 2 fell", "consecutive_days: ", "first_turns", "ops-1-1", "daily_averages"):
+    for expected in (
+        "2026-10-27",
+        "Why",
+        "What to do",
+        "1. Read these 3 sessions first.",
+        "driftline scores --project ops --session ops-",
+        "sequential: Tier 2 fell",
+        "consecutive_days: ",
+        "first_turns",
+        "ops-1-1",
+        "daily_averages",
+    ):
         assert expected in shown
     for command, status, words in DECIDED:
         assert 0 == run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of])
@@ -79,6 +92,46 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
     assert [one[1] for one in DECIDED] == [one["status"] for one in document["decisions"]]
     assert [f"to be {one[1]}" for one in DECIDED] == [one["comment"] for one in document["decisions"]]
+
+
+def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whose it is and what people say of it, beside what they decide; a list finds it by its assignee."""
+    of = ["--db", str(database)]
+    with AccessStore(access_file(database), lambda: END) as access:
+        access.add(Holder("operator", "bob", "ops"))
+        access.add(Holder("operator", "web-only", "web"))
+    run(["check-drift", "--as-of", AS_OF, *of])
+    capsys.readouterr()
+    run(["incidents", "list", "--json", *of])
+    short = json.loads(capsys.readouterr().out)["id"][:8]
+    for command, words in (
+        (["assign", short, "bob", "--by", "ann", "--reason", "yours"], "has bob as its assignee: Tier 2 fell"),
+        (["comment", short, "--by", "ann", "--comment", "the prompt?"], "has your comment: Tier 2 fell"),
+        (["acknowledge", short, "--by", "ann", "--reason", "I look"], "is acknowledged by ann"),
+    ):
+        assert 0 == run(["incidents", *command, *of])
+        assert words in capsys.readouterr().out
+    for asked, count in (
+        (["--assignee", "bob"], 1),
+        (["--assignee", "nobody"], 0),
+        (["--severity", "critical", "--type", "drift", "--text", "FELL", "--sort", "worst", "--since", "2026-11-01"], 1),
+        (["--severity", "warning"], 0),
+        (["--since", "2026-11-02"], 0),
+    ):
+        assert 0 == run(["incidents", "list", "--json", *asked, *of])
+        assert count == len(capsys.readouterr().out.splitlines()), asked
+    assert 0 == run(["incidents", "assign", short, "me", "--by", "carl", *of])
+    assert 0 == run(["incidents", "show", short, *of])
+    shown = capsys.readouterr().out
+    assert "assigned to carl" in shown
+    assert "assigned to bob by ann: yours" in shown
+    assert "comment by ann: the prompt?" in shown
+    assert ExitCode.ERROR == run(["incidents", "assign", short, "web-only", *of])
+    assert "no operator of this name may see project ops; there are bob" in capsys.readouterr().err
+    assert 0 == run(["incidents", "assign", short, "nobody", "--json", *of])
+    assert None is json.loads(capsys.readouterr().out)["assignee"]
+    assert 0 == run(["incidents", "list", "--assignee", "bob", *of])
+    assert "no incident that matches." in capsys.readouterr().err
 
 
 def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +186,11 @@ def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: 
         (["incidents", "show", "1a2b"], "no incident begins with '1a2b'"),
         (["incidents", "accept", "1a2b", "--reason", "known"], "no incident begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is not a state"),
+        (["incidents", "list", "--sort", "up"], "--sort: up is none of them"),
+        (["incidents", "list", "--severity", "bad"], "--severity: bad is none of them"),
+        (["incidents", "list", "--type", "odd"], "--type: odd is none of them"),
+        (["incidents", "assign", "1a2b", "bob"], "no incident begins with '1a2b'"),
+        (["incidents", "comment", "1a2b", "--comment", " "], "--reason: is blank"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
         (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
     ],
@@ -156,7 +214,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
         (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
         put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
     assert 2 == run(["incidents", "reopen", first, "--reason", "it is back", *of])
-    assert "cannot be reopened" in capsys.readouterr().err
+    assert "was not changed: another live incident is about the same tier" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["acknowledge", "resolve", "new-normal", "accept", "dismiss", "reopen"])
@@ -215,3 +273,26 @@ def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pyte
     assert "Runs with the largest effect" in told
     assert "cost_explosion" in told
     assert "run_days, watched_runs, incident_runs" in " ".join(told.split())
+
+
+def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A build stops while an incident waits for a decision, whichever check found it, and goes on after the decision."""
+    check = ["check-drift", "--as-of", AS_OF, "--db", str(database)]
+    assert 0 == run(check)
+    assert 1 == run([*check, "--fail-on", "open"])
+    told = capsys.readouterr().err
+    assert "FAIL ops " in told
+    assert "1 incident is open. `driftline incidents show ID` says why" in told
+    for kind, code in (("live", 1), ("confirmed", 1), ("critical", 1)):
+        assert code == run([*check, "--fail-on", kind]), kind
+    assert 0 == run([*check, "--fail-on", "open", "--project", "web"])
+    assert 1 == run([*check, "--fail-on", "open", "--fail-on", "live", "--json"])
+    capsys.readouterr()
+
+    assert 0 == run(["incidents", "list", "--json", "--db", str(database)])
+    name = json.loads(capsys.readouterr().out)["id"]
+    decide = ["--reason", "known", "--by", "ann", "--db", str(database)]
+    assert 0 == run(["incidents", "acknowledge", name, *decide])
+    assert (0, 1) == (run([*check, "--fail-on", "open"]), run([*check, "--fail-on", "live"]))
+    assert 0 == run(["incidents", "resolve", name, *decide, "--json"])
+    assert 0 == run([*check, "--fail-on", "live", "--fail-on", "confirmed", "--fail-on", "critical"])

@@ -22,6 +22,7 @@ NAMES = {"connections add", "operators add"} | {
 """Commands that name a project: it need not be known."""
 ARGUMENTS = {
     "agreement": [],
+    "alerts list": [],
     "anchors add": [],
     "anchors list": [],
     "anchors run": [],

@@ -138,6 +138,6 @@ def test_a_mistake_is_told(driftline: Command, arguments: tuple[str, ...], expec
 
 def test_what_a_header_says_of_null_decides_what_must_be_given() -> None:
     """A parameter that is forgotten must not mean that nothing is found."""
-    assert ("project",) == queries()["runs"].optional
+    assert ("project", "since", "newest") == queries()["runs"].optional
     assert () == queries()["session_events"].optional
     assert {"project", "as_of", "days"} == set(queries()["trends"].parameters)

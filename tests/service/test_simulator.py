@@ -468,6 +468,21 @@ def test_retry_after_is_what_the_script_says(judge: RunningJudge, client: anthro
         assert "0" == limited.value.response.headers["anthropic-ratelimit-requests-remaining"]
 
 
+def test_a_strict_judge_scores_each_dimension_lower_by_the_same_part_of_its_scale(
+    judge: RunningJudge, client: anthropic.Anthropic
+) -> None:
+    """A judge that changes under its name can be had on demand, by an amount that is known."""
+
+    def scores(script: str) -> dict[str, float]:
+        judge.reset(script)
+        answer = json.loads(_text(client.messages.create(**_request(_question()))))
+        return {name: one["score"] for name, one in answer["dimensions"].items()}
+
+    usual, strict = scores("answer"), scores("strict:0.2")
+    assert {name: pytest.approx(score - 0.2, abs=0.006) for name, score in usual.items()} == strict
+    assert min(scores("strict:1").values()) == 0.0
+
+
 def test_faults_inside_an_answer(judge: RunningJudge, client: anthropic.Anthropic) -> None:
     """Each is a whole answer with one thing wrong."""
     question = _question()
@@ -577,7 +592,7 @@ def test_a_share_of_requests_gets_faults_that_depend_on_the_seed_alone() -> None
 
 def test_every_kind_does_something_of_its_own() -> None:
     """A kind that falls through to an ordinary answer would be a fault that never happens."""
-    alone = {"answer", "thinking_first", "no_structured"}
+    alone = {"answer", "strict", "thinking_first", "no_structured"}
     assert set(KINDS) == {*alone, *behaviours.REFUSED, *behaviours._ALTERED, *behaviours._DELIVERED}
 
 

@@ -72,6 +72,25 @@ def test_the_order_of_arrival_changes_no_bit_of_a_mean_or_an_interval(query: str
     assert 1 == len(set(map(repr, answers)))
 
 
+def test_the_means_of_a_session_are_the_same_in_whatever_order_its_scores_are_met(fill: Fill) -> None:
+    """A mean that lies between two hundredths would be shown as either, from one look at the page to the next."""
+    scores = [0.71, 0.63, 0.99, 0.01, 0.57, 0.82, 0.33, 0.9]
+    of = {
+        "record": "Score",
+        "project": "ops",
+        "connection": "north",
+        "session_id": "s",
+        "exchange_at": datetime(2026, 10, 1, tzinfo=UTC),
+    }
+    # The ids decide in which order the latest revisions are met.
+    orders = [scores, scores[::-1], scores[1::2] + scores[::2], scores[5:] + scores[:5]]
+    given = [[{**of, "score_id": str(at), "tier1_score": score} for at, score in enumerate(order)] for order in orders]
+    times = {"since": of["exchange_at"], "until": of["exchange_at"]}
+    values = {"project": "ops", "connection": "north", "session": "s", **times}
+
+    assert 1 == len({query_rows(fill(order), "session_totals", values)[0]["tier1"] for order in given})
+
+
 def test_every_query_has_cases(all_cases: dict[str, list[Case]]) -> None:
     """A query without a case is a query nobody has ever seen answer."""
     assert set(SQL) == set(all_cases)
@@ -141,20 +160,20 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
             ("Exchange", {"user_message": text, "agent_response": "yes"}),
             ("AgentEvent", {"payload": text}),
             ("Score", {"score_id": names["session_id"]}),
-            ("Diagnosis", {"failure_causes": [{"type": "t"}], "readiness_level": "review_recommended"}),
+            ("Diagnosis", {"failure_causes": [{"type": "t"}], "readiness_level": "review_recommended", "trust_score": 80}),
         )
     ]
     cursor = fill(given)
     by_session = {"session": text, "connection": "connection"}
     asked = {
-        "runs": {"project": text},
+        "runs": {"project": text, "since": None, "newest": None},
         "failed_sessions": {"project": text, "limit": 9},
         "failures_by_agent": {"project": text},
         "trust_over_time": {"project": text},
         "sampling_mix": {"project": text},
         "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
         "open_topics": by_session | {"as_of": datetime(2026, 10, 2, tzinfo=UTC)},
-        "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None},
+        "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None, "from": None, "to": None},
     }
     for query, values in asked.items():
         rows = query_rows(cursor, query, values)

@@ -10,26 +10,29 @@ from typing import Any, Literal, get_args, get_origin
 import typer.main
 
 from reference.markdown import code, page, table, words
+from service.cli.entry.exit_codes import MEANINGS
+from service.cli.entry.groups import GROUPS
 from service.cli.main import application
 
 _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
-_CODES = (
-    ("0", "done"),
-    ("1", "a check failed, or some input could not be read"),
-    ("2", "an error"),
-    ("3", "a fault of Driftline itself"),
-)
 
 
 def commands() -> str:
     """The page."""
     group: Any = typer.main.get_command(application())
-    parts = [part for path, command in commands_of(group) for part in _command(path, command)]
+    found = dict(commands_of(group))
+    parts = [part for path, command in sorted(found.items()) for part in _command(path, command)]
+    topics = [
+        (one.title, ", ".join(f"[{name}](#driftline-{name})" for name in one.commands if name in found)) for one in GROUPS
+    ]
     return page(
         "Commands",
         "`driftline COMMAND --help` shows the same in a terminal. An option wins over its [setting](settings.md). Before the command "
-        "stand `--verbose`, which logs what is done to the error output, and `--version`.",
-        table(("exit code", "what it says"), [(code(number), said) for number, said in _CODES]),
+        "stand `--verbose`, which logs what is done to the error output, and `--version`. Your shell completes commands, options and "
+        "values: see [The command line](../how-to/shell.md).",
+        table(("topic", "commands"), topics),
+        "## Exit codes\n\n`driftline help exit-codes` prints the same. A command that can end with 1 says below when.",
+        table(("exit code", "what it says"), [(code(str(int(number))), words(said)) for number, said in MEANINGS.items()]),
         *parts,
     )
 
@@ -37,7 +40,7 @@ def commands() -> str:
 def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every command that is shown, with what is typed for it, groups before their members."""
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
-    for name, command in sorted(shown.items()):
+    for name, command in shown.items():
         path = (*before, name)
         yield " ".join(path), command
         if hasattr(command, "commands"):

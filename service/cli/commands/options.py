@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import RenderableType
 
-from audit.times import parse_timestamp
-from schemas.errors import SettingsError
-from service.cli.terminal import err, leave_quietly, out
+from service.cli.commands.times import moment_of
+from service.cli.completion.values import PROJECTS, completed
+from service.cli.terminal import err, out, print_text
 from service.documents.rounding import rounded
 from service.settings import Settings, load_settings
 from service.workspace import Clock, utc_now
 
 Row = Mapping[str, Any]
+Found = TypeVar("Found")
 Database = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The DuckDB file [DRIFTLINE_DATABASE, driftline.duckdb].")
 ]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="The policy file [DRIFTLINE_POLICY].")]
-Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")]
+Project = Annotated[
+    str | None,
+    typer.Option("--project", metavar="NAME", help="Only this project.", autocompletion=completed(kind=PROJECTS)),
+]
+OfProject = Annotated[
+    str, typer.Option("--project", metavar="NAME", help="The project.", autocompletion=completed(kind=PROJECTS))
+]
+IntoProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        metavar="NAME",
+        help="Project to file under [DRIFTLINE_PROJECT, default].",
+        autocompletion=completed(kind=PROJECTS),
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only from this time on: an age (24h, 7d), a date, or a time (UTC)."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Only before this time: an age (24h, 7d), a date, or a time (UTC)."),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000_000, help="At most this many.")]
+SHOWN = 50
+"""Rows that a list shows without `--limit`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one per line.")]
 AsOf = Annotated[
     str | None,
@@ -35,7 +62,30 @@ AsOf = Annotated[
         help="Take this time as the present; sessions idle for longer than the session gap have ended.",
     ),
 ]
-GIVE_A_TIME = "Give an ISO time such as 2026-11-01T12:00:00Z."
+
+
+class Output(StrEnum):
+    """Formats of the output."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputFormat = Annotated[Output, typer.Option("--output", hidden=True, help="The name of --json in earlier versions.")]
+Kafka = Annotated[
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
+]
+ChosenJudge = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="JUDGE",
+        help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].",
+        autocompletion=completed(("auto", "live", "none")),
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before what costs money or cannot be undone.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done, and what it would cost.")]
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
@@ -52,43 +102,60 @@ def clock_of(as_of: str | None) -> Clock:
     """Return the clock of a command: the present, or the given time."""
     if as_of is None:
         return utc_now
-    moment = moment_of(as_of, "--as-of")
+    moment = moment_of(as_of, "--as-of", utc_now())
     return lambda: moment
 
 
-def moment_of(given: str, option: str) -> datetime:
-    """Return the time given with an option; SettingsError that names the option if it is not a time."""
-    try:
-        moment = parse_timestamp(given)
-    except ValueError as error:
-        raise SettingsError(f"{option}: {str(error).removeprefix('timestamp: ')}", hint=GIVE_A_TIME) from error
-    if moment is None:
-        raise SettingsError(f"{option}: no time given", hint=GIVE_A_TIME)
-    return moment
+def wants_json(output: Output, *, as_json: bool) -> bool:
+    """Tell whether JSON is wanted: by `--json`, or by `--output json` as in earlier versions."""
+    return as_json or output is Output.JSON
 
 
-def show_rows(rows: Sequence[Row], as_table: Callable[[Sequence[Row]], RenderableType], *, as_json: bool, none: str) -> None:
-    """Print rows as JSON lines or as a table; if there are none, say so on the error output."""
+def since_of(since: str | None, now: datetime | None = None) -> datetime | None:
+    """Return the time of `--since`; an age is taken off `now`, by default the present. SettingsError if it is no time."""
+    return None if since is None else moment_of(since, "--since", now or utc_now())
+
+
+def until_of(until: str | None, now: datetime | None = None) -> datetime | None:
+    """Return the time of `--until`, as `since_of`."""
+    return None if until is None else moment_of(until, "--until", now or utc_now())
+
+
+def newest(rows: Sequence[Found], since: datetime | None, at: Callable[[Found], datetime | None]) -> list[Found]:
+    """Return those of rows, sorted by time with the newest first, that are from `since` on; `at` is the time of a row."""
+    if since is None:
+        return list(rows)
+    return [row for row in rows if (moment := at(row)) is not None and moment >= since]
+
+
+def show_rows(
+    rows: Sequence[Found],
+    as_table: Callable[[Sequence[Found]], RenderableType],
+    *,
+    as_json: bool,
+    none: str,
+    limit: int | None = None,
+    document: Callable[[Found], Any] = lambda row: row,
+) -> None:
+    """Print rows as JSON lines or as a table; if there are none, say so on the error output.
+
+    `document` makes of a row what JSON shows. With a `limit`, one row more was asked for: if it is there, it is left out, and the error output says how to see more.
+    """
+    shown = rows if limit is None else rows[:limit]
     if as_json:
-        for row in rows:
-            print_json(row)
-    elif rows:
-        out.print(as_table(rows))
+        for row in shown:
+            print_json(document(row))
+    elif shown:
+        out.print(as_table(shown))
     else:
-        err.print(none)
+        err.say(none)
+    if len(shown) < len(rows):
+        err.say(f"note: there are more than {limit}; --limit N shows N", style="yellow")
 
 
 def print_json(value: Any, *, exact: bool = False) -> None:
     """Print the value as JSON on one line. Numbers are rounded to what they mean, unless they are to be exact."""
     print_text(json_line(value if exact else rounded(value)) + "\n")
-
-
-def print_text(text: str) -> None:
-    """Print the text unchanged; end quietly if the reader of a pipe is gone."""
-    try:
-        sys.stdout.write(text)
-    except BrokenPipeError:
-        leave_quietly()
 
 
 def json_line(value: Any) -> str:

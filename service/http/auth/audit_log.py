@@ -10,13 +10,14 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from service.access.audit_log import Line
+from service.documents.addresses.cursors import Place, page_of
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.models import ConnectionName
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 
 router = APIRouter(tags=["access"])
 

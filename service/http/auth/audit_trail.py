@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from schemas.errors import StoreError
 from service.access.access import AccessStore, Holder
 from service.access.audit_log import Outcome, Write
+from service.http.bounds import DRY_RUNS
 from service.http.context import ApiContext, durable_or_refused
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ async def keep_write(request: Request) -> None:
     What a connection delivers are records, which say themselves whose they are.
     """
     caller: Holder | None = getattr(request.state, "caller", None)
-    if request.method in READS or caller is None or caller.kind != "operator":
+    if request.method in READS or caller is None or caller.kind != "operator" or request.scope["route"].path in DRY_RUNS:
         return
     context: ApiContext = request.app.state.context
     subjects = [str(value) for name, value in request.path_params.items() if name != "project"]

@@ -2,7 +2,8 @@
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
 2. A browser sends a cookie whatever page made the call. So with one, what writes has to come from a page of ours: it carries the
-   page's mark, and the browser says no other origin.
+   page's mark, and the browser says no other origin. A form that works without a script has the mark in its body: who reads the
+   body checks it (`service.pages.forms`).
 3. Each address may fail so many times a minute; beyond that it has to wait (429). A right token is always let in: no failures
    of others behind the same proxy lock it out, and 256 random bits need no lock.
 4. Browsers keep the cookies of a host together, whatever the port: the name has the port, so that two servers on one machine do not
@@ -26,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schemas.bounds.limits import NAME
 from service.access.access import AccessStore, Holder, prefix_of
 from service.access.sign_ins import is_mark
-from service.http.bounds import CALLS, ApiSettings
+from service.http.bounds import CALLS, FORMS, ApiSettings
 from service.http.context import Services
 from service.http.errors import ApiError, refuse
 from service.http.request_limits import header_values, is_same_origin
@@ -138,6 +139,8 @@ def _is_api(scope: Scope) -> bool:
 
 def _is_from_page(scope: Scope, cookie: bytes) -> bool:
     """Tell whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    if scope["path"] in FORMS:
+        return is_same_origin(scope)
     marks = list(header_values(scope, PAGE_MARK.lower().encode()))
     return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
 

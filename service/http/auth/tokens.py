@@ -39,6 +39,7 @@ class TokenAnswer(Answer):
     state: Literal["live", "expired", "revoked"]
     created_at: Moment
     expires_at: Moment | None = Field(description="When the token expires.")
+    last_used_at: Moment | None = Field(description="When it last opened anything, to the minute; null: not yet.")
 
 
 class ConnectionAnswer(Answer):
@@ -87,6 +88,12 @@ class RevokedAnswer(Answer):
     revoked: int
 
 
+Lasts = Annotated[
+    Annotated[int, Field(ge=1, le=3650)] | None,
+    Field(alias="expiresInDays", description="Days after which the token expires; null: never.", examples=[30]),
+]
+
+
 class NewConnection(OperatorBody):
     """A connection to add."""
 
@@ -103,6 +110,7 @@ class NewOperator(OperatorBody):
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(SCOPES))] = Field(
         ["read"], description="Scopes of the token.", examples=[["read", "review"]]
     )
+    expires_in_days: Lasts = None
 
 
 class RotateBody(OperatorBody):
@@ -114,6 +122,7 @@ class RotateBody(OperatorBody):
         description="Hours after which the old token expires; by default it is valid until it is revoked.",
         examples=[24],
     )
+    expires_in_days: Lasts = None
 
 
 class RevokeBody(OperatorBody):
@@ -161,20 +170,21 @@ def add_operator(caller: FleetAdmin, services: Services, request: Request, body:
     _require_scopes(caller, scopes)
     if body.project is not None and "query" in scopes:
         raise ApiError(400, "invalid", "scopes: query is only for operators of every project; leave out query, or the project")
-    return _added(services.access, request, Holder("operator", body.name, body.project, scopes=scopes))
+    holder = Holder("operator", body.name, body.project, scopes=scopes)
+    return _added(services.access, request, holder, _days(body.expires_in_days))
 
 
 @router.post(f"{API}/connections/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_connection(_: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
     """Issue another token of a connection; the answer shows it once. 409 if two are live: revoke one first."""
-    _require(services.access, "connection", name)
+    require_holder(services.access, "connection", name)
     return _rotated(services.access, "connection", name, body)
 
 
 @router.post(f"{API}/operators/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_operator(caller: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedAnswer:
     """Issue another token of an operator with no more scopes than yours; the answer shows it once. 409 if two are live."""
-    _require_scopes(caller, _require(services.access, "operator", name).scopes)
+    _require_scopes(caller, require_holder(services.access, "operator", name).scopes)
     return _rotated(services.access, "operator", name, body)
 
 
@@ -190,21 +200,26 @@ def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeB
     return _revoked(services.access, "operator", name, body)
 
 
-def _added(access: AccessStore, request: Request, holder: Holder) -> IssuedAnswer:
+def _added(access: AccessStore, request: Request, holder: Holder, lasts: timedelta | None = None) -> IssuedAnswer:
     name_subject(request, holder.name)
     if access.holder(holder.kind, holder.name):
         raise ApiError(409, "conflict", "name: is taken; names are not reused")
-    return IssuedAnswer(name=holder.name, token=_told(lambda: access.add(holder), 400))
+    return IssuedAnswer(name=holder.name, token=_told(lambda: access.add(holder, lasts), 400))
 
 
 def _rotated(access: AccessStore, kind: Kind, name: str, body: RotateBody | None) -> IssuedAnswer:
     hours = body.grace_hours if body else None
     grace = None if hours is None else timedelta(hours=hours)
-    return IssuedAnswer(name=name, token=_told(lambda: access.rotate(kind, name, grace), 409))
+    lasts = _days(body.expires_in_days if body else None)
+    return IssuedAnswer(name=name, token=_told(lambda: access.rotate(kind, name, grace, lasts), 409))
+
+
+def _days(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
 
 
 def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None) -> RevokedAnswer:
-    _require(access, kind, name)
+    require_holder(access, kind, name)
     which = body.token if body and body.token else name
     own = {token.prefix for one, tokens in access.holders(kind) if one.name == name for token in tokens}
     if which != name and which.removeprefix(f"{MARK}_") not in own:
@@ -220,7 +235,8 @@ def _told(made: Callable[[], str], status: int) -> str:
         raise ApiError(status, "conflict" if status == 409 else "invalid", f"{error}. {error.hint}") from None
 
 
-def _require(access: AccessStore, kind: Kind, name: str) -> Holder:
+def require_holder(access: AccessStore, kind: Kind, name: str) -> Holder:
+    """Return the holder of a name; 404 without one."""
     holder = access.holder(kind, name)
     if holder is None:
         raise ApiError(404, "not_found", f"name: there is no {kind} with this name")
@@ -238,6 +254,12 @@ def _listed(scopes: frozenset[str]) -> list[Scope]:
 
 def _states(tokens: list[TokenState]) -> list[TokenAnswer]:
     return [
-        TokenAnswer(token=f"{MARK}_{one.prefix}", state=one.state, created_at=one.created_at, expires_at=one.expires_at)
+        TokenAnswer(
+            token=f"{MARK}_{one.prefix}",
+            state=one.state,
+            created_at=one.created_at,
+            expires_at=one.expires_at,
+            last_used_at=one.last_used_at,
+        )
         for one in tokens
     ]

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.store.outbox import Outbox
+from service.documents.addresses.cursors import Place, after, page_of
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
 from service.http.documents.project_answers import Moment
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 
 router = APIRouter(tags=["alerts"])
 Status = Literal["waiting", "delivered", "given_up"]

@@ -10,13 +10,14 @@ from pydantic import Field
 
 from analytics.queries import run_query
 from schemas.bounds.limits import EARLIEST
+from service.documents.addresses.cursors import Place, encode_place
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
 from service.http.documents.models import QueryMoment
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, encode_place
+from service.http.paging import Cursor, Limit, NextCursor
 from service.http.routes.scores import PROJECT, require_window
 
 router = APIRouter(tags=["reading"])

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from schemas.records import Evaluation, EvaluationRequest
+from service.documents.addresses.cursors import Place, after, page_of
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import Admin, Reader, VisibleProject
@@ -32,7 +33,7 @@ from service.http.documents.evaluation_answers import (
 from service.http.documents.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
 from service.http.documents.models import Id
 from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit, Place, after, page_of
+from service.http.paging import Cursor, Limit
 from service.judge_models import refuse_unconfigured
 from service.judge_setup import LIVE
 from streams.evaluations.preparing import Prepared, prepare

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import duckdb
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from analytics.queries import query_rows
+from schemas.lazy.duckdb import duckdb
 from service.documents.members import Document
 from service.documents.scores import score_by_id
 from service.http.auth.authentication import Reader, VisibleProject

@@ -6,49 +6,32 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from service.documents.incidents import check_document, decisions_on, incident_document, incident_records
+from service.documents.addresses.cursors import Place, after, page_of
+from service.documents.incidents import check_document, history_of, incident_document, incident_records
 from service.documents.members import Document
 from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.http.bounds import API
 from service.http.context import Services, durable_or_refused
 from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import Id, OperatorBody, Text
+from service.http.documents.incident_bodies import ChangeBody, GivenStatus
+from service.http.documents.models import Id
 from service.http.documents.project_answers import Moment, ProjectAnswer
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.incident_changes import change_selected
+from service.http.paging import Cursor, Limit, NextCursor
 from service.http.routes.baselines import BaselineAnswer
-from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.incidents.states import ACCEPTED, RESOLVED, confidence_of, current_status, decision_of, shows
+from streams.watch.changing import PROBLEMS
+from streams.watch.incidents.states import confidence_of, current_status
 
+_STATUS = {"not_found": 404, "conflict": 409}
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
-GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
-"""States as callers name them; `accepted` is the earlier name of resolved as the new normal."""
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
-NO_INCIDENT = "the project has no incident with this id"
-
-
-class DecisionBody(OperatorBody):
-    """A decision on an incident."""
-
-    status: GivenStatus = Field(
-        description="acknowledged: you work on it, and it stays red; resolved: it is over or fixed; dismissed: it does not matter; "
-        "open: reopened. accepted is the earlier name of resolved with newNormal."
-    )
-    new_normal: bool = Field(
-        False,
-        alias="newNormal",
-        description="With resolved: the change is the new normal, and comparisons begin with its first day.",
-    )
-    resolved_by: Id | None = Field(
-        None, alias="resolvedBy", description="Person who decides or owns it; by default the operator."
-    )
-    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(None, description="Why.")
 
 
 class MovedAnswer(Answer):
@@ -72,6 +55,51 @@ class MovedAnswer(Answer):
     leads: bool
 
 
+class CountAnswer(ProjectAnswer):
+    """The number of exchanges or runs with something before a change and since it, of how many."""
+
+    name: str = Field(description="Check, reason, failure or sampling reason; empty for any.")
+    before: int
+    all_before: int
+    after: int
+    all_after: int
+
+
+class ReasonAnswer(Answer):
+    """A reason of an incident."""
+
+    kind: str = Field(examples=["tier1_flags", "dimensions", "failures", "slice", "deployments"])
+    text: str = Field(description="In a sentence. What coincides with the change is not called its cause.")
+    counts: list[CountAnswer] = Field(description="The counts it rests on; empty for means and words.")
+
+
+class TargetAnswer(Answer):
+    """A link of an action."""
+
+    title: str
+    path: str = Field(description="Path on this server, or the address that was recorded with a deployment.")
+    note: str
+    command: str | None = Field(description="The same on the command line.")
+
+
+class ActionAnswer(Answer):
+    """A thing to do about an incident."""
+
+    id: str = Field(examples=["read_sessions", "roll_back", "anchors"])
+    title: str
+    because: str = Field(description="The evidence that speaks for it.")
+    links: list[TargetAnswer]
+    command: str | None
+
+
+class WhyAnswer(Answer):
+    """The explanation of an incident and what to do about it; derived from its evidence."""
+
+    summary: str = Field(description="The most telling reason.")
+    reasons: list[ReasonAnswer] = Field(description="The most telling one first.")
+    actions: list[ActionAnswer] = Field(description="The first thing to do first.")
+
+
 class IncidentAnswer(ProjectAnswer):
     """A change that needs a person's attention."""
 
@@ -82,6 +110,7 @@ class IncidentAnswer(ProjectAnswer):
     severity: Literal["warning", "critical"]
     title: str
     description: str = Field(description="The finding, with its numbers.")
+    why: WhyAnswer
     metadata: dict[str, Any] = Field(
         description="The evidence: findings of each rule by day, the baseline, the exchanges with the largest effect, the queries."
     )
@@ -96,7 +125,9 @@ class IncidentAnswer(ProjectAnswer):
     confirmed_at: Moment | None
     resolution: str | None = Field(description="Why it is resolved: recovered, vanished, fixed or new_normal.")
     acknowledged_at: Moment | None
-    acknowledged_by: str | None = Field(description="Owner.")
+    acknowledged_by: str | None = Field(description="Person who works on it.")
+    assignee: str | None = Field(description="Person whose it is; null: nobody. Who acknowledges one that nobody has gets it.")
+    assigned_at: Moment | None = Field(description="When its assignee last changed.")
     agent: str | None = Field(description="Agent of the leading series; null for a series of the whole project.")
     first_day: str | None
     last_day: str | None = Field(description="Last day of the change, once it is over.")
@@ -104,6 +135,17 @@ class IncidentAnswer(ProjectAnswer):
     baseline_id: str | None
     checked_at: Moment | None
     revision: int
+
+
+class EventAnswer(Answer):
+    """An action of a person on an incident: by whom and when."""
+
+    kind: Literal["decision", "assignment", "comment"]
+    by: str
+    at: Moment
+    status: GivenStatus | Literal["new_normal"] | None = Field(description="Of a decision.")
+    assignee: str | None = Field(description="Of an assignment; null: to nobody.")
+    comment: str | None
 
 
 class DecisionAnswer(Answer):
@@ -124,10 +166,11 @@ class IncidentsAnswer(Answer):
 
 
 class OneIncidentAnswer(Answer):
-    """An incident with its decisions, oldest first."""
+    """An incident with its decisions, and everything that people did with it, oldest first."""
 
     incident: IncidentAnswer
     decisions: list[DecisionAnswer]
+    history: list[EventAnswer] = Field(description="Decisions, assignments and comments.")
 
 
 class FindingAnswer(Answer):
@@ -199,30 +242,25 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
     """Return one incident with its evidence and the texts of its queries."""
     found = await services.watch.incident(project, incident_id)
     if found is None:
-        raise ApiError(404, "not_found", NO_INCIDENT)
+        raise ApiError(404, "not_found", PROBLEMS["not_found"])
     return await _with_decisions(services, incident_document(found))
 
 
 @router.put(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(400, 404, 408, 409, 413, 415))
 async def decide(
-    caller: Reviewer, project: VisibleProject, services: Services, incident_id: IncidentId, body: DecisionBody
+    caller: Reviewer, project: VisibleProject, services: Services, incident_id: IncidentId, body: ChangeBody
 ) -> OneIncidentAnswer:
-    """Acknowledge, resolve, dismiss or reopen an incident. 409 if another live incident is about the same change.
+    """Acknowledge, resolve, dismiss or reopen an incident, assign it, or comment on it.
 
-    400 for newNormal with a state other than resolved: only what is resolved can be the new normal.
+    400 for newNormal with a state other than resolved, and for an assignee who may not see the project; 409 if another live
+    incident is about the same change.
     """
-    if body.new_normal and body.status not in {RESOLVED, ACCEPTED}:
-        raise ApiError(400, "invalid", "newNormal: needs the status resolved")
-    decision = decision_of(body.status, new_normal=body.new_normal)
-    who = services.engine.redactor.redact(body.resolved_by or caller.name)[0]
-    comment = services.engine.redactor.redact(body.comment)[0] if body.comment else None
+    wanted, person = body.change(caller, services.engine.redactor)
     with durable_or_refused():
-        found = await services.watch.decide(project, incident_id, decision, who, comment, entered_by=caller.name)
-    if found is None:
-        raise ApiError(404, "not_found", NO_INCIDENT)
-    if not shows(found, decision):
-        raise ApiError(409, "conflict", "another live incident is about the same tier and direction")
-    return await _with_decisions(services, incident_document(found))
+        (outcome,) = await change_selected(services, caller, [(project, incident_id)], wanted, person)
+    if outcome.error is not None or outcome.incident is None:
+        raise ApiError(_STATUS.get(outcome.code or "", 400), outcome.code or "invalid", outcome.error or "")
+    return await _with_decisions(services, incident_document(outcome.incident))
 
 
 @router.post(f"{PROJECT}/check", responses=documented(404, 408, 409, 413, 415))
@@ -237,9 +275,14 @@ async def check(_: Admin, project: VisibleProject, services: Services) -> CheckA
 
 
 async def _with_decisions(services: Services, document: Document) -> OneIncidentAnswer:
-    decisions = await services.ask(lambda reading: decisions_on(reading, document["id"]))
+    history = await services.ask(lambda reading: history_of(reading, document["id"]))
+    decisions = [
+        {name: one[name] for name in ("status", "by", "comment", "at")} for one in history if one["kind"] == "decision"
+    ]
     return OneIncidentAnswer(
-        incident=IncidentAnswer.model_validate(document), decisions=[DecisionAnswer.model_validate(one) for one in decisions]
+        incident=IncidentAnswer.model_validate(document),
+        decisions=[DecisionAnswer.model_validate(one) for one in decisions],
+        history=[EventAnswer.model_validate(one) for one in history],
     )
 
 

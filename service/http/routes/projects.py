@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from analytics.queries import query_rows
+from analytics.sums.whole_days import query_days
 from schemas.bounds.limits import EARLIEST
+from service.documents.addresses.cursors import Place, page_of
+from service.documents.fleet.changes import LEVEL_DAYS, with_changes, with_levels
 from service.documents.project_checks import EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
 from service.http.auth.authentication import Reader
@@ -19,7 +22,7 @@ from service.http.context import ApiContext, Services
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, NextCursor, Place, page_of
+from service.http.paging import Cursor, NextCursor
 
 router = APIRouter(tags=["reading"])
 MAX_PROJECTS = 5000
@@ -43,6 +46,38 @@ class RecentAnswer(ProjectAnswer):
     avg_tier2: float | None
     avg_tier2_5: float | None
     avg_tier3: float | None
+
+
+class BeforeAnswer(ProjectAnswer):
+    """As many days before the last ones, to compare them with."""
+
+    scores: int
+    anomalies: int
+    anomaly_rate: Share | None
+    unscored: int
+    unscored_rate: Share | None
+    cost_usd: float | None
+    avg_tier1: float | None
+    avg_tier2: float | None
+    avg_tier2_5: float | None
+    avg_tier3: float | None
+
+
+class ChangeAnswer(ProjectAnswer):
+    """The largest change: the leading series of the worst incident, or Tier 2 (Tier 1 without a judge) of the last days."""
+
+    series: str = Field(examples=["tier2", "anomaly_spike", "unsafe"])
+    name: str
+    before: float = Field(description="Level before the incident's first day, or of the days before the last ones.")
+    after: float
+    since: date | None = Field(
+        description="The incident's first day; null for the last days, of which no rule says that they differ."
+    )
+    incident: str | None = Field(description="Id of the incident; null without one.")
+    agent: str | None = Field(description="Agent of a series of runs.")
+    levels: list[float | None] = Field(
+        description=f"Levels of the last {LEVEL_DAYS} days, the newest last; null for a day without one. Empty for series of runs."
+    )
 
 
 class ProjectCheckAnswer(ProjectAnswer):
@@ -84,6 +119,8 @@ class ProjectHealthAnswer(ProjectAnswer):
     last_exchange_at: Moment | None
     last_run_at: Moment | None = Field(description="When the newest run ended.")
     recent: RecentAnswer
+    before: BeforeAnswer
+    change: ChangeAnswer | None = Field(description="Null where nothing is known of the days before.")
     check: ProjectCheckAnswer
 
 
@@ -107,13 +144,16 @@ async def projects(
     rows = await project_rows(services, caller.project)
     wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
     shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
+    shown = await rows_with_changes(services, shown, caller.project)
     return ProjectsAnswer(projects=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
 
 
 async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
     """Return every project, or `own`, by name, with its health: also those that only have a connection."""
-    asked = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
-    rows = {row["project"]: row for row in await services.ask(lambda asking: query_rows(asking, "projects", asked))}
+    values = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
+
+    found: Sequence[Row] = await services.ask(lambda cursor: query_days(cursor, "projects", values))
+    rows = {row["project"]: row for row in found}
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
     policy = services.engine.policy
     return [
@@ -122,6 +162,17 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
         )
         for name in sorted(rows.keys() | connected)
     ]
+
+
+async def worst_of(services: ApiContext, rows: Sequence[Row], own: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return the incident that says most about each project, the worst first; `rows` are those of projects, `own` the only one to be seen."""
+    return await services.worst_incidents(own) if any(row["open_incidents"] for row in rows) else {}
+
+
+async def rows_with_changes(services: ApiContext, rows: Sequence[Row], own: str | None) -> list[Row]:
+    """Return rows of projects, each with its `change` and the levels of that by day; None where nothing is known."""
+    now, changed = services.engine.now(), with_changes(rows, await worst_of(services, rows, own))
+    return await services.ask(lambda cursor: with_levels(cursor, changed, own, now))
 
 
 async def project_row(services: ApiContext, project: str) -> Row:
@@ -139,8 +190,21 @@ def _answer(row: Row) -> ProjectHealthAnswer:
     recent = {name.removeprefix("recent_"): value for name, value in row.items() if name.startswith("recent_")}
     recent |= {f"avg_{tier}": recent[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}
     recent |= {"anomaly_rate": _rounded(anomalous_share(row)), "unscored_rate": _rounded(unscored_share(row))}
+    before = {name.removeprefix("before_"): value for name, value in row.items() if name.startswith("before_")}
+    before |= {f"avg_{tier}": before[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}
+    before |= {
+        "anomaly_rate": _rounded(anomalous_share(row, "before")),
+        "unscored_rate": _rounded(unscored_share(row, "before")),
+    }
+    change = row.get("change")
     check = {**row, "state": check_state(row), "days": row["check_days"]}
-    return ProjectHealthAnswer.model_validate({**row, "recent": {**recent, "days": RECENT_DAYS}, "check": check})
+    parts = {
+        "recent": {**recent, "days": RECENT_DAYS},
+        "before": before,
+        "change": None if change is None else msgspec.structs.asdict(change),
+        "check": check,
+    }
+    return ProjectHealthAnswer.model_validate({**row, **parts})
 
 
 def _rounded(rate: float | None) -> float | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
+from analytics.deletion.plans import RetentionPlan, plan_erasure
 from audit.policy.policy_fields import Days
 from schemas.bounds.limits import EARLIEST
+from service.documents.addresses.cursors import Place, page_of
 from service.http.auth.audit_trail import name_subject
 from service.http.auth.authentication import FleetAdmin
 from service.http.bounds import API
@@ -20,9 +22,9 @@ from service.http.documents.bodies import JsonRoute
 from service.http.documents.models import ConnectionName, Id, OperatorBody, Text
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
-from streams.upkeep.retention import cutoff, purge
+from streams.upkeep.retention import cutoff, plan_purge, purge
 
 router = APIRouter(route_class=JsonRoute, tags=["retention"])
 MAX_COMMENT = 2000
@@ -43,6 +45,33 @@ class PurgedAnswer(Answer):
     cutoff_date: datetime | None = Field(
         description="Older records are deleted, in projects without their own retention; null: none are."
     )
+
+
+class DoomedAnswer(Answer):
+    """The exchanges of a project that would be deleted."""
+
+    project: str
+    exchanges: int
+    first_day: date
+    last_day: date
+    kept_from: datetime = Field(description="Older ones are deleted.")
+
+
+class RetentionPlanAnswer(Answer):
+    """A dry run of retention; nothing was deleted."""
+
+    projects: list[DoomedAnswer]
+    rows: dict[str, int] = Field(description="Rows by table.", examples=[{"exchanges": 1200, "scores": 1200}])
+
+
+class ErasurePlanAnswer(Answer):
+    """A dry run of an erasure; nothing was deleted."""
+
+    rows: dict[str, int] = Field(description="Rows by table.", examples=[{"exchanges": 3, "scores": 3}])
+    sessions: int
+    projects: list[str]
+    first_at: datetime | None = Field(description="Time of the first exchange or event.")
+    last_at: datetime | None
 
 
 class ErasureBody(OperatorBody):
@@ -99,6 +128,41 @@ async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody |
         exchanges_purged=purged.exchanges,
         scores_purged=purged.scores,
         cutoff_date=kept_from if kept_from >= EARLIEST else None,
+    )
+
+
+@router.post(f"{API}/retention/plan", responses=documented(400, 408, 413, 415))
+async def plan_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> RetentionPlanAnswer:
+    """Count what `POST retention/run` would delete with the same body: a dry run."""
+    engine = services.engine
+    await engine.land_taken()
+    days = body.retention_days if body else None
+    return plan_answer(await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days))
+
+
+def plan_answer(plan: RetentionPlan) -> RetentionPlanAnswer:
+    """Return a dry run of retention as an answer."""
+    projects = [
+        DoomedAnswer(
+            project=one.project, exchanges=one.exchanges, first_day=one.first, last_day=one.last, kept_from=one.kept_from
+        )
+        for one in plan.projects
+    ]
+    return RetentionPlanAnswer(projects=projects, rows=plan.rows)
+
+
+@router.post(f"{API}/erasures/plan", responses=documented(400, 408, 413, 415))
+async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody) -> ErasurePlanAnswer:
+    """Count what `POST erasures` would delete with the same body: a dry run.
+
+    An erasure also takes out what incidents, alerts and dead letters tell of it, and deletes replays that hold any of it.
+    """
+    engine = services.engine
+    erasure(body.connection, body.session_id, "", None, engine.now())
+    await engine.land_taken()
+    plan = await asyncio.to_thread(plan_erasure, engine.store, body.connection, body.session_id)
+    return ErasurePlanAnswer(
+        rows=plan.rows, sessions=plan.sessions, projects=list(plan.projects), first_at=plan.first, last_at=plan.last
     )
 
 

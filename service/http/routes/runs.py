@@ -8,13 +8,14 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
+from service.documents.addresses.cursors import Place, page_of
 from service.documents.runs import run_document, run_page
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.documents.project_answers import Moment
 from service.http.documents.response_models import Answer
 from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 from service.http.routes.scores import PROJECT
 
 router = APIRouter(tags=["reading"])
@@ -29,17 +30,22 @@ class RunAnswer(Answer):
     agent: str | None
     connection: str
     session_id: str
-    started_at: Moment | None
-    ended_at: Moment | None
+    started_at: Moment | None = Field(description="Time of the first runtime event; null without any.")
+    ended_at: Moment | None = Field(
+        description="Time of the last runtime event, without any that of the last exchange; null if not known."
+    )
     closed_at: Moment
     readiness_level: str = Field(description="The verdict: look at it first.", examples=["unsafe_for_production"])
     trust_score: float | None = Field(
-        description=f"{LOWEST_TRUST} to 100, because penalties are limited; null without evidence. It ranks runs of the same readiness."
+        description=f"{LOWEST_TRUST} to 100, because penalties are limited; null if `exchanges_only`. It ranks runs of the same readiness."
     )
     primary_failure_type: str | None
     primary_severity: str | None
     tool_calls: int
     event_count: int
+    exchanges_only: bool = Field(
+        description="True if only exchanges were received: without runtime events, readiness is `insufficient_evidence`."
+    )
 
 
 class RunsAnswer(Answer):

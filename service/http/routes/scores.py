@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from service.banner import banner_text
+from service.documents.addresses.cursors import Place, page_of
 from service.documents.incidents import baseline_document
 from service.documents.members import Document
 from service.documents.project_checks import check_words
@@ -20,7 +21,7 @@ from service.http.context import ApiContext, Services
 from service.http.documents.models import Id, QueryMoment
 from service.http.documents.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit, Place, page_of
+from service.http.paging import Cursor, Limit
 from service.http.routes.projects import project_row
 
 router = APIRouter(tags=["reading"])

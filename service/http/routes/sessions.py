@@ -1,23 +1,28 @@
-"""Sessions for their senders: signs of life, and the end."""
+"""Sessions: signs of life and the end, for their senders; one with its turns, for readers."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query, Response
 
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Heartbeat
 from service.access.access import Holder
-from service.http.auth.authentication import Caller
+from service.documents.sessions.session import Part, read_session, session_places, session_turns
+from service.http.auth.authentication import Caller, Reader, VisibleProject
 from service.http.bounds import API
 from service.http.context import ApiContext, Services, durable_or_refused
 from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import FinalizeBody, Id, SessionBody
+from service.http.documents.models import ConnectionName, FinalizeBody, Id, SessionBody
 from service.http.documents.response_models import Done
+from service.http.documents.session_answers import OneSessionAnswer, session_answer, turn_answer
 from service.http.errors import ApiError, documented
 from service.http.routes.ingest import require_audit
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
+MOST_TURNS = 50
+"""Turns of an answer: each may have half a megabyte of texts."""
 
 
 @router.post(f"{API}/heartbeat", responses=documented(400, 404, 408, 413, 415))
@@ -52,6 +57,40 @@ async def finalize(
         if name is None or not await services.engine.finalize(name, session_id):
             raise ApiError(404, "not_found", "the connection has no session with this id")
     return Done()
+
+
+@router.get(f"{API}/{{project}}/sessions/{{session_id:path}}", responses=documented(404, 409))
+async def session(
+    *,
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    response: Response,
+    session_id: Annotated[Id, Path(description="Id of the session; slashes need no escaping.")],
+    connection: Annotated[
+        ConnectionName | None,
+        Query(description="Connection of the session: ids are unique within one. Required if several have the id."),
+    ] = None,
+    turn: Annotated[int, Query(ge=1, le=2**31, description="Where to begin: the nextTurn of an earlier answer.")] = 1,
+    limit: Annotated[int, Query(ge=1, le=MOST_TURNS, description="Maximum number of turns.")] = 20,
+) -> OneSessionAnswer:
+    """Return a session with some of its turns: texts, scores, costs, its run, and the incidents that name it."""
+
+    def asked(cursor: duckdb.DuckDBPyConnection) -> OneSessionAnswer:
+        places = session_places(cursor, session_id, [project], connection)
+        if not places:
+            raise ApiError(404, "not_found", "the project has no session with this id")
+        if len(places) > 1:
+            names = ", ".join(place.connection for place in places[:5])
+            raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
+        rows = session_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
+        following = rows[-1]["row"] + 1 if rows and rows[-1]["row"] < rows[-1]["places"] else None
+        read = read_session(cursor, places[0])
+        return OneSessionAnswer(session=session_answer(read), turns=[turn_answer(row) for row in rows], next_turn=following)
+
+    found = await services.ask(asked)
+    response.headers["Cache-Control"] = "no-store"
+    return found
 
 
 def _owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:

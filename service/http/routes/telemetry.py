@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from audit.silence import Status
+from service.documents.addresses.cursors import Place, after, page_of
 from service.http.auth.authentication import Reader, require_project
 from service.http.bounds import API
 from service.http.context import Services
@@ -16,7 +17,7 @@ from service.http.documents.models import ConnectionName
 from service.http.documents.project_answers import Moment
 from service.http.documents.response_models import Answer
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
 
 router = APIRouter(tags=["telemetry"])

@@ -12,12 +12,13 @@ from pydantic import Field
 from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
+from service.documents.addresses.cursors import Place, after, page_of
 from service.documents.runs import wrap_page
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
 from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor, Place, after, page_of
+from service.http.paging import Cursor, Limit, NextCursor
 from service.http.routes.scores import PROJECT, From, To, require_window
 
 router = APIRouter(tags=["reading"])

@@ -1,26 +1,53 @@
-"""Charts: SVG made from numbers, and the same numbers as a table for readers who cannot see it or want them exactly.
+"""Charts: their numbers as a table, and the same for the script that draws them (`static/charts.js`).
 
-The same numbers make the same markup. Colours come from the page's style, in light and dark; a shape or words say what colour says. A number that is not known is a gap.
+1. The table is the chart without a script, and for screen readers; the script folds it, and its tooltips say what its rows say.
+2. The numbers to draw stand in the attribute `data-chart` as JSON: the content security policy has no place for a script of a page.
+3. The same numbers make the same markup. A number that is not known is a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from service.pages.charts.axes import HEIGHT, WIDTH, Form, Limits, Point, Scale, at, frame, known, scale_of, visible
-from service.pages.charts.marks import Triple, backgrounds, bands_of, columns, deployed, dot, hit, levels_of, runs
-from service.pages.rendering import NOTHING, number, shown
+from service.pages.charts.marks import KINDS, Mark, place_of
+from service.pages.charts.numbers import known, short, visible
+from service.pages.rendering import NOTHING, number, share, shown, usd
 
-__all__ = ["Band", "Chart", "Point", "bars", "line", "share_bar", "sparkline", "stacked_bars"]
-_DOTS = 45
-"""Up to this many points are each drawn as a dot; beyond it only marked and isolated ones."""
+Form = Callable[[float | None], str]
+Limits = tuple[float | None, float | None]
+FORMS: Mapping[Form | None, str] = {None: "number", usd: "usd", share: "share"}
+"""How a chart writes its numbers, and what the script calls that."""
 _SERIES = 7
 """Colours of the parts of bars; the last one is for all further parts together."""
 _OTHER = "Other"
-_SPARK_WIDTH, _SPARK_HEIGHT = 96, 22
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number and its label."""
+
+    label: str
+    value: float | None
+    """None for an unknown value, which is a gap and never 0."""
+    short: str = ""
+    """The label on the axis."""
+    at: datetime | None = None
+    """When it begins, to place marks."""
+    count: int | None = None
+    """How many the number is a mean of; None where it is none."""
+    half: float | None = None
+    """Half the width of its 95 % interval."""
+    link: str = ""
+    """The address that a click leads to."""
+    listed: str = ""
+    """The address of what the number counts; its cell in the table leads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +56,6 @@ class Band:
 
     mean: float
     sigma: float
-
-    @property
-    def levels(self) -> Triple:
-        """Return its lower end, its middle, its upper end."""
-        return self.mean - self.sigma, self.mean, self.mean + self.sigma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +71,8 @@ class Chart:
     """The heading of the numbers in the table."""
     first: str = "Day"
     """The heading of the labels."""
+    counted: str = "Scores"
+    """The heading of the counts."""
     form: Form | None = None
     """Writes a number; without it, numbers have `digits` digits."""
     digits: int = 2
@@ -58,14 +82,21 @@ class Chart:
     """Numbers that the axis of a line includes in any case, so that small changes look small."""
     marked: str = "marked"
     """The meaning of a marked point, such as drift."""
-    deployed: Mapping[str, str] = field(default_factory=dict)
-    """Deployments in words, by the point's label: a line in the chart, and a column in the table."""
+    marks: Sequence[Mark] = ()
+    step: timedelta | None = None
+    """The length of a point; None where points are moments."""
+    group: str = ""
+    """Charts of one group on a page share their crosshair; their points are the same."""
 
     def written(self, value: float | None) -> str:
         """Write a number of the chart."""
         if value is None:
             return NOTHING
         return self.form(value) if self.form else number(value, self.digits)
+
+
+Column = tuple[str, Sequence[str]]
+"""A heading of the table, and a cell for each point."""
 
 
 def line(
@@ -75,110 +106,109 @@ def line(
     band: Band | Sequence[Band | None] | None = None,
     marked: Collection[str] = (),
     before: Sequence[float | None] = (),
+    previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Draw numbers along a line, with gaps for unknown ones, over the normal band: one for all points, or one for each.
+    """Show numbers along a line, with gaps for unknown ones, over the normal band: one for all points, or one for each.
 
     `marked` are the labels of points that stand out, such as days of drift: they have a shape of their own, and the table says so.
-    `before` is what held before a change, at each point where that is to be seen.
+    `before` is what held before a change, at each point where that is to be seen. `previous` are the numbers of the period before.
     """
     values = [known(point.value) for point in points]
-    seen = [value for value in values if value is not None]
-    if not seen:
+    if not any(value is not None for value in (*values, *(previous or ()))):
         return _empty(chart)
     bands = band if isinstance(band, Sequence) else [band] * len(points)
-    normal = [one.levels if one else None for one in bands]
-    reached = {level for levels in normal if levels for level in levels}
-    reached |= {level for level in before if level is not None}
-    scale = scale_of([*seen, *sorted(reached), *chart.reaches], len(points), chart.limits, chart.form, whole=not chart.digits)
     stands_out = [point.label in marked for point in points]
-    drawn = [
-        frame(scale, points, chart.form),
-        *bands_of(scale, normal),
-        *backgrounds(scale, stands_out),
-        *levels_of(scale, before),
-        *runs([None if value is None else (scale.x(place), scale.y(value)) for place, value in enumerate(values)]),
+    columns = [
+        (chart.column, [chart.written(value) for value in values]),
+        *_counts(chart, points),
+        *_previous(chart, previous),
+        *([(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []),
     ]
-    drawn += [
-        dot(scale.x(place), scale.y(value), marked=stands_out[place])
-        for place, value in enumerate(values)
-        if value is not None and (len(points) <= _DOTS or stands_out[place] or _stands_alone(values, place))
-    ]
-    notes = [chart.marked if out else "" for out in stands_out]
-    drawn += [hit(scale, place, _said(chart, point, notes[place])) for place, point in enumerate(points)]
-    drawn += _deployments(chart, scale, points)
-    heads = [chart.column, *([chart.marked.capitalize()] if any(notes) else [])]
-    rows = [[chart.written(values[place]), *([notes[place]] if any(notes) else [])] for place in range(len(points))]
-    return _figure(chart, drawn, _table(chart, heads, points, rows))
+    drawn = {
+        "kind": "line",
+        "series": [[short(value) for value in values]],
+        "band": list(_levels(bands)),
+        "before": [short(level) for level in before] if any(level is not None for level in before) else [],
+    }
+    legend = [("line", chart.column)] * (previous is not None)
+    legend += [("previous", "The period before")] * (previous is not None)
+    legend += [("band", "Baseline ± one sigma")] * bool(drawn["band"]) + [("before", "Before the change")] * bool(
+        drawn["before"]
+    )
+    legend += [("marked", chart.marked.capitalize())] * any(stands_out)
+    return _figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
 
 
-def bars(chart: Chart, points: Sequence[Point], *, marked: Collection[str] = ()) -> Markup:
-    """Draw a bar for each number, from 0 on; those with the labels `marked` in the colour of bad values."""
-    return stacked_bars(chart, points, {chart.column: [point.value for point in points]}, marked=marked)
+def bars(
+    chart: Chart, points: Sequence[Point], *, marked: Collection[str] = (), previous: Sequence[float | None] | None = None
+) -> Markup:
+    """Show a bar for each number, from 0 on; those with the labels `marked` in the colour of bad values."""
+    series = {chart.column: [point.value for point in points]}
+    return stacked_bars(chart, points, series, marked=marked, previous=previous)
 
 
 def stacked_bars(
-    chart: Chart, points: Sequence[Point], series: Mapping[str, Sequence[float | None]], *, marked: Collection[str] = ()
+    chart: Chart,
+    points: Sequence[Point],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    marked: Collection[str] = (),
+    previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Draw bars of several parts, one above the other, of `series` by name; the values of `points` do not matter.
+    """Show bars of several parts, one above the other, of `series` by name; the values of `points` do not matter.
 
-    Beyond seven parts the last ones are drawn as one, and the table has all of them.
+    Beyond seven parts the last ones are drawn as one, and the table has all of them. `previous` are the sums of the period before.
     """
     exact = {name: [known(value) for value in values] for name, values in series.items()}
     parts = _parts(exact)
-    if not any(value is not None for values in exact.values() for value in values):
+    if not any(value is not None for values in (*exact.values(), previous or ()) for value in values):
         return _empty(chart)
-    stacks = [[value or 0.0 for value in stack] for stack in zip(*parts.values(), strict=True)]
-    ends = [end for stack in stacks for end in (sum(filter(_is_positive, stack)), sum(value for value in stack if value < 0))]
-    limits = (0.0, None) if min(ends) >= 0 else (None, None)
-    scale = scale_of([0.0, *ends], len(points), limits, chart.form, whole=not chart.digits)
-    bad = [point.label in marked for point in points]
-    drawn = [frame(scale, points, chart.form), *columns(scale, stacks, bad)]
-    for place, point in enumerate(points):
-        told = [f"{name} {chart.written(values[place])}" for name, values in exact.items() if values[place] or len(exact) == 1]
-        drawn.append(hit(scale, place, f"{point.label}: {', '.join(told) or NOTHING}"))
-    drawn += _deployments(chart, scale, points)
-    rows = [[chart.written(values[place]) for values in exact.values()] for place in range(len(points))]
-    return _figure(chart, drawn, _legend(parts) + _table(chart, list(series), points, rows))
+    columns: list[Column] = [(name, [chart.written(value) for value in values]) for name, values in exact.items()]
+    stands_out = [point.label in marked for point in points]
+    columns += [*_previous(chart, previous)]
+    columns += [(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []
+    drawn = {"kind": "bars", "series": [[short(value) for value in values] for values in parts.values()]}
+    legend = [(f"part-{place}", name) for place, name in enumerate(parts)] if len(parts) > 1 or previous is not None else []
+    legend += [("previous", "The period before")] * (previous is not None)
+    legend += [("bad", chart.marked.capitalize())] * any(stands_out)
+    return _figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
 
 
-def sparkline(values: Sequence[float | None], words: str, reaches: Sequence[float] = ()) -> Markup:
-    """Draw a small line without axes; `words` describe it, `reaches` is as of a chart. Nothing with fewer than two numbers."""
-    numbers = [known(value) for value in values]
-    seen = [value for value in numbers if value is not None]
-    if len(seen) < 2:
-        return Markup("")
-    scale = scale_of([*seen, *reaches], len(numbers), (None, None), None)
-    across, down = _SPARK_WIDTH / WIDTH, _SPARK_HEIGHT / HEIGHT
-    places = [
-        None if value is None else (scale.x(place) * across, scale.y(value) * down) for place, value in enumerate(numbers)
-    ]
-    return Markup(
-        '<svg class="chart spark" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(_SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_WIDTH, _SPARK_HEIGHT, visible(words), Markup("").join(runs(places)))
+def _counts(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
+    """Yield the columns with how many a mean is of, and with its interval, where any point has them."""
+    if any(point.count is not None for point in points):
+        yield chart.counted, [NOTHING if point.count is None else number(point.count) for point in points]
+    if any(point.half is not None for point in points):
+        yield "95 % interval", [_interval(chart, point) for point in points]
 
 
-def share_bar(value: float | None, kind: str = "") -> Markup:
-    """Draw a share of one as a bar beside its number, which is read out; `kind` is a class such as bad or soft."""
-    if value is None:
-        return Markup("")
-    filled = at(64 * min(max(value, 0.0), 1.0))
-    return Markup(
-        '<svg class="chart share" width="64" height="8" viewBox="0 0 64 8" aria-hidden="true">'
-        '<rect class="bar soft" width="64" height="8" rx="2"/><rect class="bar {}" width="{}" height="8" rx="2"/></svg>'
-    ).format(kind, filled)
+def _interval(chart: Chart, point: Point) -> str:
+    if point.half is None or point.value is None:
+        return NOTHING
+    low, high = (
+        end if limit is None else limit if (end - limit) * side < 0 else end
+        for end, limit, side in (
+            (point.value - point.half, chart.limits[0], 1),
+            (point.value + point.half, chart.limits[1], -1),
+        )
+    )
+    return f"{chart.written(low)} to {chart.written(high)}"
 
 
-def _is_positive(value: float) -> bool:
-    return value > 0
+def _previous(chart: Chart, previous: Sequence[float | None] | None) -> Iterator[Column]:
+    if previous is not None:
+        yield "Period before", [chart.written(known(value)) for value in previous]
 
 
-def _stands_alone(values: Sequence[float | None], place: int) -> bool:
-    """Tell whether a number has no neighbour, so that no line shows it."""
-    return not any(0 <= beside < len(values) and values[beside] is not None for beside in (place - 1, place + 1))
-
-
-def _said(chart: Chart, point: Point, note: str) -> str:
-    return f"{point.label}: {chart.written(known(point.value))}{f', {note}' if note else ''}"
+def _levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
+    """Yield the bands: first and last point, and where each begins, has its middle and ends; a step where it changes."""
+    place = 0
+    for band, run in groupby(bands):
+        count = len(list(run))
+        if band is not None:
+            levels = (short(level) for level in (band.mean - band.sigma, band.mean, band.mean + band.sigma))
+            yield [place, place + count - 1, *(level or 0.0 for level in levels)]
+        place += count
 
 
 def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -199,53 +229,93 @@ def _empty(chart: Chart) -> Markup:
     )
 
 
-def _figure(chart: Chart, drawn: Sequence[Markup], below: Markup) -> Markup:
-    svg = Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title" aria-describedby="{}-words">'
-        '<title id="{}-title">{}</title><desc id="{}-words">{}</desc>{}</svg>'
+def _figure(
+    chart: Chart,
+    points: Sequence[Point],
+    drawn: Mapping[str, Any],
+    columns: Sequence[Column],
+    legend: Sequence[tuple[str, str]],
+    *,
+    marked: Sequence[bool],
+    previous: Sequence[float | None] | None,
+) -> Markup:
+    """Return what the script draws, the legend and the table."""
+    placed = _placed(chart, points)
+    told = {
+        **drawn,
+        "title": visible(chart.title),
+        "labels": [visible(point.short or point.label) for point in points],
+        "marked": [place for place, out in enumerate(marked) if out],
+        "marks": [[round(place, 3), mark.kind] for mark, place in placed],
+        "previous": None if previous is None else [short(value) for value in previous],
+        "limits": chart.limits,
+        "reaches": chart.reaches,
+        "form": FORMS[chart.form],
+        "digits": chart.digits,
+        "group": chart.group,
+    }
+    kept = {name: value for name, value in told.items() if value not in (None, [], "", ())}
+    kinds = [(f"mark {kind}", name) for kind, name in KINDS.items() if any(mark.kind == kind for mark, _ in placed)]
+    return Markup(
+        '<figure class="drawn" id="{}-chart" data-chart="{}" aria-label="{}"><p class="visually-hidden">{}</p>{}{}</figure>'
+    ).format(
+        chart.key,
+        json.dumps(kept, separators=(",", ":"), ensure_ascii=False),
+        visible(chart.title),
+        visible(chart.words),
+        _legend([*legend, *kinds]),
+        _table(chart, points, [*columns, *_changes(points, placed)]),
     )
-    key = chart.key
-    told = svg.format(
-        WIDTH, HEIGHT, key, key, key, visible(chart.title), key, visible(chart.words), Markup("").join(drawn)
-    )  # fmt: skip
-    return Markup('<figure class="drawn">{}{}</figure>').format(told, below)
 
 
-def _legend(parts: Mapping[str, object]) -> Markup:
-    if len(parts) == 1:
-        return Markup("")
-    entry = Markup(
-        '<li><svg class="chart swatch" width="12" height="12" aria-hidden="true"><rect class="part-{}" width="12" height="12" rx="3"/></svg> {}</li>'
-    )
-    return Markup('<ul class="legend">{}</ul>').format(
-        Markup("").join(entry.format(place, shown(name)) for place, name in enumerate(parts))
-    )
+def _placed(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
+    """Return the marks of a chart with their places among its points."""
+    times = [point.at for point in points if point.at is not None]
+    if len(times) < len(points):
+        return []
+    found = [(mark, place_of(mark, times, chart.step)) for mark in chart.marks]
+    return [(mark, place) for mark, place in found if place is not None]
 
 
-def _deployments(chart: Chart, scale: Scale, points: Sequence[Point]) -> list[Markup]:
-    """Draw a line at each point with a deployment."""
+def _changes(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
+    """Yield the column that says what the marks at each point are, the earliest first."""
+    if placed:
+        at = [(int(place + 0.5), mark) for mark, place in placed]
+        yield (
+            "Changes",
+            ["; ".join(visible(mark.words) for place, mark in at if place == point) for point in range(len(points))],
+        )
+
+
+def _legend(entries: Sequence[tuple[str, str]]) -> Markup:
+    entry = Markup('<li><span class="swatch {}"></span> {}</li>')
+    items = Markup("").join(entry.format(kind, shown(name)) for kind, name in entries)
+    return Markup('<ul class="legend">{}</ul>').format(items) if entries else Markup("")
+
+
+def _label(point: Point) -> str:
+    return f'<a href="{escape(point.link)}">{shown(point.label)}</a>' if point.link else shown(point.label)
+
+
+def _cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -> list[str]:
+    """Return the cells of a column as markup."""
     return [
-        deployed(scale, place, f"{point.label}: deployed {chart.deployed[point.label]}")
-        for place, point in enumerate(points)
-        if point.label in chart.deployed
+        f'<td class="number"><a href="{escape(point.listed)}">{escape(text)}</a></td>'
+        if is_first and point.listed and point.value
+        else f'<td class="number">{escape(text)}</td>'
+        for point, text in zip(points, written, strict=True)
     ]
 
 
-def _table(chart: Chart, heads: Sequence[str], points: Sequence[Point], rows: Sequence[Sequence[str]]) -> Markup:
+def _table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> Markup:
     """Return the numbers of a chart as a table, one point per row."""
-    told = [chart.deployed.get(point.label, "") for point in points]
-    if any(told):
-        heads = [*heads, "Deployed"]
-        rows = [[*row, visible(words)] for row, words in zip(rows, told, strict=True)]
-    head = Markup("").join(Markup('<th scope="col" class="number">{}</th>').format(shown(one)) for one in heads)
-    body = Markup("").join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            shown(point.label), Markup("").join(Markup('<td class="number">{}</td>').format(cell) for cell in row)
-        )
-        for point, row in zip(points, rows, strict=True)
-    )
+    # Plain text is put together here, and each part of it escaped: a table has hundreds of cells, and Markup.format is slow.
+    head = "".join(f'<th scope="col" class="number">{shown(name)}</th>' for name, _ in columns)
+    cells = [_cells(points, written, is_first=place == 0) for place, (_, written) in enumerate(columns)]
+    rows = zip(points, zip(*cells, strict=True), strict=True)
+    body = "".join(f'<tr><th scope="row">{_label(point)}</th>{"".join(row)}</tr>' for point, row in rows)
     return Markup(
-        '<details class="table" id="{}-table"><summary>As a table<span class="visually-hidden">: {}</span></summary>'
+        '<details class="table" id="{}-table" open><summary>As a table<span class="visually-hidden">: {}</span></summary>'
         '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div></details>"
-    ).format(chart.key, shown(chart.title), visible(chart.title), chart.first, head, body)
+    ).format(chart.key, shown(chart.title), visible(chart.title), chart.first, Markup(head), Markup(body))  # noqa: S704

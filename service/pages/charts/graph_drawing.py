@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from service.pages.charts.axes import visible
+from service.pages.charts.elements import Element
 from service.pages.charts.graph_layout import ENDS, LANE, NAMES, Arc, Column, Layout, Port
+from service.pages.charts.numbers import visible
 
 _RADIUS, _END_RADIUS, _PORT_RADIUS = 6, 9, 3
 _NAME = 20
@@ -64,12 +65,12 @@ def draw(placed: Layout, told: Callable[[int], str], words: Callable[[str], str]
 
 
 def _svg(kind: str, width: int, height: int, marks: Iterable[Markup], said: str) -> Markup:
-    opened = Markup('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
+    opened = Element('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
     return opened.format(kind, width, height, width, height, Markup(said), Markup("").join(marks))  # noqa: S704 - our own words
 
 
 def _names(placed: Layout, failures: Sequence[str]) -> Iterable[Markup]:
-    name = Markup('<text class="{}" x="2" y="{}"><title>{}</title>{}</text>')
+    name = Element('<text class="{}" x="2" y="{}"><title>{}</title>{}</text>')
     for lane, text in enumerate(placed.lanes):
         yield name.format("lane", placed.lane_y(lane) + _MIDDLE, visible(text), _cut(text))
     for failure, text in enumerate(failures):
@@ -81,7 +82,7 @@ def _cut(text: str) -> str:
 
 
 def _ends(placed: Layout, failures: Sequence[str], addresses: Addresses) -> Iterable[Markup]:
-    drawn = Markup(
+    drawn = Element(
         '<line class="trunk" x1="0" y1="{}" x2="{}" y2="{}"/><a href="{}" aria-label="{}"><title>{}</title>'
         '<circle class="end" cx="{}" cy="{}" r="{}"/><path class="cross" d="M{} {}l8 8m0 -8l-8 8"/></a>'
     )
@@ -95,13 +96,13 @@ def _ends(placed: Layout, failures: Sequence[str], addresses: Addresses) -> Iter
 
 
 def _lane_lines(placed: Layout) -> Iterable[Markup]:
-    line = Markup('<line class="lane" x1="0" y1="{}" x2="{}" y2="{}"/>')
+    line = Element('<line class="lane" x1="0" y1="{}" x2="{}" y2="{}"/>')
     return (line.format(placed.lane_y(lane), placed.width, placed.lane_y(lane)) for lane in range(len(placed.lanes)))
 
 
 def _trunks(placed: Layout) -> Iterable[Markup]:
     """Draw a trunk from the first port of a failure to its node; along the whole width if its evidence lies outside."""
-    line = Markup('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
+    line = Element('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
     for failure in range(len(placed.failures)):
         starts = [port.x for port in placed.ports if port.failure == failure]
         y = placed.failure_y(failure)
@@ -110,7 +111,7 @@ def _trunks(placed: Layout) -> Iterable[Markup]:
 
 def _precedes(placed: Layout) -> Iterable[Markup]:
     """Draw one line through all columns: along a block's edge it goes straight."""
-    line = Markup('<path class="precedes" d="M{} {}C{} {} {} {} {} {}"/>')
+    line = Element('<path class="precedes" d="M{} {}C{} {} {} {} {} {}"/>')
     for earlier, later in zip(placed.columns, placed.columns[1:], strict=False):
         start, end = _height(placed, earlier), _height(placed, later)
         start, end = (end if earlier.is_block else start), (start if later.is_block else end)
@@ -133,7 +134,7 @@ def _height(placed: Layout, column: Column) -> int:
 def _drop(placed: Layout, port: Port) -> Markup:
     column = placed.columns[port.column]
     top = _bottom(placed) if column.is_block else _height(placed, column) + _RADIUS - abs(port.x - _middle(column)) // 2
-    return Markup('<line class="causes" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(port.x, top, port.x, port.y)
+    return Element('<line class="causes" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(port.x, top, port.x, port.y)
 
 
 def _middle(column: Column) -> int:
@@ -148,7 +149,7 @@ def _bottom(placed: Layout) -> int:
 def _arc(ports: Sequence[Port], arc: Arc) -> Markup:
     source, target = ports[arc.source], ports[arc.target]
     rise = 2 * max(_FLATTEST, min(_STEEPEST, abs(target.x - source.x) // 4))
-    return Markup('<path class="reinforces" d="M{} {}Q{} {} {} {}"/>').format(
+    return Element('<path class="reinforces" d="M{} {}Q{} {} {} {}"/>').format(
         source.x, source.y, (source.x + target.x) // 2, source.y - rise, target.x, target.y
     )
 
@@ -156,10 +157,10 @@ def _arc(ports: Sequence[Port], arc: Arc) -> Markup:
 def _port(placed: Layout, port: Port, failures: Sequence[str], addresses: Addresses) -> Markup:
     column = placed.columns[port.column]
     said = f"{_named(column)}: evidence of {failures[port.failure]}" + (f", {port.count} times" if port.count > 1 else "")
-    dot = Markup(
+    dot = Element(
         '<a href="{}" aria-label="{}" tabindex="-1"><title>{}</title><circle class="port" cx="{}" cy="{}" r="{}"/>{}</a>'
     )
-    count = Markup('<text class="times" x="{}" y="{}">\N{MULTIPLICATION SIGN}{}</text>').format(
+    count = Element('<text class="times" x="{}" y="{}">\N{MULTIPLICATION SIGN}{}</text>').format(
         port.x + 4, port.y + 13, port.count
     )
     return dot.format(
@@ -184,7 +185,7 @@ def _nodes(
     of: dict[int, list[str]] = {}
     for port in placed.ports:
         of.setdefault(port.column, []).append(failures[port.failure])
-    node = Markup('<a class="{}" href="{}" aria-label="{}" data-node><title>{}</title>{}</a>')
+    node = Element('<a class="{}" href="{}" aria-label="{}" data-node><title>{}</title>{}</a>')
     for index, column in enumerate(placed.columns):
         evidence = of.get(index, [])
         kinds = [name for name, holds in (("evidence", bool(evidence)), ("failed", bool(column.failed))) if holds]
@@ -208,17 +209,17 @@ def _said(placed: Layout, column: Column, told: Callable[[int], str], evidence: 
 def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
     """Draw a dot, filled for evidence, with a cross for a failure, and around it room for a finger."""
     x, y = _middle(column), _height(placed, column)
-    cross = Markup('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
-    room = Markup('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(x - 12, y - LANE // 2, LANE)
-    ring = Markup('<circle class="ring" cx="{}" cy="{}" r="{}"/>').format(x, y, _RADIUS + 3) if is_evidence else ""
-    return Markup('{}{}<circle class="dot" cx="{}" cy="{}" r="{}"/>{}').format(room, ring, x, y, _RADIUS, cross)
+    cross = Element('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
+    room = Element('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(x - 12, y - LANE // 2, LANE)
+    ring = Element('<circle class="ring" cx="{}" cy="{}" r="{}"/>').format(x, y, _RADIUS + 3) if is_evidence else ""
+    return Element('{}{}<circle class="dot" cx="{}" cy="{}" r="{}"/>{}').format(room, ring, x, y, _RADIUS, cross)
 
 
 def _block(placed: Layout, column: Column) -> Markup:
     """Draw a box over all lanes with the number of events in each."""
     top = placed.lane_y(0) - LANE // 2 + 2
-    box = Markup('<rect class="box" x="{}" y="{}" width="{}" height="{}" rx="8"/>')
-    text = Markup('<text class="count" x="{}" y="{}">{}</text>')
+    box = Element('<rect class="box" x="{}" y="{}" width="{}" height="{}" rx="8"/>')
+    text = Element('<text class="count" x="{}" y="{}">{}</text>')
     counts = (text.format(_middle(column), placed.lane_y(lane) + _MIDDLE, _short(count)) for lane, count in column.lanes)
     return box.format(column.x, top, column.width, _bottom(placed) - top) + Markup("").join(counts)
 

@@ -12,10 +12,10 @@ All of it is a pure function of the events, in time linear in their number.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 COLUMNS = 100
@@ -177,14 +177,17 @@ def _groups(events: GraphEvents, columns: int) -> list[Group]:
     return _fewer(events, joined, columns)
 
 
-def _runs(events: GraphEvents, places: Iterable[int]) -> Iterable[Group]:
+def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
     """Return every event by itself, with runs of ordinary events joined."""
-    for is_dull, found in groupby(places, lambda place: place not in events.evidence and place not in events.failed):
-        run = list(found)
-        if is_dull and len(run) >= SHORTEST_BLOCK:
-            yield run[0], run[-1]
+    start = places.start
+    for place in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
+        if place - start >= SHORTEST_BLOCK:
+            yield start, place - 1
         else:
-            yield from ((place, place) for place in run)
+            yield from ((dull, dull) for dull in range(start, place))
+        if place < places.stop:
+            yield place, place
+        start = place + 1
 
 
 def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
@@ -193,7 +196,8 @@ def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group
     There are at most twice as many groups as columns, however many events there are.
     """
     left = list(groups)
-    telling = [sum(place in events.evidence for place in range(first, last + 1)) for first, last in left]
+    evidence = sorted(events.evidence)
+    telling = [_within(evidence, group) for group in left]
     while len(left) > columns:
         at = min(range(len(left) - 1), key=lambda at: (telling[at] + telling[at + 1], left[at + 1][1] - left[at][0], at))
         left[at : at + 2] = [(left[at][0], left[at + 1][1])]
@@ -202,37 +206,50 @@ def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group
 
 
 def _columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str, int]) -> Iterable[Column]:
-    x = GAP
+    x, places_failed = GAP, sorted(events.failed)
     for first, last in groups:
-        places = range(first, last + 1)
-        counts = Counter(lane_of[events.types[place - events.first]] for place in places)
-        width = SINGLE if first == last else BLOCK
-        failed = sum(place in events.failed for place in places)
+        counts: Counter[int] = Counter()
+        for name, count in Counter(events.types[first - events.first : last + 1 - events.first]).items():
+            counts[lane_of[name]] += count
+        width, failed = SINGLE if first == last else BLOCK, _within(places_failed, (first, last))
         yield Column(first=first, last=last, x=x, width=width, lanes=tuple(sorted(counts.items())), failed=failed)
         x += width + GAP
+
+
+def _within(places: Sequence[int], group: Group) -> int:
+    """Count the places, which are sorted, that lie in a column."""
+    return bisect_right(places, group[1]) - bisect_left(places, group[0])
+
+
+def _column_of(columns: Sequence[Column], place: int) -> int:
+    """Return the column of a place; -1 where the drawing has none."""
+    at = bisect_right(columns, place, key=lambda column: column.first) - 1
+    return at if at >= 0 and place <= columns[at].last else -1
 
 
 def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
     """Return the ports by column, and of one column by failure."""
     order = {name: index for index, name in enumerate(events.failures)}
-    for index, column in enumerate(columns):
-        counts = Counter(
-            name for place in range(column.first, column.last + 1) for name in events.evidence.get(place, ()) if name in order
-        )
-        for name in sorted(counts, key=order.__getitem__):
-            shift = _APART * order[name] - _APART * (len(order) - 1) // 2
-            x, y = column.x + column.width // 2 + shift, _failure_y(lanes, order[name])
-            yield Port(column=index, failure=order[name], x=x, y=y, count=counts[name])
+    counts = Counter(
+        (index, order[name])
+        for place, names in events.evidence.items()
+        if (index := _column_of(columns, place)) >= 0
+        for name in names
+        if name in order
+    )
+    for (index, failure), count in sorted(counts.items()):
+        column, shift = columns[index], _APART * failure - _APART * (len(order) - 1) // 2
+        x, y = column.x + column.width // 2 + shift, _failure_y(lanes, failure)
+        yield Port(column=index, failure=failure, x=x, y=y, count=count)
 
 
 def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
     """Return arcs in the order of their edges; edges within one block, and those that leave the drawing, have none."""
     order = {name: index for index, name in enumerate(events.failures)}
     port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
-    column_of = {place: index for index, column in enumerate(columns) for place in range(column.first, column.last + 1)}
     counts: Counter[tuple[int, int]] = Counter()
     for edge in dict.fromkeys(events.reinforcing):
-        ends = [port_of.get((column_of.get(place, -1), order.get(edge.failure, -1))) for place in edge[:2]]
+        ends = [port_of.get((_column_of(columns, place), order.get(edge.failure, -1))) for place in edge[:2]]
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
             counts[ends[0], ends[1]] += 1
     return (Arc(source, target, count) for (source, target), count in counts.items())

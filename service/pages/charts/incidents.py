@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import duckdb
 from markupsafe import Markup
 
 from analytics.queries import query_rows
+from analytics.sums.whole_days import query_days
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.documents.deployments import deployed_by_day
+from service.documents.addresses.window import Window
 from service.pages.charts.charts import Band, Chart, Point, line
+from service.pages.charts.marks import Mark, judge_moves, marks_within
 from service.pages.incidents.change_days import days_of, expected_of
 from service.pages.incidents.wording import tier_name
+from service.pages.links import Links
 from service.pages.rendering import share
-from streams.upkeep.deployments import deployments
 from streams.watch.incidents.moves import seen_by_rules
 from streams.watch.incidents.states import is_live
 from streams.watch.rules.run_rules import RUNS
@@ -25,9 +28,19 @@ from streams.watch.run_measures import TRUST
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 """Time shown before the change, and after an incident that was decided on."""
 MOST_DAYS = 120
+_DAY = timedelta(days=1)
 _LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
 _WEIGHTED = "sequential"
 """The rule that weights exchanges by their sampling probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A day: its value, how many that is of, and half its interval."""
+
+    value: float | None
+    count: int | None = None
+    half: float | None = None
 
 
 def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
@@ -43,28 +56,36 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     values = _values(cursor, asked, incident)
     known = sorted(values)
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
-    points = [Point(f"{day}", values.get(day), f"{day:%m-%d}") for day in span]
-    marked = days_of(incident, {f"{day}": value for day, value in values.items()})
-    chart = _chart(incident, first, last, _deployed(cursor, incident.project, span))
+    points = [_point(incident.project, day, values.get(day)) for day in span]
+    marked = days_of(incident, {f"{day}": row.value for day, row in values.items()})
+    chart = _chart(incident, first, last, _marks(cursor, incident, span))
     return line(chart, points, band=_band(incident, told), marked=marked)
 
 
-def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     if incident.rule == RUNS:
         of_runs = {"agent": incident.agent or "", "series": incident.tier}
-        return {row["day"]: row["mean"] for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
+        return {row["day"]: Row(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
     return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
 
 
-def _deployed(cursor: duckdb.DuckDBPyConnection, project: str, span: list[date]) -> dict[str, str]:
-    """Return the deployments of the days shown, in words, by day."""
+def _point(project: str, day: date, value: Row | None) -> Point:
+    """Return a day, which leads to its hours."""
+    at = datetime.combine(day, datetime.min.time(), UTC)
+    link = Links(Window("24h", at + _DAY, is_pinned=True).asked).project(project)
+    found = value or Row(None)
+    return Point(f"{day}", found.value, f"{day:%m-%d}", at=at, count=found.count, half=found.half, link=link)
+
+
+def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
+    """Return the marks of the days shown; the first day of the incident is one, if the judge is its cause."""
     if not span:
-        return {}
-    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + timedelta(days=1)))
-    return deployed_by_day(deployments(cursor, project, start, end))
+        return []
+    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
+    return [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
 
 
-def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, str]) -> Chart:
+def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:
     measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
     return Chart(
@@ -74,7 +95,10 @@ def _chart(incident: Incident, first: date, last: date, deployed: Mapping[str, s
         column=_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
-        deployed=deployed,
+        marked="shows the change",
+        counted="Runs" if incident.rule == RUNS else "Exchanges" if incident.tier is None else "Scores",
+        marks=marks,
+        step=_DAY,
     )
 
 
@@ -92,15 +116,18 @@ def _is_share(incident: Incident) -> bool:
     return incident.rule == RUNS and incident.tier != TRUST
 
 
-def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, float | None]:
+def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
-    rows = query_rows(cursor, "daily_averages", asked)
-    return {row["day"]: row[column] for row in rows if row["tier"] == incident.tier}
+    rows = query_days(cursor, "daily_averages", asked)
+    return {row["day"]: Row(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 
 
-def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> dict[date, float | None]:
-    rows = query_rows(cursor, "trends", asked)
-    return {row["day"]: row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
+def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> dict[date, Row]:
+    return {
+        row["day"]: Row(row["anomaly_count"] / row["exchange_count"], row["exchange_count"])
+        for row in query_days(cursor, "trends", asked)
+        if row["exchange_count"]
+    }
 
 
 def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:

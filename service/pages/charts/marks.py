@@ -1,113 +1,139 @@
-"""The marks of charts: lines with gaps, dots, bands, bars, and tooltips."""
+"""Marks of charts: deployments, and changes of what scores are made with, which may look like a change of the agent.
+
+1. A deployment is marked where it happened.
+2. A change of judge, policy, methodology or rules is marked at the first hour that has scores made with the new one. Of each hour or
+   day counts what made most of its scores, so that a few that were judged again are no change; what is marked is the difference
+   from the last one before that had scores.
+3. A judge that answers differently under the same name leaves no trace in scores. Anchors tell of it: it is marked on the first day of
+   an incident whose cause is the judge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
+from typing import Any
 
-from markupsafe import Markup
+from analytics.sums.hours import read_hours
+from schemas.lazy.duckdb import duckdb
+from schemas.records import Incident
+from streams.upkeep.deployments import deployments
+from streams.watch.incidents.states import DISMISSED
 
-from service.pages.charts.axes import BELOW, HEIGHT, Scale, at, visible
-
-_FILLED = 0.72
-"""Share of its slot that a bar fills."""
-_RADIUS, _DIAMOND = 2.6, 5.0
-Place = tuple[float, float]
-Triple = tuple[float, float, float]
-
-
-def runs(places: Sequence[Place | None]) -> list[Markup]:
-    """Draw a line through each run of places without a gap."""
-    found = [list(run) for is_known, run in groupby(places, key=lambda place: place is not None) if is_known]
-    return [
-        Markup('<polyline class="line" points="{}"/>').format(
-            " ".join(f"{at(place[0])},{at(place[1])}" for place in run if place)
-        )
-        for run in found
-        if len(run) > 1
-    ]
+KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
+"""The kinds of marks, as a legend names them."""
+_BACK = timedelta(days=14)
+"""How far before a chart the last scores are looked for that were made otherwise."""
+_LONGEST = timedelta(days=365)
+_DIGEST = 8
+"""Characters of a digest: enough to tell two policies apart."""
+Row = Mapping[str, Any]
 
 
-def dot(x: float, y: float, *, marked: bool) -> Markup:
-    """Draw a number: a dot, or a diamond if it is marked."""
-    if not marked:
-        return Markup('<circle class="dot" cx="{}" cy="{}" r="{}"/>').format(at(x), at(y), _RADIUS)
-    corners = ((x, y - _DIAMOND), (x + _DIAMOND, y), (x, y + _DIAMOND), (x - _DIAMOND, y))
-    return Markup('<polygon class="bad" points="{}"/>').format(" ".join(f"{at(one)},{at(other)}" for one, other in corners))
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, and that a chart has to be read with."""
+
+    at: datetime
+    kind: str
+    words: str
 
 
-def bands_of(scale: Scale, normal: Sequence[Triple | None]) -> list[Markup]:
-    """Draw the normal range at each place behind everything; a step where it changes, nothing where it is unknown."""
-    drawn, place = [], 0
-    for levels, run in groupby(normal):
-        count = len(list(run))
-        if levels is not None:
-            drawn.append(_band(scale, place, place + count - 1, levels))
-        place += count
-    return drawn
+def marks_within(
+    cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
+) -> list[Mark]:
+    """Return the marks of a time, the oldest first; `step` is the length of a chart's points, an hour or a day."""
+    found = [_deployment(row) for row in deployments(cursor, project, start, end)]
+    rows = _made_with(cursor, project, start - _BACK, end)
+    for kind, name in _MADE_WITH.items():
+        found += [one for one in _changes(kind, rows, name, step) if start <= one.at < end]
+    return sorted(found, key=lambda one: (one.at, one.kind, one.words))
 
 
-def _band(scale: Scale, first: int, last: int, levels: Triple) -> Markup:
-    left, right = scale.x(first) - scale.slot / 2, scale.x(last) + scale.slot / 2
-    bottom, middle, top = map(scale.y, levels)
-    return Markup(
-        '<rect class="band" x="{}" y="{}" width="{}" height="{}"/><line class="mean" x1="{}" y1="{}" x2="{}" y2="{}"/>'
-    ).format(at(left), at(top), at(right - left), at(max(bottom - top, 1)), at(left), at(middle), at(right), at(middle))
+def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[dict[str, Any]]:
+    """Return the things that scores were made with, by the hour from a day on until a moment; none where they never changed."""
+    # To cut the last day in two means adding up its scores. What is the same in all of it is the same in each part.
+    night = datetime.combine(end.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
+    for until in (night, end):
+        hours = read_hours(cursor, [project], start.date(), until, _COLUMNS)
+        rows = [] if hours is None else hours.to_dicts()
+        if not any(_is_changed(rows, name) for name in _MADE_WITH.values()):
+            return []
+    return rows
 
 
-def levels_of(scale: Scale, levels: Sequence[float | None]) -> list[Markup]:
-    """Draw a level over the places where it holds, such as the normal one before a change."""
-    drawn, place = [], 0
-    for level, run in groupby(levels):
-        count = len(list(run))
-        if level is not None:
-            left, right = scale.x(place) - scale.slot / 2, scale.x(place + count - 1) + scale.slot / 2
-            ends = (at(left), at(scale.y(level)), at(right), at(scale.y(level)))
-            drawn.append(Markup('<line class="before" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*ends))
-        place += count
-    return drawn
+def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:
+    """Return the marks of a time where anchors say that the judge changed, one a day; not of dismissed incidents."""
+    days = {
+        one.first_day for one in incidents if one.cause == "judge" and one.first_day is not None and one.status != DISMISSED
+    }
+    return [Mark(day, "judge", "judge answers anchors differently") for day in sorted(days) if start <= day < end]
 
 
-def backgrounds(scale: Scale, stands_out: Sequence[bool]) -> list[Markup]:
-    """Draw the background behind points that stand out."""
-    return [_slot(scale, place, "drift", "") for place, out in enumerate(stands_out) if out]
+def marks_between(cursor: duckdb.DuckDBPyConnection, project: str, moments: Sequence[datetime]) -> list[Mark]:
+    """Return the marks between the first and the last of some moments, of a year at most; none for fewer than two."""
+    if len(moments) < 2:
+        return []
+    last = max(moments)
+    return marks_within(cursor, project, max(min(moments), last - _LONGEST), last, timedelta(days=1))
 
 
-def hit(scale: Scale, place: int, words: str) -> Markup:
-    """Show the number of a slot when one points at it."""
-    return _slot(scale, place, "hit", Markup("<title>{}</title>").format(visible(words)))
+def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> float | None:
+    """Return where a mark stands among points that begin at these times: 0 is the middle of the first one; None outside.
+
+    With `step` the points are stretches of time; without it they are moments, and a mark stands before the first one after it.
+    """
+    point = bisect_right(times, mark.at) - 1
+    if step is None:
+        return point + 0.5 if 0 <= point < len(times) - 1 else None
+    if point < 0 or mark.at >= times[point] + step:
+        return None
+    return point - 0.5 + (mark.at - times[point]) / step
 
 
-def deployed(scale: Scale, place: int, words: str) -> Markup:
-    """Draw deployments: a line from top to bottom, with the version."""
-    x = at(scale.x(place) - scale.slot / 2)
-    return Markup('<line class="deployed" x1="{}" y1="0" x2="{}" y2="{}"><title>{}</title></line>').format(
-        x, x, at(HEIGHT - BELOW), visible(words)
-    )
+def _deployment(row: Row) -> Mark:
+    of = f" of {row['agent']}" if row["agent"] else ""
+    return Mark(row["occurred_at"], "deployment", f"deployed {row['label']} {row['version']}{of}")
 
 
-def columns(scale: Scale, stacks: Sequence[Sequence[float]], bad: Sequence[bool]) -> list[Markup]:
-    """Draw bars of parts: positive ones stand on 0, negative ones hang from it."""
-    width = scale.slot * _FILLED
-    found = []
-    for place, stack in enumerate(stacks):
-        above = below = 0.0
-        for part, value in enumerate(stack):
-            begin = above if value > 0 else below
-            ends = sorted((scale.y(begin), scale.y(begin + value)))
-            if value:
-                kind = "bad" if bad[place] else f"part-{part}"
-                found.append(
-                    Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                        kind, at(scale.x(place) - width / 2), at(ends[0]), at(width), at(max(ends[1] - ends[0], 0.5))
-                    )
-                )
-            above, below = above + max(value, 0.0), below + min(value, 0.0)
-    return found
+def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:
+    return len(set(map(name, rows)) - {None, ""}) > 1
 
 
-def _slot(scale: Scale, place: int, kind: str, inside: Markup | str) -> Markup:
-    left = scale.x(place) - scale.slot / 2
-    return Markup('<rect class="{}" x="{}" y="0" width="{}" height="{}">{}</rect>').format(
-        kind, at(left), at(scale.slot), at(HEIGHT - BELOW), inside
-    )
+def _changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: timedelta) -> Iterator[Mark]:
+    """Yield the changes of one thing that scores are made with."""
+    if not _is_changed(rows, name):
+        return
+    counts: dict[datetime, Counter[str]] = defaultdict(Counter)
+    first: dict[tuple[datetime, str], datetime] = {}
+    for row in rows:
+        hour = row["hour"].replace(tzinfo=UTC)
+        if value := name(row):
+            period = datetime.fromtimestamp(hour.timestamp() // step.total_seconds() * step.total_seconds(), UTC)
+            counts[period][value] += row["exchanges"]
+            first.setdefault((period, value), hour)
+            first[period, value] = min(hour, first[period, value])
+    most = [(period, max(sorted(found), key=found.__getitem__)) for period, found in sorted(counts.items())]
+    for (period, was), (following, now) in pairwise(most):
+        if was != now:
+            begun = first.get((period, now), first[following, now])
+            yield Mark(begun, kind, f"{kind} changed from {was} to {now}")
+
+
+def _judge(row: Row) -> str:
+    simulated = " (simulated)" if row["simulated"] else ""
+    return f"{row['judge_model']}{simulated}" if row["judge_model"] else ""
+
+
+def _policy(row: Row) -> str:
+    methodology = f"{row['methodology']} {row['methodology_version']}".strip()
+    digest = row["policy_digest"][:_DIGEST]
+    return f"{digest} ({methodology})" if methodology else digest
+
+
+_COLUMNS = ("hour", "judge_model", "simulated", "policy_digest", "methodology", "methodology_version", "exchanges")
+_MADE_WITH: Mapping[str, Callable[[Row], str]] = {"policy": _policy, "judge": _judge}

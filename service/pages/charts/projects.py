@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from markupsafe import Markup
 
 from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.records import Baseline, Incident, TierStatistics
+from service.documents.addresses.window import Window
 from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
-from service.pages.incidents.change_days import before_of, marked_days, telling
+from service.pages.charts.marks import Mark
+from service.pages.incidents.change_days import before_of, marked_days, shown_by
 from service.pages.rendering import number, usd
-from service.pages.window import Window
 from service.pages.words import TERMS
 
 Row = Mapping[str, Any]
@@ -29,6 +31,69 @@ BEFORE = "Before the change"
 _UNWEIGHTED = "tier1"
 """Tiers that every exchange has; in the others each exchange counts 1 / its chance of being sampled."""
 _UNKNOWN_MODEL = "unknown model"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A window as its charts share it: its points, its marks, and where a click on a point leads."""
+
+    window: Window
+    marks: Sequence[Mark]
+    address: Callable[[Window], str]
+    """The page of another window."""
+    exchanges: Callable[[Window, bool], str] = lambda _window, _anomalous: ""
+    """The list of a window's exchanges, or of its anomalous ones alone."""
+
+    @property
+    def unit(self) -> str:
+        """Name a point."""
+        return "hour" if self.window.is_hourly else "day"
+
+    def chart(self, measure: str, **fields: Any) -> Chart:
+        """Describe a chart of a measure over the window."""
+        return Chart(
+            title=f"{measure} by {self.unit}",
+            first=self.unit.capitalize(),
+            marks=self.marks,
+            step=self.window.step,
+            group="window",
+            **fields,
+        )
+
+    def points(self, values: Mapping[datetime, float | None], of: Mapping[datetime, Row] | None = None) -> list[Point]:
+        """Return the points with these values; `of` are the numbers that they are means of."""
+        rows = of or {}
+        return [
+            Point(label, values.get(slot), short, at=slot, count=row.get("scores"), half=row.get("half"), link=link)
+            for slot, label, short, link in self._places
+            for row in [rows.get(slot, {})]
+        ]
+
+    @cached_property
+    def _places(self) -> list[tuple[datetime, str, str, str]]:
+        """Each slot with its label, that on the axis, and its link: they are the same in all charts of a page."""
+        form = "%m-%d" if not self.window.is_hourly else "%H:%M" if self.window.length != "3d" else "%m-%d %H:%M"
+        return [(slot, self.window.label(slot), f"{slot:{form}}", self._link(slot)) for slot in self.window.slots()]
+
+    def listed(self, slot: datetime, *, anomalous: bool) -> str:
+        """Return the address of a day's exchanges, or of its anomalous ones; nothing for an hour."""
+        if self.window.is_hourly:
+            return ""
+        return self.exchanges(Window("24h", slot + self.window.step, is_pinned=True), anomalous)
+
+    def before(
+        self, values: Mapping[datetime, float | None] | None, otherwise: float | None = None
+    ) -> list[float | None] | None:
+        """Return the values of the period before, each at the place of its point; None if it is not to be shown."""
+        return None if values is None else [values.get(slot, otherwise) for slot in self.window.before.slots()]
+
+    def _link(self, slot: datetime) -> str:
+        """Return the address of a closer look: a day hour by hour, the hours around an hour; nothing beyond those."""
+        if self.window.length == "6h":
+            return ""
+        if self.window.is_hourly:
+            return self.address(Window("6h", slot + timedelta(hours=3), is_pinned=True, compare=self.window.compare))
+        return self.address(Window("24h", slot + self.window.step, is_pinned=True, compare=self.window.compare))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +112,34 @@ class TierTrend:
 
 
 def tier_trends(
-    window: Window,
+    stretch: Stretch,
     rows: Sequence[Row],
     baselines: Sequence[Baseline],
     incidents: Sequence[Incident],
-    deployed: Mapping[str, str],
+    past: Sequence[Row] | None = None,
 ) -> list[TierTrend]:
-    """Return a chart of each tier that has a score; days without a score are gaps.
+    """Return a chart of each tier that has a score; points without a score are gaps.
 
     `baselines` are those that held, oldest first; each stands until the next one, and before the first one it is the first that counts.
+    `past` are the rows of the period before, if that is to be shown.
     """
-    by_day = {row["day"]: row for row in rows}
-    held = [_held(baselines, day) for day in window.days()]
+    held = [_held(baselines, slot.date()) for slot in stretch.window.slots()]
     return [
-        _tier_trend(tier, window, by_day, held, incidents, deployed=deployed)
+        _tier_trend(tier, stretch, rows, held, incidents, past=past)
         for tier in TIERS
-        if any(row[_mean_of(tier)] is not None for row in rows)
+        if any(tier in row["tiers"] for row in rows)
     ]
+
+
+def tier_points(rows: Sequence[Row], tier: str) -> dict[datetime, Row]:
+    """Return the points of a tier by their beginning: those with a score."""
+    return {row["period"]: row["tiers"][tier] for row in rows if tier in row["tiers"]}
+
+
+def mean_of(points: Mapping[datetime, Row]) -> float | None:
+    """Return the mean over all points, each with its weight; None without any."""
+    weight = sum(one["weight"] for one in points.values())
+    return sum(one["weight"] * one["mean"] for one in points.values()) / weight if weight else None
 
 
 def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
@@ -74,44 +150,60 @@ def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
 
 def _tier_trend(
     tier: str,
-    window: Window,
-    rows: Mapping[date, Row],
+    stretch: Stretch,
+    rows: Sequence[Row],
     held: Sequence[Baseline | None],
     incidents: Sequence[Incident],
     *,
-    deployed: Mapping[str, str],
+    past: Sequence[Row] | None,
 ) -> TierTrend:
-    days = list(window.days())
-    values = {f"{day}": rows[day][_mean_of(tier)] if day in rows else None for day in days}
+    window, points = stretch.window, tier_points(rows, tier)
+    values = {window.label(slot): points[slot]["mean"] if slot in points else None for slot in window.slots()}
     statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in held]
-    bands = [_band(one) for one in statistics]
-    drifted = marked_days(tier, incidents, values)
-    since, before = before_of(tier, incidents) or (None, None)
-    told = [_normal(tier, statistics[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
+    shown = shown_by(tier, incidents, values)
+    drifted = marked_days(shown)
+    since, before, sigma = before_of(tier, incidents) or (None, None, None)
+    usual = None if before is None else Band(before, max(sigma or 0.0, SMALLEST_SIGMA))
+    statistics, moved = _unmoved(statistics, held, since, window)
+    told = ["" if moved[-1] else _normal(tier, statistics[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
     told += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
-    chart = Chart(
+    chart = stretch.chart(
+        f"{TERMS[tier]}: mean",
         key=f"trend-{tier}",
-        title=f"{TERMS[tier]}: mean by day",
         words=". ".join(part for part in told if part),
         column="Mean" if tier == _UNWEIGHTED else "Weighted mean",
         limits=TIERS[tier],
         reaches=_REACHES[tier],
         marked="drift",
-        deployed=deployed,
     )
     drawn = line(
         chart,
-        [_point(day, values[f"{day}"]) for day in days],
-        band=bands,
+        stretch.points(_means(points), points),
+        band=[usual if has_change else _band(one) for one, has_change in zip(statistics, moved, strict=True)],
         marked=drifted,
-        before=[before if since and day >= since else None for day in days],
+        before=[before if since and slot.date() >= since else None for slot in window.slots()],
+        previous=stretch.before(None if past is None else _means(tier_points(past, tier))),
     )
-    return TierTrend(tier, told[0], before, len(drifted), telling(tier, incidents, values, drifted), drawn)
+    days = {label[: len("2026-11-26")] for label in drifted}
+    return TierTrend(tier, told[0], before, len(days), [one.incident for one in shown], drawn)
 
 
-def _mean_of(tier: str) -> str:
-    """Return the column of the days with the tier's mean."""
-    return f"{tier}_mean" if tier == _UNWEIGHTED else f"{tier}_weighted_mean"
+def _unmoved(
+    statistics: Sequence[TierStatistics | None], held: Sequence[Baseline | None], since: date | None, window: Window
+) -> tuple[list[TierStatistics | None], list[bool]]:
+    """Return the statistics of each point, and whether its baseline has days of an open change in it.
+
+    From the first day of the change on they are those from before it: a band of later ones would follow the fall and call it usual.
+    """
+    known = [(one, baseline.computed_at.date() if baseline else None) for one, baseline in zip(statistics, held, strict=True)]
+    before = [(one, at) for one, at in known if since and at and at <= since]
+    if before:
+        known = [before[-1] if since and slot.date() >= since else one for slot, one in zip(window.slots(), known, strict=True)]
+    return [one for one, _ in known], [bool(since and at and at > since) for _, at in known]
+
+
+def _means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
+    return {at: row["mean"] for at, row in points.items()}
 
 
 def _normal(tier: str, statistics: TierStatistics | None) -> str:
@@ -132,33 +224,37 @@ def _band(statistics: TierStatistics | None) -> Band | None:
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
 
 
-def anomaly_days(window: Window, rows: Sequence[Row], spikes: Collection[str], deployed: Mapping[str, str]) -> Markup:
-    """Return the number of anomalous exchanges by day; days of a spike stand out."""
-    chart = Chart(key="anomalies", title="Anomalies by day", column="Anomalies", digits=0, deployed=deployed)
-    return bars(chart, _counts(window, rows, "anomaly_count"), marked=spikes)
+def anomaly_days(stretch: Stretch, rows: Sequence[Row], spikes: Collection[str], past: Sequence[Row] | None = None) -> Markup:
+    """Return the number of anomalous exchanges by hour or day; points of a spike stand out."""
+    chart = stretch.chart("Anomalies", key="anomalies", column="Anomalies", digits=0, marked="spike")
+    return _counted(chart, stretch, rows, "anomaly_count", past=past, marked=spikes)
 
 
-def anomaly_shares(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the share of anomalous exchanges by day."""
-    return {f"{row['day']}": row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
+def anomaly_shares(window: Window, rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the share of anomalous exchanges by hour or day."""
+    return {window.label(row["period"]): row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
-def exchange_days(window: Window, rows: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
-    """Return the number of exchanges by day."""
-    chart = Chart(key="exchanges", title="Exchanges by day", column="Exchanges", digits=0, deployed=deployed)
-    return bars(chart, _counts(window, rows, "exchange_count"))
+def exchange_days(stretch: Stretch, rows: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
+    """Return the number of exchanges by hour or day."""
+    chart = stretch.chart("Exchanges", key="exchanges", column="Exchanges", digits=0)
+    return _counted(chart, stretch, rows, "exchange_count", past=past)
 
 
-def cost_days(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> Markup:
-    """Return the cost of judging each day's exchanges, by model; a day without a known cost of a model is a gap."""
-    days = list(window.days())
+def cost_days(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
+    """Return the cost of judging each hour's or day's exchanges, by model; one without a known cost of a model is a gap."""
+    slots = stretch.window.slots()
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
-    spent = {(row["model"], row["day"]): row["cost_usd"] for row in costs}
+    spent = {(row["model"], row["period"]): row["cost_usd"] for row in costs}
     series = {
-        name: [spent.get((model, day), 0.0) for day in days] for model, name in sorted(models.items(), key=lambda one: one[1])
+        name: [spent.get((model, slot), 0.0) for slot in slots]
+        for model, name in sorted(models.items(), key=lambda one: one[1])
     }
-    chart = Chart(key="costs", title="Cost of judging by day", form=usd, column="Cost", deployed=deployed)
-    return stacked_bars(chart, [_point(day, None) for day in days], series)
+    before: dict[datetime, float | None] = defaultdict(float)
+    for row in past or ():
+        before[row["period"]] = (before[row["period"]] or 0.0) + (row["cost_usd"] or 0.0)
+    chart = stretch.chart("Cost of judging", key="costs", form=usd, column="Cost")
+    return stacked_bars(chart, stretch.points({}), series, previous=stretch.before(None if past is None else before, 0.0))
 
 
 def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
@@ -190,10 +286,18 @@ def _sums(rows: Sequence[Row]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in names}
 
 
-def _counts(window: Window, rows: Sequence[Row], name: str) -> list[Point]:
-    by_day = {row["day"]: row[name] for row in rows}
-    return [_point(day, by_day.get(day, 0)) for day in window.days()]
-
-
-def _point(day: date, value: float | None) -> Point:
-    return Point(f"{day}", value, f"{day:%m-%d}")
+def _counted(
+    chart: Chart,
+    stretch: Stretch,
+    rows: Sequence[Row],
+    name: str,
+    *,
+    past: Sequence[Row] | None,
+    marked: Collection[str] = (),
+) -> Markup:
+    """Return bars of a count, 0 where a point has no row."""
+    values = dict.fromkeys(stretch.window.slots(), 0) | {row["period"]: row[name] for row in rows}
+    before = None if past is None else {row["period"]: row[name] for row in past}
+    anomalous = name == "anomaly_count"
+    points = [replace(one, listed=stretch.listed(one.at, anomalous=anomalous)) for one in stretch.points(values) if one.at]
+    return bars(chart, points, marked=marked, previous=stretch.before(before, 0))

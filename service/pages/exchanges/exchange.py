@@ -6,10 +6,10 @@ import re
 from datetime import datetime
 from typing import Annotated
 
-import duckdb
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
+from schemas.lazy.duckdb import duckdb
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id, QueryMoment
 from service.http.errors import ApiError
@@ -80,7 +80,7 @@ async def _known(services: ApiContext, project: str, score_id: str, at: datetime
     """Return the exchange; 404 if the project has none."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
-        return exchange_record(cursor, project, score_id, at)
+        return exchange_record(cursor, project, score_id, at, services.score_times)
 
     found = await services.ask(asked)
     if found is None:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_records, query_rows
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Judgement
 from service.documents.members import Document
-from service.documents.people import human_scores
+from service.documents.people import ScoreTimes, human_scores
 
 Row = dict[str, Any]
 _AROUND = timedelta(days=1)
@@ -43,13 +42,13 @@ class ExchangeRecord:
 
 
 def exchange_record(
-    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None
+    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> ExchangeRecord | None:
     """Return the exchange of a score of a project; None if the project has none of this id.
 
-    `at` is the time of the exchange where it is known: the score is then found at once among very many.
+    `at` is the time of the exchange where it is known: the score is then found at once among very many. Else `times` finds it.
     """
-    revisions = revisions_of(cursor, project, score_id, at)
+    revisions = revisions_of(cursor, project, score_id, at, times)
     if not revisions:
         return None
     score = revisions[0]
@@ -68,13 +67,21 @@ def exchange_record(
     )
 
 
-def revisions_of(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Row]:
+def revisions_of(
+    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
+) -> list[Row]:
     """Return the revisions of a score, the current one first; a wrong time is no help, and does no harm."""
-    for moment in dict.fromkeys((at, None)):
-        found = query_rows(cursor, "score_revisions", {"project": project, "score": score_id, "at": moment})
-        if found:
-            return found
-    return []
+    if at is not None and (found := _revisions_at(cursor, project, score_id, at)):
+        return found
+    known = times.find(cursor, project, score_id)
+    if known is None:
+        return []
+    # An id that was erased and sent again may have another time than the one that was remembered.
+    return _revisions_at(cursor, project, score_id, known) or _revisions_at(cursor, project, score_id, None)
+
+
+def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Row]:
+    return query_rows(cursor, "score_revisions", {"project": project, "score": score_id, "at": at})
 
 
 def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> Exchange | None:

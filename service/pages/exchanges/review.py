@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
 from schemas.errors import PolicyError
+from schemas.lazy.duckdb import duckdb
 from service.documents.people import agreement_document, next_to_review
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id
@@ -49,7 +49,7 @@ async def review(
     skipped = skip or []
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-        times = services.score_times.of_people(cursor, project)
+        times = services.score_times.of_people(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
         found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
         if found:

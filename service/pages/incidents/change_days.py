@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.records import Incident
 from streams.watch.incidents.moves import Moved, moved_of
@@ -14,7 +16,14 @@ from streams.watch.rules.findings import DOWN, MEAN, UP
 Seen = Mapping[str, Any]
 """The finding of a rule, as the evidence of an incident has it."""
 Days = Mapping[str, float | None]
-"""A measure by day, the days as 2026-10-01; None for a day without one."""
+"""A measure by day or hour, as 2026-10-01 or 2026-10-01 14:00; None for one without it."""
+_Day = tuple[str, str, float]
+"""A day, its label, and its measure."""
+_DAY = len("2026-10-01")
+_AFTER = "~"
+"""Comes after every label of a day."""
+_WEIGHING = frozenset({"sequential", "runs", "moved_too"})
+"""The rules that weigh evidence over many days."""
 _EXPECTED = {
     "sequential": ("meanBefore", "sigma"),
     "runs": ("meanBefore", "sigma"),
@@ -23,6 +32,8 @@ _EXPECTED = {
     "moved_too": ("meanBefore", "sigma"),
 }
 """The fields of a rule's finding with the expected value and its spread."""
+INCIDENTS_AT_HAND = 256
+"""Incidents whose evidence is kept parsed, the last ones asked for: twice those of a page."""
 
 
 def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
@@ -31,15 +42,15 @@ def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
     return None if mean is None else (mean, sigma or 0.0)
 
 
-def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float] | None:
-    """Return the first day of the newest live change of a tier, and the tier's mean before it; None without one."""
+def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, float] | None:
+    """Return the first day of the newest live change of a tier, and the tier's mean before it with one sigma; None without one."""
     live = (one for one in incidents if is_live(one))
     for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
         for moved in _entries(incident, tier):
             for rule, seen in [(moved.rule, moved.seen), *moved.rules.items()]:
                 expected = expected_of(rule, seen)
                 if expected is not None:
-                    return date.fromisoformat(seen["since"]), expected[0]
+                    return date.fromisoformat(seen["since"]), *expected
     return None
 
 
@@ -49,23 +60,40 @@ def days_of(incident: Incident, values: Days, name: str | None = None) -> frozen
     A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
     weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
     """
+    return _days_of(incident, name or incident.tier or incident.type, _known(values))
+
+
+class Shown(NamedTuple):
+    """An incident, and the days that show it."""
+
+    incident: Incident
+    days: frozenset[str]
+
+
+def shown_by(name: str, incidents: Sequence[Incident], values: Days) -> list[Shown]:
+    """Return the incidents of a tier, or of a type without one such as anomaly_spike, that some of the days show."""
+    days = _known(values)
+    found = [Shown(one, _days_of(one, name, days)) for one in _about(name, incidents)]
+    return [one for one in found if one.days]
+
+
+def marked_days(shown: Iterable[Shown]) -> frozenset[str]:
+    """Return the days that show any of the incidents."""
+    return frozenset[str]().union(*(one.days for one in shown))
+
+
+def _known(values: Days) -> list[_Day]:
+    """Return the days that have a measure, in order."""
+    return sorted((label[:_DAY], label, value) for label, value in values.items() if value is not None)
+
+
+def _days_of(incident: Incident, name: str, days: Sequence[_Day]) -> frozenset[str]:
     return frozenset(
-        day
-        for moved in _entries(incident, name or incident.tier or incident.type)
+        label
+        for moved in _entries(incident, name)
         for rule, seen in moved.rules.items()
-        for day, value in values.items()
-        if value is not None and seen["since"] <= day <= seen["until"] and _shows(moved.key.direction, rule, seen, day, value)
+        for label in _showing(moved.key.direction, rule, seen, days)
     )
-
-
-def marked_days(name: str, incidents: Sequence[Incident], values: Days) -> frozenset[str]:
-    """Return the days that show an incident of a tier, or of a type without one, such as anomaly_spike."""
-    return frozenset().union(*(days_of(one, values, name) for one in _about(name, incidents)))
-
-
-def telling(name: str, incidents: Sequence[Incident], values: Days, days: Collection[str]) -> list[Incident]:
-    """Return the incidents of a tier, or of a type without one, that some of these days show."""
-    return [one for one in _about(name, incidents) if not days_of(one, values, name).isdisjoint(days)]
 
 
 def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
@@ -75,21 +103,31 @@ def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
 
 
 def _entries(incident: Incident, name: str) -> list[Moved]:
-    """Yield the series that moved in an incident of a tier of the project, or of a type without one."""
-    means = (one for one in moved_of(incident) if one.series.kind == MEAN and one.key.agent is None)
-    return [one for one in means if name == (one.key.tier or one.key.type)]
+    """Return the series that moved in an incident of a tier of the project, or of a type without one."""
+    return [one for one in _project_means(incident) if name == (one.key.tier or one.key.type)]
 
 
-def _shows(direction: str | None, rule: str, seen: Seen, day: str, value: float) -> bool:
+@functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
+def _project_means(incident: Incident) -> tuple[Moved, ...]:
+    """Return the means of the whole project that moved in an incident: a page asks for them by tier and for each chart."""
+    return tuple(one for one in moved_of(incident) if one.series.kind == MEAN and one.key.agent is None)
+
+
+def _showing(direction: str | None, rule: str, seen: Seen, days: Sequence[_Day]) -> Iterator[str]:
+    """Yield those of the days that the finding of a rule tells of, and that show it."""
+    told = days[bisect_left(days, (seen["since"],)) : bisect_left(days, (seen["until"] + _AFTER,))]
     expected = expected_of(rule, seen)
     if expected is None:
-        return True
+        yield from (label for _, label, _ in told)
+        return
     mean, sigma = expected
-    off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
-    if rule in {"sequential", "runs", "moved_too"}:
-        # A change may be smaller than one sigma where there are many scores.
-        return off > min(sigma, abs(_number(seen, "change") or 0.0) / 2)
-    return off > 0 and (rule != "consecutive_days" or day in {one.get("day") for one in seen.get("days") or []})
+    # A change may be smaller than one sigma where there are many scores.
+    least = min(sigma, abs(_number(seen, "change") or 0.0) / 2) if rule in _WEIGHING else 0.0
+    named = {one.get("day") for one in seen.get("days") or []} if rule == "consecutive_days" else None
+    for day, label, value in told:
+        off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
+        if off > least and (named is None or day in named):
+            yield label
 
 
 def _number(seen: Seen, name: str) -> float | None:

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Annotated, Any
 
-import duckdb
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.cli.slice_view import deployments_of, which_part_of
-from service.documents.incidents import decisions_on, incident_records
+from service.documents.addresses.cursors import Place, after, page_of
+from service.documents.addresses.window import bounds, listed_window
+from service.documents.inbox.assignees import people_of
+from service.documents.incidents import history_of, incident_records
 from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
+from service.documents.why.explaining import why
+from service.documents.why.slices import deployments_of, which_part_of
+from service.documents.why.twins import APART, suspected_cause, twins_of
 from service.http.context import Services
+from service.http.documents.incident_bodies import GivenStatus
 from service.http.documents.models import Id
 from service.http.errors import ApiError
-from service.http.paging import Cursor, Place, after, page_of
-from service.http.routes.incidents import GivenStatus, IncidentType
+from service.http.paging import Cursor
+from service.http.routes.incidents import IncidentType
 from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
 from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
-from service.pages.rendering import page
+from service.pages.projects.days import counts_of
+from service.pages.rendering import number, page
+from service.pages.times.asked import Asked
+from service.pages.times.comparison import compared
+from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 from service.pages.words import WORDS
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
-from streams.watch.incidents.states import STATUSES, confidence_of, current_status, is_live
+from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
@@ -76,6 +87,7 @@ async def incidents(
     viewer: Viewer,
     project: ShownProject,
     services: Services,
+    time: Asked,
     *,
     status: Annotated[list[GivenStatus] | None, Query()] = None,
     confirmed: Annotated[bool | None, Query()] = None,
@@ -85,16 +97,33 @@ async def incidents(
     """Show the incidents of a project, newest first."""
     wanted = [current_status(one) for one in status or ()]
 
-    def asked(reading: duckdb.DuckDBPyConnection) -> list[Incident]:
+    now = services.engine.now()
+    window = listed_window(time, now)
+
+    def asked(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], list[dict[str, Any]]]:
         confidence, place = confidence_of(confirmed=confirmed), after(cursor)
-        return incident_records(
-            reading, project, statuses=wanted, kind=kind, confidence=confidence, before=place, limit=PAGE + 1
+        found = incident_records(
+            reading,
+            project,
+            statuses=wanted,
+            kind=kind,
+            confidence=confidence,
+            before=place,
+            between=bounds(window),
+            limit=PAGE + 1,
+            outlined=True,
         )
+        return found, counts_of(reading, project, window)
 
     row = await project_row(services, project)
-    shown, following = page_of(await services.ask(asked), PAGE, lambda one: Place(one.detected_at, one.incident_id))
+    found, counts = await services.ask(asked)
+    shown, following = page_of(found, PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
+        "range": range_control(request, window, now, has_all=True),
+        "told": f"{number(counts[0]['incidents'])} began, {compared(counts[0]['incidents'], counts[1]['incidents'], number)}"
+        if counts
+        else None,
         "incidents": [(one, since_of(one)) for one in shown],
         "following": following,
         "is_first": cursor is None,
@@ -124,17 +153,26 @@ async def incident(
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
-            "decisions": decisions_on(cursor, incident_id),
+            "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
-            "chart": chart_of(cursor, found, now),
             "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
+    # The evidence of twins takes longest to read.
+    twins, chart, more = await asyncio.gather(
+        services.ask(lambda cursor: _twins(cursor, found)),
+        services.ask(lambda cursor: chart_of(cursor, found, now)),
+        services.ask(asked),
+    )
     values = {
         "project": project,
         "incident": found,
+        "assignee": assignee_of(found),
+        "people": people_of(services.access, project),
+        "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
         "evidence": evidence,
+        "why": why(found),
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
@@ -151,11 +189,23 @@ async def incident(
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
+        "suspected_cause": suspected_cause(found, twins),
+        "latest_comment": next((one for one in reversed(more["history"]) if one["comment"]), None),
         "first_moved": FIRST_MOVED,
         "max_reason": MAX_REASON,
-        **await services.ask(asked),
+        "twins": twins,
+        "chart": chart,
+        **more,
     }
     return page(request, "incident.html", values)
+
+
+def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
+    """Return the incidents that began with one, perhaps from the same cause; of those that were open at that time."""
+    if incident.first_day is None:
+        return []
+    time = (incident.first_day - APART, incident.first_day + APART + timedelta(days=1))
+    return twins_of(incident, incident_records(cursor, incident.project, between=time))
 
 
 def since_of(incident: Incident) -> str | None:

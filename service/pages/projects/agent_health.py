@@ -1,10 +1,12 @@
-"""Agent health: readiness and trust of each agent of a project, run by run, and repeated failures."""
+"""Agent health: is each agent of a project better since its last version; readiness and trust run by run, and repeated failures."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,9 +15,17 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import Window, bounds, listed_window
+from service.documents.agents.versions import Compared, agent_versions
 from service.http.context import Services
-from service.pages.charts.charts import Chart, Point, line, sparkline
+from service.pages.charts.charts import Chart, line
+from service.pages.charts.marks import Mark, marks_between
+from service.pages.charts.spark import spark
 from service.pages.rendering import page
+from service.pages.runs.view import run_point
+from service.pages.times.asked import Asked
+from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 
 router = APIRouter(include_in_schema=False)
@@ -28,6 +38,10 @@ _AGENTS = 12
 _REACHES = (60, 100)
 """Numbers that charts of trust include in any case: from below the lowest possible trust up to 100."""
 NAMELESS = "(no name)"
+_ANSWERS = ("worse", "mixed", "better", "no difference", "too early", "first")
+"""The answers about a version, in the order in which they are shown."""
+VERSION_DAYS = timedelta(days=90)
+"""The time up to the newest score in which versions are compared, where the address names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +51,9 @@ class AgentTrust:
     name: str
     runs: int
     newest: Row
+    """The newest run with evidence, if any has."""
     change: float | None
-    """Of the newest run, from the previous one."""
+    """Of that run, from the previous one."""
     lowest: float | None
     lowest_run: str | None
     """Id of the newest run that has it."""
@@ -52,22 +67,42 @@ class AgentTrust:
 @router.get("/projects/{project}/agents")
 async def agents(
     request: Request,
+    *,
     _: Viewer,
     project: ShownProject,
     services: Services,
+    asked: Asked,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
     runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
 ) -> HTMLResponse:
     """Show the newest runs by agent, the agent with the most unsafe runs first."""
-    rows = await services.ask(lambda cursor: query_rows(cursor, "run_history", {"project": project, "limit": runs}))
-    found = agents_of(rows)
+    now = services.engine.now()
+    window = listed_window(asked, now)
+    start, end = bounds(window)
+    wanted = {"project": project, "from": start, "to": end, "limit": runs}
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark]]:
+        rows: list[Row] = [*query_rows(cursor, "run_history", wanted)]
+        return rows, marks_between(cursor, project, [row["ended_at"] for row in rows])
+
+    (rows, marks), compared = await asyncio.gather(
+        services.ask(read), services.ask(lambda cursor: _versions(cursor, project, window, agent))
+    )
+    versions = sorted(compared.agents, key=lambda one: (_ANSWERS.index(one.verdict), one.agent))
+    found = agents_of(project, rows, marks)
     chosen = [one for one in found if agent is None or one.name == agent]
     listed = [row for row in rows if agent is None or row["agent"] == agent]
     values = {
         "project": project,
+        "range": range_control(request, window, now, has_all=True, has_comparison=False),
         "agent": agent,
         "agents": found,
         "shown": chosen[:_AGENTS],
+        "versions": versions[:_AGENTS],
+        "more_versions": len(versions) - len(versions[:_AGENTS]),
+        "version_of": {one.agent: one.newest for one in versions},
+        "version_days": VERSION_DAYS.days,
+        "compared": compared,
         "without_chart": len(chosen) - len(chosen[:_AGENTS]),
         "rows": listed[:_LISTED],
         "left_out": len(listed) - len(listed[:_LISTED]),
@@ -80,12 +115,25 @@ async def agents(
     return page(request, "agent_health.html", values)
 
 
-def agents_of(rows: Sequence[Row]) -> list[AgentTrust]:
+def _versions(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None, agent: str | None) -> Compared:
+    """Return the versions of the agents in the time shown, or in the last days of the project."""
+    since, until = bounds(window)
+    if since is None or until is None:
+        newest: datetime | None = next(
+            (row["exchange_at"] for row in query_rows(cursor, "newest_score", {"project": project})), None
+        )
+        if newest is None:
+            return Compared([])
+        since, until = newest - VERSION_DAYS, newest + timedelta(microseconds=1)
+    return agent_versions(cursor, project, since, until, agent)
+
+
+def agents_of(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> list[AgentTrust]:
     """Return the agents of runs, newest run first: the most unsafe runs first, then the lowest recent trust."""
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
-    found = [_agent(name, runs, place) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
+    found = [_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
     return sorted(found, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
 
 
@@ -93,11 +141,12 @@ def _worst_last(mean: float | None) -> float:
     return 1000.0 if mean is None else mean
 
 
-def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
+def _agent(project: str, name: str, runs: Sequence[Row], place: int, *, marks: Sequence[Mark]) -> AgentTrust:
     known = [row for row in runs if row["trust_score"] is not None]
+    newest = known[0] if known else runs[0]
     worst = min(known, key=lambda row: row["trust_score"], default=None)
     shown = name or NAMELESS
-    points = [Point(row["run_id"], row["trust_score"], row["run_id"].removeprefix("run_")) for row in reversed(runs[:_CHARTED])]
+    points = [run_point(project, row) for row in reversed(known[:_CHARTED])]
     unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
     chart = Chart(
         key=f"trust-{place}",
@@ -109,16 +158,17 @@ def _agent(name: str, runs: Sequence[Row], place: int) -> AgentTrust:
         limits=(0, 100),
         reaches=_REACHES,
         marked="unsafe",
+        marks=marks,
     )
     return AgentTrust(
         name=name,
         runs=len(runs),
-        newest=runs[0],
-        change=runs[0]["change"],
+        newest=newest,
+        change=newest["change"],
         lowest=worst["trust_score"] if worst else None,
         lowest_run=worst["run_id"] if worst else None,
         unsafe=len(unsafe),
         repeated=sum(bool(row["repeated"]) for row in runs),
-        spark=sparkline([point.value for point in points], f"Trust of {shown} by run", _REACHES),
+        spark=spark([point.value for point in points], f"Trust of {shown} by run"),
         chart=line(chart, points, marked=unsafe),
     )

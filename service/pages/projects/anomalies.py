@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import Window, bounds
 from service.documents.members import Document
-from service.documents.scores import Wanted, project_scores
 from service.http.context import Services
-from service.http.paging import Cursor
-from service.http.routes.scores import score_place
-from service.pages.charts.charts import share_bar
-from service.pages.links import linked
-from service.pages.rendering import page
+from service.pages.charts.spark import share_bar
+from service.pages.lists.pages import listed
+from service.pages.lists.tables import ANOMALIES
+from service.pages.projects.days import counts_of
+from service.pages.rendering import number, page
+from service.pages.times.asked import Asked
+from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
 
 router = APIRouter(include_in_schema=False)
-_SHOWN, _REASONS = 25, 30
-"""Exchanges per page, and reasons that are listed."""
+_REASONS = 30
+"""Reasons that are listed."""
 
 
 @router.get("/projects/{project}/anomalies")
-async def anomalies(
-    request: Request, _: Viewer, project: ShownProject, services: Services, cursor: Cursor = None
-) -> HTMLResponse:
-    """Show a page of anomalies, newest exchange first, and why exchanges are anomalous."""
-    after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
-    wanted = Wanted(anomalies=True, limit=_SHOWN + 1, after=after)
-    found, reasons = await asyncio.gather(
-        services.ask(lambda reading: project_scores(reading, project, wanted)),
-        services.ask(lambda reading: _reasons(reading, project)),
-    )
-    shown, older = linked(found, _SHOWN, score_place)
-    values = {"project": project, "scores": shown, "older": older, "is_later_page": cursor is not None, "reasons": reasons}
+async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+    """Show the anomalies of a project, newest exchange first or in another order, and why exchanges are anomalous."""
+
+    def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
+        counts = [row["anomalies"] for row in counts_of(cursor, project, window)]
+        told = f"{number(counts[0])} anomalies, {compared(counts[0], counts[1], number)}" if counts else None
+        return {"told": told, "reasons": _reasons(cursor, project, window)}
+
+    values = await listed(request, services, project, asked, ANOMALIES, beside=beside)
     return page(request, "project_anomalies.html", values)
 
 
-def _reasons(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Document]:
+def _reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
     """Return reasons with their most frequent agents; a bar compares them with the most frequent one."""
-    rows = sorted(query_rows(cursor, "anomaly_reasons", {"project": project}), key=lambda row: -row["exchanges"])[:_REASONS]
+    start, end = bounds(window)
+    found = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
+    rows = sorted(found, key=lambda row: -row["exchanges"])[:_REASONS]
     most: int = max((row["exchanges"] for row in rows), default=1)
     return [_reason(row, most) for row in rows]
 

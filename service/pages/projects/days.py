@@ -1,56 +1,89 @@
-"""Days of a project, as its pages show them."""
+"""A project over a window, as its pages show it: points, costs and marks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
-from service.documents.deployments import deployed_by_day
-from service.pages.window import AskedDays, Window, window_of
-from streams.upkeep.deployments import deployments
+from analytics.sums.whole_days import query_days
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import AskedRange, Window, window_of
+from service.pages.charts.marks import Mark
+from service.pages.charts.projects import Stretch
+from service.pages.links import Links
 
-_EVER = 36_500
-"""Days that hold every exchange."""
+Row = Mapping[str, Any]
+_NOTHING = {**dict.fromkeys(("anomalies", "runs", "unsafe_runs", "incidents", "evaluations"), 0), "mean_score": None}
 
 
-def trends_of(
-    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
+def points_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return the hours or days of a window that have scores, with each tier by its name."""
+    query = "points_by_hour" if window.is_hourly else "points_by_day"
+    rows = query_days(cursor, query, {"project": project, "from": window.start, "to": window.end})
+    return [{**row, "tiers": {one["tier"]: one for one in row["tiers"]}} for row in rows]
+
+
+def shown_points(
+    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime
 ) -> tuple[Window, list[dict[str, Any]]]:
-    """Return the requested window, and its days with scores. Without recent records it ends with the newest such day."""
-    window = window_of(asked, today)
-    trends = _trends(cursor, project, window, window.count)
-    if not trends and not window.is_pinned:
-        ever = _trends(cursor, project, window, _EVER)
-        window = window_of(asked, today, ever[-1]["day"] if ever else None)
-        trends = [row for row in ever if row["day"] >= window.first]
-    return window, trends
+    """Return the requested window and its points. Without recent scores it ends with the newest one."""
+    window = window_of(asked, now)
+    points = points_of(cursor, project, window)
+    if points or window.is_pinned:
+        return window, points
+    newest = _newest(cursor, project)
+    window = window_of(asked, now, newest)
+    return window, points_of(cursor, project, window) if newest else []
 
 
-def shown_window(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date) -> Window:
-    """Return the window that every part of the project's pages shows: the days of `trends_of`."""
-    return trends_of(cursor, project, asked, today)[0]
+def shown_window(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime) -> Window:
+    """Return the window that every part of the project's pages shows: that of `shown_points`."""
+    window = window_of(asked, now)
+    values = {"project": project, "from": window.start, "to": window.end}
+    if window.is_pinned or query_rows(cursor, "scored_window", values) or points_of(cursor, project, window):
+        return window
+    return window_of(asked, now, _newest(cursor, project))
 
 
 def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, now: datetime) -> date | None:
     """Return the day of the newest event of a project by now, if that is after the window; else None."""
     rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
-    day = max((row["last_at"].date() for row in rows if row["kind"] == "event"), default=None)
-    return day if day is not None and day > window.last else None
+    at = max((row["last_at"] for row in rows if row["kind"] == "event"), default=None)
+    return at.date() if at is not None and at >= window.end else None
 
 
 def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the cost of judging the exchanges of the window by day and model, by the day of the exchange."""
-    asked = {"project": project, "by": "day", "from": window.start, "to": window.end}
-    return query_rows(cursor, "window_costs", asked)
+    """Return the cost of judging the exchanges of the window by point and model, by the time of the exchange."""
+    by = "hour" if window.is_hourly else "day"
+    return query_days(cursor, "window_costs", {"project": project, "by": by, "from": window.start, "to": window.end})
 
 
-def deployed_within(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> dict[str, str]:
-    """Return the deployments on the days of the window, in words, by day."""
-    return deployed_by_day(deployments(cursor, project, window.start, window.end))
+def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
+    """Return what the charts of a window share; a click on a point leads to the project's page of that time, a count to what it counts."""
+    return Stretch(
+        window,
+        marks,
+        lambda other: Links(other.asked).project(project),
+        lambda other, anomalous: Links(other.asked).exchanges(project, anomalies="yes" if anomalous else None),
+    )
 
 
-def _trends(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, days: int) -> list[dict[str, Any]]:
-    return query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": days})
+def sampling_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return why the exchanges of the window were judged or not."""
+    return query_days(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end})
+
+
+def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[dict[str, Any]]:
+    """Return what the project had in a window and in the period before; nothing if they are not to be compared."""
+    if window is None or not window.compare:
+        return []
+    asked = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]
+    return [next(iter(query_days(cursor, "period_counts", one)), _NOTHING) for one in asked]
+
+
+def _newest(cursor: duckdb.DuckDBPyConnection, project: str) -> datetime | None:
+    """Return the time of the newest scored exchange; None without one."""
+    rows: Sequence[Row] = query_rows(cursor, "newest_score", {"project": project})
+    return rows[0]["exchange_at"] if rows else None

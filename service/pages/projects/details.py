@@ -6,25 +6,27 @@ It is a page of its own, so that who has no script can read it, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.queries import query_rows
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import Window, bounds, listed_window
 from service.documents.members import Document
 from service.documents.runs import run_page
 from service.documents.scores import project_summary
 from service.http.context import Services
-from service.pages.charts.charts import share_bar
-from service.pages.charts.projects import cost_days, known_sum, model_costs
-from service.pages.projects.days import costs_of, deployed_within, shown_window
-from service.pages.rendering import page
+from service.pages.charts.marks import marks_within
+from service.pages.charts.projects import Stretch, cost_days, known_sum, model_costs
+from service.pages.charts.spark import share_bar
+from service.pages.projects.days import costs_of, sampling_of, shown_window, stretch_of
+from service.pages.rendering import links_of, number, page, usd
+from service.pages.times.asked import Asked
+from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.window import Asked, AskedDays, Window
 from service.pages.words import WORDS
 
 router = APIRouter(include_in_schema=False)
@@ -35,44 +37,95 @@ _RUNS = 8
 @router.get("/projects/{project}/details")
 async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Show the less urgent parts of a project, over the days that its page shows."""
-    today = services.engine.now().date()
-    summary, (window, costs, sampling, deployed), runs = await asyncio.gather(
+    now = services.engine.now()
+    window = await services.ask(lambda reading: shown_window(reading, project, asked, now))
+    summary, these, before, marks, runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
-        services.ask(lambda reading: _of_days(reading, project, asked, today)),
-        services.ask(lambda reading: run_page(reading, project, None, _RUNS)),
+        services.ask(lambda reading: _of_window(reading, project, window)),
+        services.ask(lambda reading: _of_window(reading, project, window.before if window.compare else None)),
+        services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
+        services.ask(lambda reading: run_page(reading, project, None, _RUNS, between=bounds(listed_window(asked, now)))),
     )
     values = {
         "project": project,
         "summary": summary,
-        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or costs),
+        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or these.costs),
         "window": window,
+        "figures": _figures(these, before if window.compare else None),
+        "costs_link": links_of(request).costs(project, **window.asked),
         "runs": runs,
-        "sampling": [_sampling(row) for row in sampling],
+        "sampling": [_sampling(row) for row in these.sampling],
         "unscored": _unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
-        **_cost_values(window, costs, deployed),
+        **_cost_values(stretch_of(project, window, marks), these.costs, before.costs if window.compare else None),
     }
     return page(request, "project_details.html", values)
 
 
-def _cost_values(window: Window, costs: Sequence[Row], deployed: Mapping[str, str]) -> dict[str, Any]:
+def _cost_values(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None) -> dict[str, Any]:
     return {
-        "cost_chart": cost_days(window, costs, deployed) if costs else None,
+        "cost_chart": cost_days(stretch, costs, past) if costs else None,
         "models": model_costs(costs),
         "cost": known_sum(costs),
         "simulated": sum(row["simulated"] for row in costs),
     }
 
 
-def _of_days(
-    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, today: date
-) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
-    """Return the days of the project's page, the cost of judging their exchanges, and the reasons for judging."""
-    window = shown_window(cursor, project, asked, today)
-    values = {"project": project, "from": window.start, "to": window.end}
-    sampling = query_rows(cursor, "project_sampling", values)
-    return window, costs_of(cursor, project, window), sampling, deployed_within(cursor, project, window)
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """The content of a time, apart from its points."""
+
+    costs: Sequence[Row] = ()
+    sampling: Sequence[Row] = ()
+
+    def exchanges(self, disposition: str | None = None) -> int:
+        """Count the exchanges of a disposition, or all."""
+        return sum(row["exchanges"] for row in self.sampling if disposition in (None, row["disposition"]))
+
+    @property
+    def anomalies(self) -> int:
+        """Count the anomalous exchanges."""
+        return sum(row["anomalies"] for row in self.sampling)
+
+
+def _of_window(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> _Period:
+    """Return the cost of judging a window's exchanges, and the reasons for judging; nothing without a window."""
+    if window is None:
+        return _Period()
+    return _Period(costs_of(cursor, project, window), sampling_of(cursor, project, window))
+
+
+_COUNTS: Mapping[str, Callable[[_Period], float | None]] = {
+    "Exchanges": _Period.exchanges,
+    "Judged": lambda period: period.exchanges("scored"),
+    "Left out by sampling": lambda period: period.exchanges("sampling_skip"),
+    "Left out by the cap": lambda period: period.exchanges("skipped_cost_cap"),
+    "Unscored": lambda period: period.exchanges("unscored"),
+    "Anomalies": lambda period: period.anomalies,
+    "Cost of judging": lambda period: known_sum(period.costs),
+}
+"""The figures of a time."""
+_COST = "Cost of judging"
+
+
+def _figures(these: _Period, before: _Period | None) -> list[dict[str, Any]]:
+    """Return the figures of a time, with what they were before if that is asked."""
+    return [
+        {
+            "label": label,
+            "value": written(count(these)),
+            "note": compared(count(these), count(before), written) if before else _unknown_costs(label, these),
+            "kind": "bad" if label == "Anomalies" and count(these) else "",
+        }
+        for label, count in _COUNTS.items()
+        for written in [usd if label == _COST else number]
+    ]
+
+
+def _unknown_costs(label: str, period: _Period) -> str | None:
+    unknown = sum(row["unknown_costs"] for row in period.costs)
+    return f"{number(unknown)} of unknown cost" if label == _COST and unknown else None
 
 
 def _sampling(row: Row) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, time, timedelta
 from itertools import groupby
 from typing import Annotated, Any
 
-import duckdb
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from markupsafe import Markup
@@ -16,23 +15,31 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
-from service.documents.evaluations import EvaluationState, evaluation_page, evaluation_state
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import Window, bounds
+from service.documents.evaluations import EvaluationState, evaluation_state
 from service.documents.members import Document
 from service.http.context import ApiContext, Services
 from service.http.documents.models import Id
 from service.http.errors import ApiError
-from service.http.paging import Cursor, Place, after, page_of
 from service.pages.charts.charts import Chart, Point, line
+from service.pages.charts.marks import Mark, marks_between
 from service.pages.links import Links
-from service.pages.rendering import page
+from service.pages.lists.pages import listed
+from service.pages.lists.tables import EVALUATIONS
+from service.pages.projects.days import counts_of
+from service.pages.rendering import number, page
 from service.pages.texts import MAX_SHOWN, excerpt
+from service.pages.times.asked import Asked
+from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
 
 router = APIRouter(include_in_schema=False)
-SHOWN = 50
-"""Evaluations of a page."""
 MOST_CASES = 50
 """Cases whose scores over time are listed, those evaluated last; of more a filter shows one."""
+STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
+DAILY = timedelta(days=14)
+"""Up to this length, cases are told day by day."""
 MOST_CHARTS = 6
 """Of them this many are drawn."""
 PROMPTS = {"system": "systemPrompt", "user": "userPrompt"}
@@ -45,39 +52,31 @@ Row = dict[str, Any]
 
 @router.get("/projects/{project}/evaluations")
 async def evaluations(
-    *,
-    request: Request,
-    _: Viewer,
-    project: ShownProject,
-    services: Services,
-    case: Of = None,
-    model: Of = None,
-    cursor: Cursor = None,
+    *, request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked, case: Of = None, model: Of = None
 ) -> HTMLResponse:
-    """Show the evaluations of a project, the one judged last first, of a case or a model or of all."""
-    span = {"project": project, "case": case, "from": None, "to": None}
+    """Show the evaluations of a project: the list, the cases over time, and models beside each other; of a case or a model or of all."""
 
-    def read(asking: duckdb.DuckDBPyConnection) -> tuple[list[Document], list[Row], list[Row]]:
-        found = evaluation_page(asking, project, case=case, model=model, before=after(cursor), limit=SHOWN + 1)
-        quality = query_rows(asking, "evaluation_quality", {**span, "unit": "week"})
-        return found, quality, query_rows(asking, "evaluation_models", span)
+    def beside(asking: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
+        start, end = bounds(window)
+        span = {"project": project, "case": case, "from": start, "to": end}
+        unit = "day" if window and window.end - window.start <= DAILY else "week"
+        quality = query_rows(asking, "evaluation_quality", {**span, "unit": unit})
+        ever = {**span, "from": None, "to": None, "unit": "month"}
+        cases = query_rows(asking, "evaluation_quality", ever) if window else quality
+        marks = marks_between(asking, project, [_start(row) for row in quality])
+        counts, over_time = counts_of(asking, project, window), _over_time(quality, unit, marks)
+        return {
+            "unit": unit,
+            "told": _told(*counts) if counts else None,
+            "cases": sorted({row["case_id"] for row in cases}),
+            "over_time": over_time[:MOST_CASES],
+            "left_out": max(0, len(over_time) - MOST_CASES),
+            "pairs": query_rows(asking, "evaluation_models", span),
+            "simulated_cases": sum(row["simulated"] for row in quality),
+        }
 
-    found, quality, pairs = await services.ask(read)
-    shown, following = page_of(found, SHOWN, lambda one: Place(datetime.fromisoformat(one["evaluatedAt"]), one["id"]))
-    over_time = _over_time(quality)
-    values = {
-        "project": project,
-        "evaluations": shown,
-        "case": case,
-        "model": model,
-        "is_later_page": cursor is not None,
-        "following": following and _links.evaluations(project, case=case, model=model, cursor=following),
-        "cases": sorted({row["case_id"] for row in quality}),
-        "over_time": over_time[:MOST_CASES],
-        "left_out": max(0, len(over_time) - MOST_CASES),
-        "pairs": pairs,
-        "simulated": sum(one["simulated"] for one in (*shown, *quality)),
-    }
+    values = await listed(request, services, project, asked, EVALUATIONS, beside=beside)
+    values |= {"case": case, "model": model, "simulated": values["simulated"] + values["simulated_cases"]}
     return page(request, "evaluations.html", values)
 
 
@@ -149,35 +148,57 @@ def _total(found: Document | None) -> float | None:
     return total
 
 
+def _told(now: Row, before: Row) -> str:
+    """Compare a time with the time before, in words."""
+    count = compared(now["evaluations"], before["evaluations"], number)
+    mean = compared_means(now["mean_score"], before["mean_score"])
+    return f"{number(now['evaluations'])} evaluations, {count}; mean score {number(now['mean_score'], 2)}, {mean}"
+
+
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A case on one scale, week by week; drawn if there are two weeks or more."""
+    """A case on one scale, day by day or week by week; drawn if there are two or more."""
 
     last: Row
     runs: int
     chart: Markup | None
 
 
-def _over_time(quality: Sequence[Row]) -> list[OverTime]:
+def _over_time(quality: Sequence[Row], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
     """Return each case by scale, the one evaluated last first."""
     groups = [list(rows) for _, rows in groupby(quality, key=lambda row: (row["case_id"], row["yardstick"]))]
     groups.sort(key=lambda rows: (-rows[-1]["period"].toordinal(), rows[0]["case_id"], rows[0]["yardstick"]))
     drawn = [place for place, rows in enumerate(groups) if len(rows) > 1][:MOST_CHARTS]
     return [
-        OverTime(rows[-1], sum(row["evaluations"] for row in rows), _chart(rows, place) if place in drawn else None)
+        OverTime(
+            rows[-1], sum(row["evaluations"] for row in rows), _chart(rows, place, unit, marks) if place in drawn else None
+        )
         for place, rows in enumerate(groups)
     ]
 
 
-def _chart(rows: Sequence[Row], place: int) -> Markup:
+def _chart(rows: Sequence[Row], place: int, unit: str, marks: Sequence[Mark]) -> Markup:
     runs, failed = (sum(row[name] for row in rows) for name in ("evaluations", "failed"))
     lost = f", {failed} of them without a score" if failed else ""
     chart = Chart(
         key=f"quality-{place}",
         title=f"{rows[0]['case_id']}, by {rows[0]['judge_model']}",
-        words=f"Mean final score of {runs} runs{lost}, week by week.",
+        words=f"Mean final score of {runs} runs{lost}, {unit} by {unit}.",
         column="Mean final score",
-        first="Week",
+        first=unit.capitalize(),
+        counted="Runs",
         limits=(LOWEST, HIGHEST),
+        marks=marks,
+        step=STEPS[unit],
     )
-    return line(chart, [Point(f"{row['period']:%Y-%m-%d}", row["mean"]) for row in rows])
+    return line(chart, [_point(row) for row in rows])
+
+
+def _point(row: Row) -> Point:
+    half = None if row["high"] is None else max(row["high"] - row["mean"], row["mean"] - row["low"])
+    label = f"{row['period']:%Y-%m-%d}"
+    return Point(label, row["mean"], f"{row['period']:%m-%d}", at=_start(row), count=row["evaluations"], half=half)
+
+
+def _start(row: Row) -> datetime:
+    return datetime.combine(row["period"], time(), UTC)

@@ -1,103 +1,157 @@
-"""The fleet: every project as a card or a row, the worst first, and all of them at a glance."""
+"""The fleet: projects as cards or rows, the worst first, and all of them at a glance."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections import Counter
+from datetime import date
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from service.documents.fleet.changes import LEVEL_DAYS, Change
 from service.documents.project_checks import RECENT_DAYS, check_words
 from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
-from service.http.routes.projects import project_rows
+from service.http.routes.projects import project_rows, rows_with_changes, worst_of
+from service.pages.charts.spark import spark
 from service.pages.links import Links
+from service.pages.lists.listing import asked_of
+from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, worst_first
 from service.pages.projects.wording import reason_words
-from service.pages.rendering import page
+from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
 from service.pages.words import TERMS
+from streams.watch.measured import TIERS
 
 router = APIRouter(include_in_schema=False)
-View = Literal["cards", "table"]
-_WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
+SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}
+"""The scales of the tiers."""
 _GLANCE = 24
 """Beyond this many projects, each has a square of its colour above the list."""
-BEGINNING = 60
-"""Projects in the first answer, the worst ones; the browser asks for all of them at once afterwards."""
+_SUMS = (
+    *("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated"),
+    *("recent_scores", "before_scores", "recent_anomalies", "before_anomalies"),
+)
+"""What is added up over all projects."""
 
 
 @router.get("/")
-async def fleet(
-    request: Request,
-    viewer: Viewer,
-    services: Services,
-    view: Annotated[View, Query(description="As cards, or as a table of narrow rows.")] = "cards",
-    *,
-    whole: Annotated[bool, Query(description="Every project, not only the worst ones.")] = False,
-) -> HTMLResponse:
-    """Show the projects that the operator may see: a square of each, and the worst, or all, with their figures."""
-    found = await project_rows(services, viewer.project)
-    rows = sorted(({**row, "rate": anomalous_share(row)} for row in found), key=_worst_first)
-    last = len(rows) if whole else BEGINNING
+async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLResponse:
+    """Show a page of the projects that the operator may see, with what changed, and sums and a square of all of them."""
+    asked = asked_of(FLEET, request.query_params, request.url.path)
+    rows = await project_rows(services, viewer.project)
+    worst = await worst_of(services, rows, viewer.project)
+    places = {project: place for place, project in enumerate(worst)}
+    found = page_of_fleet(rows, asked, places)
     has_judge = services.engine.has_judge
+    shown = await rows_with_changes(services, found.listing.rows, viewer.project)
+    cards = [_card(row, has_judge=has_judge) for row in shown]
     values = {
-        "cards": [_card(row, len(rows) - place, has_judge=has_judge) for place, row in enumerate(rows[:last])],
+        "cards": cards,
+        "listing": found.listing,
+        "asked": asked,
+        "start": found.start,
+        "found": found.total,
+        "tiers": TIERS,
+        "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _terms(card) for card in cards)],
         "projects": len(rows),
         "days": RECENT_DAYS,
         "totals": _totals(rows),
-        "healths": tuple(_WORST),
-        "view": view,
-        "glance": [_square(row, has_judge=has_judge) for row in rows] if len(rows) > _GLANCE else [],
+        "healths": tuple(WORST),
+        "orders": orders(asked),
+        "views": VIEWS,
+        "view": asked.values["view"] or "cards",
+        "glance": _glance(worst_first(rows, places), has_judge=has_judge) if len(rows) > _GLANCE else [],
     }
-    return page(request, "fleet.html", values)
+    return page(request, "fleet.html", values, forms=True)
 
 
-def _card(row: dict[str, Any], worst: int, *, has_judge: bool) -> dict[str, Any]:
-    """Return the values of a card; `worst` is larger the worse the project is."""
+def _card(row: dict[str, Any], *, has_judge: bool) -> dict[str, Any]:
+    """Return the values of a card."""
     return {
         **row,
-        "worst": worst,
+        "rate": anomalous_share(row),
+        "changed": change_view(row, row["change"]),
+        "mixed": days_before(row["change"], row["recent_until"]),
         "unscored_rate": unscored_share(row),
+        "rate_before": anomalous_share(row, "before"),
+        "unscored_rate_before": unscored_share(row, "before"),
         "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
         "tiers": _tiers(row),
         "check": check_words(row) if row["scores"] and "unchecked" not in row["reasons"] else "",
-        "newest": max([at for at in (row["last_exchange_at"], row["last_run_at"]) if at], default=None),
         "link": Links().project(row["project"]),
     }
 
 
-def _square(row: dict[str, Any], *, has_judge: bool) -> tuple[str, str, str]:
+def _terms(card: dict[str, Any]) -> set[str]:
+    """Return the tiers that a card names."""
+    changed = card["changed"]
+    return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
+
+
+def _glance(rows: list[dict[str, Any]], *, has_judge: bool) -> list[tuple[str, str, str]]:
+    """Return the values of the projects' squares."""
+    links = Links()
+    return [_square(row, links, has_judge=has_judge) for row in rows]
+
+
+def _square(row: dict[str, Any], links: Links, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its words."""
     incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
     incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
-    why = reason_words(row, RECENT_DAYS, has_judge=has_judge) if row["reasons"] else []
+    why = reason_words(row, RECENT_DAYS, has_judge=has_judge)
     words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
-    return Links().project(row["project"]), row["health"], words
+    return links.project(row["project"]), row["health"], words
 
 
-def _worst_first(card: dict[str, Any]) -> tuple[Any, ...]:
-    """Order by health, then open incidents, then number of reasons, then share of anomalies."""
-    grave = (
-        _WORST[card["health"]],
-        card["critical_incidents"],
-        card["open_incidents"],
-        len(card["reasons"]),
-        card["rate"] or 0,
-    )
-    return (*(-one for one in grave), card["project"])
-
-
-def _tiers(row: dict[str, Any]) -> list[tuple[str, float]]:
-    """Return the means of the last days: of the judge's tiers, or of Tier 1 if no judge was asked."""
-    judged = [(name, row[f"recent_{tier}"]) for name, tier in (("Tier 2", "tier2"), ("Tier 3", "tier3"))]
-    known = [(name, mean) for name, mean in judged if mean is not None]
-    return known or ([("Tier 1", row["recent_tier1"])] if row["recent_tier1"] is not None else [])
-
-
-def _totals(cards: list[dict[str, Any]]) -> dict[str, int]:
-    counts = {health: sum(card["health"] == health for card in cards) for health in _WORST}
-    sums = {
-        name: sum(card[name] for card in cards)
-        for name in ("open_incidents", "suspected_incidents", "exchanges", "scored", "anomalies", "simulated")
+def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | None:
+    """Return the change of a project in words, with its small chart and the link to its incident; None without one."""
+    if change is None:
+        return None
+    digits = 1 if change.series == "trust" else 2
+    before, after = (share(one) if change.is_share else number(one, digits) for one in (change.before, change.after))
+    since = None if change.since is None else day_words(change.since, row["recent_until"])
+    words = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {row['recent_until']}: {_ends(change)}"
+    return {
+        "name": change.name,
+        "term": change.series if change.series in TIERS else None,
+        "levels": f"{before} → {after}",
+        "since": since,
+        "worse": change.incident is not None and change.worse > 0,
+        "link": change.incident and Links().incident(row["project"], change.incident),
+        "spark": spark(change.levels, words),
     }
-    return counts | sums
+
+
+def _ends(change: Change) -> str:
+    known = [one for one in change.levels if one is not None]
+    first, last = (share(one) if change.is_share else number(one, 2) for one in (known[0], known[-1])) if known else ("", "")
+    return f"first {first}, last {last}"
+
+
+def days_before(change: Change | None, until: date | None) -> str:
+    """Say how many of the last days lie before the first day of an incident: their mean then is of both; empty if none or all do."""
+    if change is None or change.since is None or until is None:
+        return ""
+    after = (until - change.since).days + 1
+    before = RECENT_DAYS - after
+    return f"{before} of them before the change" if 0 < before < RECENT_DAYS else ""
+
+
+def day_words(day: date, newest: date | None) -> str:
+    """Return a day as in 28 Oct, with its year if it is not that of the newest day."""
+    return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
+
+
+def _tiers(row: dict[str, Any]) -> list[tuple[str, float, float | None]]:
+    """Return the means of the last days and of those before: of the judge's tiers, or of Tier 1 if no judge was asked."""
+    means = [(tier, row[f"recent_{tier}"], row[f"before_{tier}"]) for tier in ("tier1", "tier2", "tier3")]
+    judged = [one for one in means[1:] if one[1] is not None]
+    return judged or [one for one in means[:1] if one[1] is not None]
+
+
+def _totals(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Count the projects of each health, and add up their numbers."""
+    counts = dict.fromkeys(WORST, 0) | Counter(row["health"] for row in rows)
+    return counts | {name: sum(row[name] for row in rows) for name in _SUMS}

@@ -8,39 +8,47 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-import duckdb
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident
 from service.banner import banner_text
+from service.documents.addresses.window import AskedRange, Window, window_of
+from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
 from service.documents.incidents import incident_records
 from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_words
+from service.documents.why.twins import suspected_cause, twins_of
 from service.http.context import ApiContext, Services
 from service.http.routes.projects import project_rows, row_of
+from service.pages.charts.marks import Mark, judge_moves, marks_within
 from service.pages.charts.projects import (
     SPIKE,
     TIERS,
+    Stretch,
     anomaly_days,
     anomaly_shares,
     exchange_days,
+    mean_of,
+    tier_points,
     tier_trends,
 )
-from service.pages.incidents.change_days import marked_days, telling
+from service.pages.incidents.change_days import marked_days, shown_by
 from service.pages.incidents.incidents import since_of
 from service.pages.links import Links
-from service.pages.projects.days import costs_of, deployed_within, newest_event, trends_of
-from service.pages.projects.wording import reason_words
-from service.pages.rendering import page
+from service.pages.projects.days import costs_of, newest_event, points_of, shown_points, stretch_of
+from service.pages.projects.wording import reason_words, silence_words
+from service.pages.rendering import number, page
+from service.pages.times.asked import Asked
+from service.pages.times.comparison import compared, compared_means
+from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.window import LENGTHS, Asked, AskedDays, Window, window_of
 from service.pages.words import TERMS
-from streams.watch.incidents.states import CONFIRMED, LIVE, is_live
+from streams.watch.incidents.states import is_live
 
 router = APIRouter(include_in_schema=False)
-_links = Links()
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
 """Open incidents that are read, latest ones whose days are marked too, and open ones that are listed."""
@@ -51,20 +59,22 @@ class _Days:
     """The content of days."""
 
     window: Window
-    trends: Sequence[Row]
+    points: Sequence[Row]
+    before: Sequence[Row] | None
+    """The points of the period before; None if it is not to be shown."""
     baselines: Sequence[Baseline]
     """Those that held, oldest first."""
     acted: date | None
     """The day of the newest event, if there were events but no exchanges since the window ended."""
-    deployed: Mapping[str, str]
-    """Deployments in words, by day."""
+    marks: Sequence[Mark]
+    heard: Sequence[datetime]
+    """The days with exchanges of the last quarter before a silence, to know whether it is usual; none without one."""
 
 
 @router.get("/projects/{project}")
 async def project(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Show the state of a project."""
     now = services.engine.now()
-    today = now.date()
     rows, days, (opened, latest) = await asyncio.gather(
         project_rows(services, project),
         services.ask(lambda reading: _days(reading, project, asked, now)),
@@ -72,7 +82,9 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     )
     row: Row = row_of(services, project, rows)
     settings = services.engine.policy.for_project(project).settings
-    has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, asked, today)
+    has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, days.window)
+    incidents = list({one.incident_id: one for one in [*opened, *latest]}.values())
+    marks = [*days.marks, *judge_moves(incidents, days.window.start, days.window.end)]
     values = {
         "project": project,
         "enabled": settings.enabled,
@@ -86,7 +98,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "has_data": has_data,
         "is_empty": not (has_data or row["runs"] or row["open_incidents"] or row["suspected_incidents"]),
         "counts": row,
-        "details": _links.details(project) + window_of(asked, today).query,
+        "details": Links(window_of(asked, now).asked).details(project),
         "opened": row["open_incidents"],
         "suspected": row["suspected_incidents"],
         "unknown_asked": asked.unknown,
@@ -94,72 +106,91 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "has_decided": any(not is_live(one) for one in latest),
         "wraps": settings.wrap_quality_scoring,
         "acted": days.acted,
-        **_window_values(days.window, today),
-        **_day_values(days, list({one.incident_id: one for one in [*opened, *latest]}.values())),
+        "window": days.window,
+        "window_exchanges": Links(days.window.asked).exchanges(project),
+        "range": range_control(request, days.window, now),
+        "silence": silence_words(days.heard, row["last_exchange_at"], now),
+        **_day_values(stretch_of(project, days.window, marks), days, incidents),
     }
     return page(request, "project.html", values)
 
 
-def _window_values(window: Window, today: date) -> dict[str, Any]:
-    return {
-        "window": window,
-        "lengths": LENGTHS,
-        "later": window.later(today),
-        "is_stale": _is_stale(window, today),
-    }
+def _is_stale(window: Window, now: datetime) -> bool:
+    """Tell whether the time ends before now for lack of exchanges, and not because it was requested."""
+    return not window.is_pinned and window.end <= now
 
 
-def _is_stale(window: Window, today: date) -> bool:
-    """Tell whether the days end before today for lack of exchanges, and not because they were requested."""
-    return not window.is_pinned and window.last < today
-
-
-def _day_values(days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
+def _day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     """Return the template's values about the days."""
-    window, shares = days.window, anomaly_shares(days.trends)
-    trends = tier_trends(window, days.trends, days.baselines, incidents, days.deployed)
-    spikes = marked_days(SPIKE, incidents, shares)
+    shares = anomaly_shares(days.window, days.points)
+    trends = tier_trends(stretch, days.points, days.baselines, incidents, days.before)
+    spiked = shown_by(SPIKE, incidents, shares)
+    spikes = marked_days(spiked)
     return {
         "baselines": days.baselines,
         "trends": trends,
         "without": [TERMS[tier] for tier in TIERS if tier not in {trend.name for trend in trends}],
         "has_drift": any(trend.drift_days for trend in trends),
-        "anomaly_chart": anomaly_days(window, days.trends, spikes, days.deployed),
-        "spikes": len(spikes),
-        "spiked": telling(SPIKE, incidents, shares, spikes),
-        "exchange_chart": exchange_days(window, days.trends, days.deployed),
-        "anomalies": sum(row["anomaly_count"] for row in days.trends),
-        "exchanges": sum(row["exchange_count"] for row in days.trends),
+        "anomaly_chart": anomaly_days(stretch, days.points, spikes, days.before),
+        "spikes": len({label[: len("2026-11-26")] for label in spikes}),
+        "spiked": [one.incident for one in spiked],
+        "exchange_chart": exchange_days(stretch, days.points, days.before),
+        "figures": _figures(days),
+        "means": {tier: _mean(days, tier) for tier in TIERS},
+        "anomalies": sum(row["anomaly_count"] for row in days.points),
+        "exchanges": sum(row["exchange_count"] for row in days.points),
     }
 
 
-def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedDays, now: datetime) -> _Days:
-    window, trends = trends_of(cursor, project, asked, now.date())
+def _figures(days: _Days) -> list[dict[str, Any]]:
+    """Return the counts of the time, with what they were before if that is asked."""
+    names = {"Exchanges": "exchange_count", "Judged": "judged_count", "Anomalies": "anomaly_count"}
+    return [
+        {
+            "label": label,
+            "value": number(count),
+            "note": None if days.before is None else compared(count, sum(row[name] for row in days.before), number),
+            "kind": "bad" if name == "anomaly_count" and count else "",
+        }
+        for label, name in names.items()
+        for count in [sum(row[name] for row in days.points)]
+    ]
+
+
+def _mean(days: _Days, tier: str) -> str | None:
+    """Write the mean of a tier over the time beside that of the time before; None if they are not to be compared."""
+    if days.before is None:
+        return None
+    now, before = (mean_of(tier_points(rows, tier)) for rows in (days.points, days.before))
+    return f"mean {number(now, 2)}, {compared_means(now, before)}"
+
+
+def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime) -> _Days:
+    window, points = shown_points(cursor, project, asked, now)
     values = {"project": project, "from": window.start, "to": window.end}
-    acted = newest_event(cursor, project, window, now) if _is_stale(window, now.date()) else None
+    is_stale = _is_stale(window, now)
+    acted = newest_event(cursor, project, window, now) if is_stale else None
+    quarter = points_of(cursor, project, Window("90d", window.end)) if is_stale else []
+    heard = [row["period"] for row in quarter if row["exchange_count"]]
     baselines = list(query_records(cursor, "held_baselines", Baseline, values))
-    return _Days(window, trends, baselines, acted, deployed_within(cursor, project, window))
+    before = points_of(cursor, project, window.before) if window.compare else None
+    return _Days(
+        window, points, before, baselines, acted, marks_within(cursor, project, window.start, window.end, window.step), heard
+    )
 
 
-async def _has_costs(services: ApiContext, project: str, asked: AskedDays, today: date) -> bool:
+async def _has_costs(services: ApiContext, project: str, window: Window) -> bool:
     """Tell whether the judge was asked for the project, perhaps about something other than its exchanges."""
-    return bool(await services.ask(lambda reading: costs_of(reading, project, window_of(asked, today))))
+    return bool(await services.ask(lambda reading: costs_of(reading, project, window)))
 
 
 def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
-    """Return the live incidents, and the latest of all."""
-    return incident_records(cursor, project, statuses=LIVE, limit=_OPEN), incident_records(cursor, project, limit=_LATEST)
+    """Return the live incidents, the worst first as the inbox has them, and the latest of all."""
+    opened = inbox(cursor, InboxFilter(project=project, statuses=LIVE_STATES), None, _OPEN, outlined=True)
+    return [one.incident for one in opened.listed], incident_records(cursor, project, limit=_LATEST, outlined=True)
 
 
-def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident]]]:
-    """Return the worst open incidents, each with its first day and the others that began on it, perhaps from one cause."""
-    since = {one.incident_id: since_of(one) for one in opened}
-    worst = sorted(opened, key=lambda one: (one.confidence != CONFIRMED, one.severity != "critical"))[:_LISTED]
-    return [(one, since[one.incident_id], _beside(one, worst, since)) for one in worst]
-
-
-def _beside(incident: Incident, others: Sequence[Incident], since: Mapping[str, str | None]) -> list[Incident]:
-    day = since[incident.incident_id]
-    return [
-        one for one in others if day and one is not incident and since[one.incident_id] == day and one.tier != incident.tier
-    ]
+def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident], Incident | None]]:
+    """Return the worst open incidents, each with its first day, the others that began with it, and the one whose cause it may share."""
+    worst = opened[:_LISTED]
+    return [(one, since_of(one), twins, suspected_cause(one, twins)) for one in worst for twins in [twins_of(one, worst)]]

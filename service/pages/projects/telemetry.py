@@ -12,10 +12,11 @@ from fastapi.responses import HTMLResponse
 from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.access.access import Holder
+from service.documents.addresses.cursors import Place, after, page_of
 from service.http.auth.authentication import require_project
 from service.http.context import ApiContext, Services
 from service.http.documents.models import ConnectionName
-from service.http.paging import Cursor, Place, after, page_of
+from service.http.paging import Cursor
 from service.http.routes.alerts import Status as AlertStatus
 from service.pages.links import Links
 from service.pages.rendering import page

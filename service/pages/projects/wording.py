@@ -1,31 +1,67 @@
-"""Wording of the reasons why a project is not healthy."""
+"""Wording of the reasons why a project is not healthy, and of its silence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 
-from service.documents.project_checks import check_words
+from service.documents.project_checks import check_words, counted, moment_words
 from service.documents.project_health import ENOUGH, Reason, Row, anomalous_share
 from service.pages.rendering import number, share
+
+_DAY = timedelta(days=1)
 
 
 def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
     """Explain why a project is not healthy, by the `reasons` of its row; its incidents are shown elsewhere."""
-    unscored, unsafe = row["recent_unscored"], row["recent_unsafe_runs"]
-    wanted = row["recent_scored"] + unscored
-    words: Mapping[Reason, str] = {
-        "unscored": f"{number(unscored)} of {number(wanted)} exchanges due to be judged are unscored"
-        + ("" if has_judge else ": this server has no judge"),
-        "unsafe_runs": f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days",
-        "anomalies": f"{number(row['recent_anomalies'])} anomalies, {share(anomalous_share(row))} of the exchanges",
-        "too_few": f"Not enough data: {_few(row, days)}",
-        "unchecked": check_words(row),
-    }
-    return [words[one] for one in row["reasons"] if one in words]
+    return [_WORDS[one](row, days, has_judge) for one in row["reasons"] if one in _WORDS]
+
+
+def _unscored(row: Row, days: int, has_judge: bool) -> str:
+    unscored = row["recent_unscored"]
+    words = f"{number(unscored)} of {number(row['recent_scored'] + unscored)} exchanges due to be judged in {days} days are unscored"
+    return words if has_judge else f"{words}: this server has no judge"
+
+
+def _unsafe(row: Row, days: int, _: bool) -> str:
+    unsafe = row["recent_unsafe_runs"]
+    return f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days"
+
+
+def _anomalies(row: Row, days: int, _: bool) -> str:
+    return f"{number(row['recent_anomalies'])} anomalies in {days} days, {share(anomalous_share(row))} of the exchanges"
 
 
 def _few(row: Row, days: int) -> str:
     """Say how much of the required data there is: exchanges, or runs if there are only those."""
-    if row["scores"] or not row["runs"]:
+    if row["scores"] or not row["runs_with_evidence"]:
         return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
-    return f"{number(row['runs'])} of {ENOUGH} runs"
+    return f"{number(row['runs_with_evidence'])} of {ENOUGH} runs"
+
+
+_WORDS: Mapping[Reason, Callable[[Row, int, bool], str]] = {
+    "unscored": _unscored,
+    "unsafe_runs": _unsafe,
+    "anomalies": _anomalies,
+    "too_few": lambda row, days, _: f"Not enough data: {_few(row, days)}",
+    "unchecked": lambda row, _days, _judge: check_words(row),
+}
+
+
+def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:
+    """Say when the last exchange came and whether such a pause is usual, by the days that had exchanges; empty without one.
+
+    An agent that works on weekdays, or once a month, is silent for a while without anything being wrong.
+    """
+    if not days:
+        return ""
+    # Exchanges may be older than the retention, and their scores not: then the day is all that is known.
+    ago = now - (last_at or days[-1])
+    came = f"The last exchange came {moment_words(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {ago.days} days ago."
+    pauses = [later - earlier for earlier, later in pairwise(days)]
+    if not pauses:
+        return f"{came} Whether that is usual is not known: no earlier day of that quarter has exchanges."
+    longest = max(pauses)
+    told = f"the longest time between two days with exchanges was {counted(longest.days, 'day')} that quarter"
+    return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {told}."

@@ -1,24 +1,24 @@
-"""Wrap quality of a project's sessions: the steps of a proper end they show, newest first."""
+"""Wrap quality of a project's sessions: the steps of a proper end they show, newest first or in another order."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from audit.policy.policy import Policy
-from service.documents.runs import with_run_ids, wrap_page
+from audit.exchanges.wrap_quality import STEPS
+from service.documents.runs import with_run_ids
 from service.http.context import Services
-from service.http.paging import Cursor, Place, after
-from service.http.routes.trends import session_place
-from service.pages.charts.charts import share_bar
-from service.pages.links import linked
+from service.pages.charts.spark import share_bar
+from service.pages.lists.listing import Listing
+from service.pages.lists.pages import listed
+from service.pages.lists.tables import WRAPS
 from service.pages.rendering import page
+from service.pages.times.asked import Asked
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.words import WORDS
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25
@@ -32,31 +32,22 @@ async def wrap_quality(
     _: Viewer,
     project: ShownProject,
     services: Services,
+    asked: Asked,
     limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
-    cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show a page of sessions, the newest first, their steps of a wrap-up, and the run of each."""
-    policy = services.engine.policy
-    rows = await services.ask(lambda reading: _sessions(reading, policy, project, limit, cursor))
-    shown, older = linked(rows, limit, session_place, f"?limit={limit}" if limit != _SHOWN else "")
-    values = {
-        "project": project,
-        "sessions": shown,
-        "older": older,
-        "is_later_page": cursor is not None,
-        "steps": WORDS["wrap_steps"],
+    """Show a page of sessions, the newest first or in another order, their steps of a wrap-up, and the run of each."""
+    is_on = services.engine.policy.for_project(project).settings.wrap_quality_scoring
+    values = await listed(request, services, project, asked, WRAPS, most=limit)
+    listing: Listing = values["listing"]
+    rows = await services.ask(lambda reading: with_run_ids(reading, project, listing.rows if is_on else []))
+    shown = [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]
+    more = {
+        "listing": dataclasses.replace(listing, rows=shown),
+        "expected": len(STEPS),
         "mean": sum(row["score"] for row in shown) / len(shown) if shown else None,
-        "is_on": policy.for_project(project).settings.wrap_quality_scoring,
+        "is_on": is_on,
     }
-    return page(request, "project_wrap_quality.html", values)
-
-
-def _sessions(
-    reading: duckdb.DuckDBPyConnection, policy: Policy, project: str, limit: int, cursor: Place | None
-) -> list[dict[str, Any]]:
-    """Return the sessions of a page and one more, each with its run, if it became one, and whether it has ended."""
-    rows = with_run_ids(reading, project, wrap_page(reading, policy, project, limit + 1, after(cursor)))
-    return [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]
+    return page(request, "project_wrap_quality.html", {**values, **more})
 
 
 def has_ended(session: Mapping[str, Any]) -> bool:

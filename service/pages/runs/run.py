@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any
 
-import duckdb
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from schemas.bounds.limits import EARLIEST
-from service.documents.runs import Row, Wanted, run_page, worst_runs
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import Window as TimeWindow
+from service.documents.runs import Row
 from service.http.context import Services
 from service.http.errors import ApiError
-from service.http.paging import NO_CURSOR, Cursor, Place, page_of
 from service.http.routes.runs import RunId
-from service.pages.rendering import page
-from service.pages.runs.run_data import PAYLOAD_SHOWN, RunRead, payloads_of, read_run
+from service.pages.lists.pages import first_day, listed
+from service.pages.lists.tables import READINESS, RUNS
+from service.pages.projects.days import counts_of
+from service.pages.rendering import number, page
+from service.pages.runs.run_data import PAYLOAD_SHOWN, RunEvents, RunRead, find_run, payloads_of, read_context, read_events
 from service.pages.runs.timeline import ONLY, Asked, Timeline, timeline
 from service.pages.runs.view import Address, Window, run_values
+from service.pages.times.asked import Asked as AskedTime
+from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject
 
 router = APIRouter(include_in_schema=False)
-PAGE = 50
-"""Runs of a page."""
-READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime", "insufficient_evidence")
-"""Readiness levels, the worst first."""
 NO_RUN = "the project has no run of this id"
-Readiness = Annotated[str | None, Query(pattern=f"^({'|'.join(READINESS)})?$")]
-Sort = Annotated[str | None, Query(pattern="^(trust)?$")]
-Agents = Annotated[list[Annotated[str, Query(max_length=512)]] | None, Query(max_length=50)]
 Only = Annotated[str | None, Query(pattern=f"^({'|'.join(ONLY)})?$")]
 Type = Annotated[str | None, Query(max_length=256)]
 At = Annotated[int, Query(ge=1, le=2**40)]
@@ -38,56 +36,23 @@ Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 
 @router.get("/projects/{project}/runs")
 async def runs(
-    request: Request,
-    project: ShownProject,
-    services: Services,
-    *,
-    readiness: Readiness = None,
-    sort: Sort = None,
-    agent: Agents = None,
-    since: date | None = None,
-    until: date | None = None,
-    cursor: Cursor = None,
+    request: Request, project: ShownProject, services: Services, *, time: AskedTime, since: date | None = None
 ) -> HTMLResponse:
-    """Show the runs of a project, the one that ended last first, or the worst first; by agent and day."""
-    wanted = Wanted(readiness=readiness or None, agents=agent, since=since, until=until)
-    is_narrowed = bool(agent or since or until)
-    is_worst = sort == "trust" or is_narrowed
-    after = _after(cursor) if is_worst else None
-    before = (cursor.at, cursor.number) if cursor else None
+    """Show the runs of a project: by readiness, agent, failure and trust, in any order; from one day to another, as incidents ask."""
 
-    def read(asked: duckdb.DuckDBPyConnection) -> list[Row]:
-        if is_worst:
-            return worst_runs(asked, project, wanted, after, PAGE + 1)
-        return run_page(asked, project, before, PAGE + 1, wanted.readiness)
+    def beside(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
+        counts = counts_of(cursor, project, window)
+        return {"told": _told(*counts) if counts else None}
 
-    shown, following = page_of(await services.ask(read), PAGE, _place_among_worst if is_worst else _place)
-    asked = {"sort": "trust", "agent": agent, "since": since and f"{since}", "until": until and f"{until}"} if is_worst else {}
-    values = {"project": project, "runs": shown, "following": following, "is_first": cursor is None, "asked": asked}
-    told = {"is_worst": is_worst, "is_narrowed": is_narrowed, "wanted": wanted}
-    return page(request, "runs.html", {**values, **told, "readiness": wanted.readiness, "levels": READINESS})
+    values = await listed(request, services, project, time, RUNS, since=since, beside=beside)
+    days = (since, time.until) if first_day(request, since) else (None, None)
+    return page(request, "runs.html", {**values, "levels": READINESS, "days": days})
 
 
-def _place(row: Row) -> Place:
-    """Return the place of a run among the newest."""
-    return Place(row["last_at"], "", row["number"])
-
-
-def _place_among_worst(row: Row) -> Place:
-    """Return the place of a run among the worst: its level of readiness and its trust, with a slash between."""
-    trust = row["trust_score"]
-    return Place(EARLIEST, f"{row['level']}/{'' if trust is None else repr(float(trust))}", row["number"])
-
-
-def _after(cursor: Place | None) -> tuple[int, float | None, int] | None:
-    """Return the level, the trust and the number after which the list of the worst continues."""
-    if cursor is None:
-        return None
-    level, _, trust = cursor.id.partition("/")
-    try:
-        return int(level), (float(trust) if trust else None), cursor.number
-    except ValueError:
-        raise ApiError(400, "invalid", f"cursor: {NO_CURSOR}") from None
+def _told(now: Row, before: Row) -> str:
+    """Compare a time with the time before, in words."""
+    parts = (("runs", "runs"), ("unsafe_runs", "of them unsafe"))
+    return "; ".join(f"{number(now[name])} {words}, {compared(now[name], before[name], number)}" for name, words in parts)
 
 
 @router.get("/projects/{project}/runs/{run_id}")
@@ -104,18 +69,23 @@ async def run(
 ) -> HTMLResponse:
     """Show one run: its verdict, its causes, its events and their causal graph."""
     asked = Asked(type=type or None, only=only or None, at=at)
+    found = await services.ask(lambda cursor: find_run(cursor, project, run_id))
+    if found is None:
+        raise ApiError(404, "not_found", NO_RUN)
+    row, diagnosis = found
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[RunRead, Timeline, dict[int, Row]]:
-        found = read_run(cursor, project, run_id)
-        if found is None:
-            raise ApiError(404, "not_found", NO_RUN)
-        shown = timeline(found.events, asked)
-        offsets = [found.events.offsets[place] for place in shown.places]
-        return found, shown, payloads_of(cursor, found.row, offsets, PAYLOAD_SHOWN)
+    def shown_events(cursor: duckdb.DuckDBPyConnection) -> tuple[RunEvents, Timeline, dict[int, Row]]:
+        events = read_events(cursor, row["connection"], row["session_id"], diagnosis)
+        shown = timeline(events, asked)
+        return events, shown, payloads_of(cursor, row, [events.offsets[place] for place in shown.places], PAYLOAD_SHOWN)
 
-    found, shown, payloads = await services.ask(read)
-    address = Address(project=project, run_id=run_id, asked=asked, graph=_window(graph, len(found.events.ids)))
-    return page(request, "run.html", {"project": project, **run_values(found, address, shown, payloads)})
+    # Two threads read: half of the time is DuckDB's planning, which takes one.
+    context, (events, shown, payloads) = await asyncio.gather(
+        services.ask(lambda cursor: read_context(cursor, row)), services.ask(shown_events)
+    )
+    read = RunRead(row=row, diagnosis=diagnosis, context=context, events=events)
+    address = Address(project=project, run_id=run_id, asked=asked, graph=_window(graph, len(events.ids)))
+    return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
 
 
 def _window(text: str | None, count: int) -> Window | None:

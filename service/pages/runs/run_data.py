@@ -1,19 +1,20 @@
 """Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
 The verdict is the recorded one, which lists, alerts and gates go by. Which events are evidence is found by the detectors again, because a
-record names only the first of them. What is read is bounded, whatever a session holds.
+record names only the first of them; where it names no cause, as of most runs, no event is evidence. What is read is bounded, whatever a
+session holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import count, repeat
 from typing import Any
 
-import duckdb
-
-from analytics.queries import query_records, query_rows, run_query
+from analytics.queries import query_rows, record_in, run_query
+from audit.detectors.registry import Cause
 from audit.detectors.thresholds import Profile, default_profile, recorded_profile, source_of
 from audit.diagnosis.causal_graph import evidence_links
 from audit.diagnosis.diagnosis import diagnose
@@ -21,20 +22,23 @@ from audit.diagnosis.events import raw_event
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Diagnosis
 from service.documents.evaluations import evaluation_page
 from service.documents.members import Document
 from service.documents.runs import Row, run_row
-from service.documents.scores import Wanted, project_scores
 from service.imports.call_payloads import with_payloads
 from service.pages.charts.graph_layout import Reinforcing
+from service.pages.charts.marks import Mark, marks_between
 
 EVENTS_READ = 20_000
 """Events of a session that a page reads: the first ones. All of them are in its files."""
 PAYLOAD_SHOWN = 1_500
 """Characters of a payload on the page."""
 EXCHANGES_SHOWN, EVALUATIONS_SHOWN, HISTORY = 100, 20, 30
+_NEAR = timedelta(days=3)
+"""How far the runs around one are looked for first, on either side."""
 _LOOKED_AT = 8_000
 """Characters of the longest payload that is looked at for whether it tells of a failure, and"""
 _DOUBTFUL = 2_000
@@ -68,81 +72,119 @@ class RunEvents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The things around a run that its page shows."""
+
+    previous: str | None
+    following: str | None
+    history: Sequence[Row]
+    """The runs of its agent up to this one, the latest first."""
+    marks: Sequence[Mark]
+    """What happened between them."""
+    exchanges: Sequence[Row]
+    """Their scores, in the order of their turns: the last ones."""
+    evaluations: Sequence[Document]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
     """A run with everything on its page except the payloads."""
 
     row: Row
     diagnosis: Diagnosis
+    context: RunContext
     events: RunEvents
-    previous: str | None
-    following: str | None
-    history: Sequence[Row]
-    """The runs of its agent up to this one, the latest first."""
-    exchanges: Sequence[Document]
-    """In the order of their turns: the last ones."""
-    evaluations: Sequence[Document]
 
 
-def read_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RunRead | None:
-    """Return a run of a project; None if it has none of that id."""
+def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Diagnosis] | None:
+    """Return a run of a project, as a row of `one_run`, and its diagnosis; None if it has none of that id."""
     row = run_row(cursor, project, run_id)
-    if row is None:
-        return None
-    session = {"connection": row["connection"], "session_id": row["session_id"]}
-    (diagnosis,) = query_records(cursor, "session_diagnoses", Diagnosis, {"sessions": [session]})
-    place = {"project": project, "number": row["number"]}
-    (beside,) = query_rows(cursor, "run_neighbours", place)
-    scores = project_scores(cursor, project, Wanted(session=row["session_id"], limit=EXCHANGES_SHOWN + 1))
-    evaluations = evaluation_page(cursor, project, session=row["session_id"], limit=EVALUATIONS_SHOWN)
-    return RunRead(
-        row=row,
-        diagnosis=diagnosis,
-        events=read_events(
-            cursor, profile=recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes), **session
-        ),
-        previous=beside["previous_id"],
-        following=beside["following_id"],
-        history=query_rows(cursor, "agent_runs", {**place, "agent": row["agent"], "limit": HISTORY}),
-        exchanges=[one for one in reversed(scores) if one["connection"] == row["connection"]],
-        evaluations=[one for one in evaluations if one["connection"] == row["connection"]],
+    return None if row is None else (row, record_in(row, Diagnosis))
+
+
+def read_context(cursor: duckdb.DuckDBPyConnection, row: Row) -> RunContext:
+    """Return the things around a run, which is given as a row of `one_run`."""
+    project, connection, session = row["project"], row["connection"], row["session_id"]
+    around = _around(cursor, row)
+    history = [one for one in around if one["of_agent"]]
+    named = {"project": project, "connection": connection, "session": session, "limit": EXCHANGES_SHOWN + 1}
+    evaluations = evaluation_page(cursor, project, session=session, limit=EVALUATIONS_SHOWN)
+    return RunContext(
+        previous=_id_of(around, "is_previous"),
+        following=_id_of(around, "is_following"),
+        history=history,
+        marks=marks_between(cursor, project, [one["ended_at"] for one in history]),
+        exchanges=query_rows(cursor, "session_scores", named)[::-1],
+        evaluations=[one for one in evaluations if one["connection"] == connection],
     )
 
 
+def _around(cursor: duckdb.DuckDBPyConnection, row: Row) -> list[Row]:
+    """Return the runs around one: among those that ended within days of it, and farther where some are missing."""
+    at = row["last_at"]
+    asked = {**{name: row[name] for name in ("project", "number", "agent")}, "at": at, "limit": HISTORY}
+    found = query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR, "until": at + _NEAR})
+    is_whole_before = _id_of(found, "is_previous") and sum(one["of_agent"] for one in found) == HISTORY
+    if is_whole_before and _id_of(found, "is_following"):
+        return found
+    return query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR if is_whole_before else None, "until": None})
+
+
+def _id_of(around: Sequence[Row], role: str) -> str | None:
+    return next((one["run_id"] for one in around if one[role]), None)
+
+
 def read_events(
-    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, *, profile: Profile | None = None
+    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, diagnosis: Diagnosis | None = None
 ) -> RunEvents:
-    """Return the events of a session, marking evidence of a failure by this profile and reports of one."""
+    """Return the events of a session, marking evidence of a failure and reports of one.
+
+    Evidence is found by the thresholds of the diagnosis, or by the defaults without one; none where it found no cause in these events.
+    """
     asked = {"connection": connection, "session": session_id}
     frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
-    ids = frame["event_id"].to_list()
-    thresholds = (profile or default_profile(source_of(frame["source"]))).thresholds
-    evidence = SessionEvidence.held_to(thresholds)
+    shown = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
+    is_clear = diagnosis is not None and not diagnosis.failure_cause_count and frame.height <= diagnosis.event_count
     run = {"run": 0, "connection": connection, "session_id": session_id}
-    rows = _with_payloads(cursor, frame, run, evidence).select(_FOLDED).iter_rows()
-    fold_columns({None: evidence}, ((None, place, *row) for place, row in enumerate(rows)))
-    place_of = {name: place for place, name in enumerate(ids)}
+    causes = [] if is_clear else _causes(cursor, frame, run, _profile_of(diagnosis, frame))
+    place_of = {name: place for place, name in enumerate(shown["event_id"])} if causes else {}
     marks: dict[int, dict[str, None]] = {}
     reinforcing = []
-    causes = diagnose(evidence, thresholds).causes
     for cause in causes:
         for link in evidence_links(cause, dict(cause.evidence)):
             if link.relation == "causes":
                 marks.setdefault(place_of[link.source], {})[cause.type] = None
             else:
                 reinforcing.append(Reinforcing(place_of[link.source], place_of[link.target], cause.type))
-    offsets = frame["place"].to_list()
     return RunEvents(
-        ids=ids,
-        types=frame["event"].to_list(),
-        tools=frame["tool"].to_list(),
-        statuses=frame["status"].to_list(),
-        times=frame["occurred_at"].to_list(),
-        offsets=offsets,
+        ids=shown["event_id"],
+        types=shown["event"],
+        tools=shown["tool"],
+        statuses=shown["status"],
+        times=shown["occurred_at"],
+        offsets=shown["place"],
         evidence={place: tuple(names) for place, names in sorted(marks.items())},
-        failed=_failed(cursor, asked, offsets),
+        failed=_failed(cursor, asked, shown["place"]),
         reinforcing=tuple(reinforcing),
         failures=tuple(dict.fromkeys(cause.type for cause in causes)),
     )
+
+
+def _profile_of(diagnosis: Diagnosis | None, frame: pl.DataFrame) -> Profile:
+    recorded = diagnosis and recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
+    return recorded or default_profile(source_of(frame["source"]))
+
+
+def _causes(
+    cursor: duckdb.DuckDBPyConnection, frame: pl.DataFrame, run: Mapping[str, Any], profile: Profile
+) -> Sequence[Cause]:
+    """Return the causes that the detectors find in the events of a run."""
+    evidence = SessionEvidence.held_to(profile.thresholds)
+    folded = _with_payloads(cursor, frame, run, evidence)
+    # Rows of a frame take half as long again as rows of lists.
+    rows = zip(repeat(None), count(), *(folded[name].to_list() for name in _FOLDED), strict=False)
+    fold_columns({None: evidence}, rows)
+    return diagnose(evidence, profile.thresholds).causes
 
 
 def _with_payloads(
@@ -171,5 +213,7 @@ def tells_of_failure(row: Mapping[str, Any]) -> bool:
 
 def payloads_of(cursor: duckdb.DuckDBPyConnection, row: Row, offsets: Sequence[int], longest: int) -> dict[int, Row]:
     """Return the payloads of some events of a run by their place in the topic, each cut to `longest` characters."""
+    if not offsets:
+        return {}
     asked = {"connection": row["connection"], "session": row["session_id"], "places": list(offsets), "longest": longest}
     return {one["place"]: one for one in query_rows(cursor, "event_payloads", asked)}

@@ -19,6 +19,7 @@ from service.documents.runs import Row
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
+from service.pages.charts.marks import Mark
 from service.pages.links import Links
 from service.pages.runs.run_data import (
     EVENTS_READ,
@@ -78,10 +79,11 @@ class Address:
 
 def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mapping[int, Row]) -> dict[str, Any]:
     """Return every value of the template."""
-    diagnosis, events = read.diagnosis, read.events
+    diagnosis, context, events = read.diagnosis, read.context, read.events
     return {
         "run": read.row,
         "diagnosis": diagnosis,
+        "is_alone": read.row["exchanges_only"],
         "because": because(diagnosis),
         "lowest_trust": LOWEST_TRUST,
         "primary": _primary(diagnosis),
@@ -89,13 +91,13 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "dimensions": _dimensions(diagnosis),
         "dimension_count": _COUNTED.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
         "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
-        "previous": read.previous,
-        "following": read.following,
-        "history": _history(read.history),
-        "exchanges": read.exchanges[-EXCHANGES_SHOWN:],
-        "has_more_exchanges": len(read.exchanges) > EXCHANGES_SHOWN,
-        "evaluations": read.evaluations,
-        "simulated": any(one["simulated"] for one in (*read.exchanges, *read.evaluations)),
+        "previous": context.previous,
+        "following": context.following,
+        "history": _history(address.project, context.history, context.marks),
+        "exchanges": context.exchanges[-EXCHANGES_SHOWN:],
+        "has_more_exchanges": len(context.exchanges) > EXCHANGES_SHOWN,
+        "evaluations": context.evaluations,
+        "simulated": any(one["simulated"] for one in (*context.exchanges, *context.evaluations)),
         "address": address,
         "timeline": shown,
         "only": ONLY,
@@ -129,7 +131,7 @@ def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     ]
 
 
-def _history(runs: Sequence[Row]) -> dict[str, Any]:
+def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[str, Any]:
     """Return the agent's history up to this run."""
     this, before = runs[0], runs[1:]
     last = before[0] if before else None
@@ -144,8 +146,9 @@ def _history(runs: Sequence[Row]) -> dict[str, Any]:
         limits=(0, 100),
         reaches=(0, 100),
         marked="unsafe for production",
+        marks=marks,
     )
-    points = [Point(run["run_id"], run["trust_score"], run["run_id"].removeprefix("run_")) for run in reversed(runs)]
+    points = [run_point(project, run) for run in reversed(runs)]
     unsafe = {run["run_id"] for run in runs if run["readiness_level"] == "unsafe_for_production"}
     return {
         "last": last,
@@ -156,6 +159,12 @@ def _history(runs: Sequence[Row]) -> dict[str, Any]:
         "is_cut": len(runs) == HISTORY,
         "chart": line(chart, points, marked=unsafe) if before else None,
     }  # fmt: skip
+
+
+def run_point(project: str, run: Mapping[str, Any]) -> Point:
+    """Return a run in a chart of trust, which leads to its page."""
+    name, at = run["run_id"], run["ended_at"]
+    return Point(name, run["trust_score"], name.removeprefix("run_"), at=at, link=links.run(project, name))
 
 
 def _change(now: float | None, before: float | None) -> float | None:
@@ -176,15 +185,15 @@ def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[s
         "status": events.statuses[place],
         "failures": events.evidence.get(place, ()),
         "is_failed": is_failed,
-        "payload": kept["payload"] if is_cut else _indented(kept["payload"]),
-        "gist": _gist(kept["payload"], is_cut=is_cut),
+        "payload": kept["payload"] if is_cut else indented(kept["payload"]),
+        "gist": gist(kept["payload"], is_cut=is_cut),
         "characters": kept["characters"],
         "is_cut": is_cut,
         "file": f"events/{events.offsets[place]}.json",
     }
 
 
-def _gist(payload: str, *, is_cut: bool) -> str:
+def gist(payload: str, *, is_cut: bool) -> str:
     """Summarise a payload in a line, without the columns of the timeline; nothing if there is no more, or no JSON object."""
     if is_cut:
         text = _IN_COLUMNS_WRITTEN.sub("", payload)
@@ -198,7 +207,8 @@ def _gist(payload: str, *, is_cut: bool) -> str:
     return text if len(text) <= GIST_SHOWN else f"{text[: GIST_SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _indented(payload: str) -> str:
+def indented(payload: str) -> str:
+    """Return a payload with a field per line; as it is if it is no JSON object."""
     try:
         return json.dumps(raw_event(payload), indent=_DEPTH, ensure_ascii=False)
     except InputError:

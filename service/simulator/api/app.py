@@ -119,12 +119,12 @@ class SimulatedJudge:
         elif (problem := refusal_of(step.kind, asked)) is not None:
             await _refuse(call, problem, request_id, wait=int(step.argument))
         else:
-            answer = self._answer(asked, request_id)
+            answer = self._answer(asked, request_id, step.strictness)
             head = {"request-id": request_id, **_limit_headers(self.play.requests % _LIMITS["requests"], answer["usage"])}
             spoiled = json_bytes(altered(step.kind, answer, asked))
             await deliver(step.kind, Answering(call, head, spoiled, step.argument))
 
-    def _answer(self, asked: Asked, request_id: str) -> Json:
+    def _answer(self, asked: Asked, request_id: str, strictness: float) -> Json:
         """Return the message for the request if no fault is scripted."""
         said = _NO_SCHEMA
         if asked.subject is not None:
@@ -132,7 +132,8 @@ class SimulatedJudge:
             answer = simulated_evaluation(asked.schema, asked.subject, model=asked.model, arrival=arrival)
             said = json.dumps(answer, ensure_ascii=False)
         elif asked.schema is not None:
-            said = json.dumps(simulated_answer(asked.schema, asked.materials, model=asked.model), ensure_ascii=False)
+            rated = simulated_answer(asked.schema, asked.materials, model=asked.model, strictness=strictness)
+            said = json.dumps(rated, ensure_ascii=False)
         room = asked.max_tokens * CHARACTERS_A_TOKEN
         return {
             "id": f"msg_simulated_{digest(request_id)}",

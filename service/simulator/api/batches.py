@@ -35,8 +35,8 @@ _LIFE = timedelta(hours=24)
 _CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNKNOWN = Problem(404, "not_found_error", "There is no batch of this id")
 _NOT_ENDED = Problem(404, "not_found_error", "The batch has not ended, so there are no results")
-Compose = Callable[[Any, str], Json]
-"""Returns the message for a request, without faults, from the request and its id."""
+Compose = Callable[[Any, str, float], Json]
+"""Returns the message for a request, without faults, from the request, its id and the strictness."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class SimulatedBatches:
             return _errored(asked, request_id)
         if (problem := refusal_of(step.kind, asked)) is not None:
             return _errored(problem, request_id)
-        message = altered(step.kind, self._compose(asked, request_id), asked)
+        message = altered(step.kind, self._compose(asked, request_id, step.strictness), asked)
         if message.get("usage"):
             message["usage"] = message["usage"] | {"service_tier": "batch"}
         return {"type": "succeeded", "message": message}

@@ -23,6 +23,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "answer": Kind("answers"),
+    "strict": Kind("answers, each score of an exchange lower by so much of its scale", 0.05),
     "slow": Kind("answers after so many seconds", 1.0),
     "thinking_first": Kind("answers after a thinking block"),
     "rate_limited": Kind("429 with retry-after of so many seconds", 1.0),
@@ -49,7 +50,7 @@ KINDS: dict[str, Kind] = {
     "ignores_structured": Kind("the JSON inside of prose"),
 }
 """Every kind of behaviour, by name."""
-FAULTS = tuple(name for name in KINDS if name not in {"answer", "slow", "thinking_first"})
+FAULTS = tuple(name for name in KINDS if name not in {"answer", "strict", "slow", "thinking_first"})
 """Kinds that make a call fail."""
 MAX_COUNT = 1_000_000
 
@@ -61,6 +62,11 @@ class Step(NamedTuple):
     argument: float
     """0 if the kind takes none."""
     times: int
+
+    @property
+    def strictness(self) -> float:
+        """The part of the scale by which each score is lower."""
+        return self.argument if self.kind == "strict" else 0.0
 
 
 class Play:

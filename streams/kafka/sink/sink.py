@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-import duckdb
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import TopicAdministration
@@ -38,6 +38,8 @@ from streams.kafka.values.decoding import Reframe, values_of
 
 LOOK_SECONDS = 0.5
 """Seconds to wait for records, and so for partitions that were added."""
+LONGEST_REST = 1.0
+"""Seconds that records gather at most because a transaction took long."""
 PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 """Seconds between one try and the next: half a second, then twice as long, up to eight."""
 Given = TypeVar("Given")
@@ -54,8 +56,15 @@ class SinkLimits:
     """From so many records in a transaction on, the next one begins at once."""
     gather: float = 0.2
     """Seconds from the beginning of one transaction to that of the next, unless there are many records or a caller waits."""
+    rest: float = 2.0
+    """Times that a transaction took until the next one begins, with the same exceptions, and LONGEST_REST at most: a machine on which it
+    takes long lands more records at once, because most of that time does not depend on how many they are."""
     check_every: float = 2.0
     """Seconds."""
+
+    def pause(self, since: float, took: float) -> float:
+        """Seconds to let records gather: since so many began what has just ended with a transaction that took so many."""
+        return max(self.gather - since, min(self.rest * took, LONGEST_REST))
 
 
 class Sink:
@@ -171,16 +180,19 @@ class Sink:
                 with contextlib.suppress(StoppedError):
                     await self._wait(1.0)
             else:
+                found = time.monotonic()
                 if not read.chunks or await self._insist(self._land, read):
                     await self._moved(read)
-                await self._gather(sum(len(chunk.records) for chunk in read.chunks), began)
+                ended = time.monotonic()
+                pause = self._limits.pause(ended - began, ended - found)
+                await self._gather(sum(len(chunk.records) for chunk in read.chunks), pause)
 
-    async def _gather(self, landed: int, began: float) -> None:
+    async def _gather(self, landed: int, pause: float) -> None:
         """Let records gather after a transaction of so many: it takes as long for one as for hundreds."""
         if not 0 < landed < self._limits.many or not self.progress.reached.is_set():
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(began + self._limits.gather - time.monotonic()):
+            async with asyncio.timeout(pause):
                 await self._awaited.wait()
         if not self._stopping.is_set():
             self._awaited.clear()

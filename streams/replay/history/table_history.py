@@ -9,13 +9,12 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import duckdb
-
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from schemas.codec.rows import rows_as_records
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics

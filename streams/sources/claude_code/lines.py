@@ -30,13 +30,12 @@ from streams.sources.agent_entries import (
     id_problem,
     is_identifier,
     make_entry,
-    mended_body,
 )
 from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
 from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of
 from streams.sources.claude_code.places import Place, Places
-from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw.entry import Entry, blocks_of
+from streams.sources.lines import Line, Problem, json_type
+from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
 
 SOURCE = "claude-code"
 
@@ -66,7 +65,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._models: dict[bool, str] = {}
         self._tools: dict[str, str] = {}
 
-    def entries(self, _number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries of one line."""
         kind = body.get("type")
         if not isinstance(kind, str):
@@ -81,7 +80,7 @@ class ClaudeCodeDialect(AgentDialect):
         problem = id_problem("uuid", body.get("uuid")) or _parent_problem(body)
         if problem is not None:
             return problem
-        found = self._read(kind, mended_body(body))
+        found = self._read(kind, body if line.is_whole else mended_body(body))
         return found if isinstance(found, Problem) else [*header, *found]
 
     def _header(self, body: Json) -> list[Entry | Problem]:

@@ -26,13 +26,12 @@ from streams.sources.agent_entries import (
     UnknownKinds,
     is_identifier,
     make_entry,
-    mended_body,
 )
 from streams.sources.codex.items import CALLS, OUTPUTS, Outcomes, asked_text, call_of, output_of, summary_of
 from streams.sources.codex.kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
 from streams.sources.codex.usage import UsageCounter
-from streams.sources.lines import Problem, json_type
-from streams.sources.openclaw.entry import Entry, blocks_of
+from streams.sources.lines import Line, Problem, json_type
+from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
 from streams.sources.openclaw.text import text_of
 
 SOURCE = "codex"
@@ -82,7 +81,7 @@ class CodexDialect(AgentDialect):
             "turn_aborted": self._abort,
         }
 
-    def entries(self, number: int, body: Json) -> Sequence[Entry | Problem] | Problem:
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries of one line."""
         kind, payload = body.get("type"), body.get("payload")
         if not isinstance(kind, str):
@@ -93,9 +92,9 @@ class CodexDialect(AgentDialect):
             return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
         if not isinstance(payload, dict):
             return Problem("wrong_type", f"payload: is {json_type(payload)}, not an object")
-        line = mended_body(body)
-        line["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{number}"
-        return read(line, line["payload"])
+        mended = body if line.is_whole else mended_body(body)
+        mended["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{line.number}"
+        return read(mended, mended["payload"])
 
     def _header(self, line: Json, payload: Json) -> list[Entry | Problem]:
         if self._is_named or not is_identifier(payload.get("id")):

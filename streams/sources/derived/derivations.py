@@ -43,6 +43,7 @@ from streams.sources.derived.terms import (
     occurs,
     rounded_figures,
     stated_figures,
+    terms_in,
     terms_of,
 )
 
@@ -103,6 +104,8 @@ NO_USE_NEEDED = frozenset(
 )
 """Tools whose result confirms, delivers or describes: an answer need not come back to it. Names are folded."""
 
+_LONG = 2000
+"""Characters of an output from which counting its words takes longer than it saves."""
 _CUT = re.compile(
     r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
 )
@@ -143,21 +146,32 @@ class SessionTexts:
 
     def __init__(self) -> None:
         self._figures: set[str] = set()
+        self._unread: list[str] = []
+        """Texts whose figures were not asked for yet: most answers state none that their own exchange does not have."""
         self._size = 0
         self._is_full = False
 
     def add(self, text: str) -> None:
         """Remember the figures of a text; nothing is remembered any more once there is too much."""
-        self._size += len(text)
-        if not self._is_full:
-            self._figures |= stated_figures(text)
-            self._is_full = self._size > MAX_SESSION or len(self._figures) > MAX_REMEMBERED
         if self._is_full:
-            self._figures.clear()
+            return
+        self._size += len(text)
+        self._unread.append(text)
+        if self._size > MAX_SESSION:
+            self._forget()
 
     def lacks(self, figure: str) -> bool:
         """Tell whether the figure is in none of the texts; False if that is not known."""
+        unread, self._unread = self._unread, []
+        for text in unread:
+            self._figures |= stated_figures(text)
+            if len(self._figures) > MAX_REMEMBERED:
+                self._forget()
+                break
         return not self._is_full and self._figures.isdisjoint(forms_of(figure))
+
+    def _forget(self) -> None:
+        self._is_full, self._figures, self._unread = True, set(), []
 
 
 class ExchangeEvidence:
@@ -217,16 +231,22 @@ class ExchangeEvidence:
 
     def _unused(self) -> list[Json]:
         """The outputs after the last one that was taken up, each with why it counts as not used."""
-        end = self._outputs[-1].moment
+        last = self._outputs[-1]
+        if len(last.text) > MAX_TEXT or self._is_taken_up(last):
+            return []
+        end = last.moment
         answer = Answer(
             "\n".join(text for moment, text in self._said if moment > end),
             [figure for figure in self._claims(end) if self._session.lacks(figure)],
         )
+        judged = self._outputs[-MAX_JUDGED:]
+        if not any(_may_have_reason(output.text, answer) for output in judged):
+            return []
         if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).words) < MIN_OWN_WORDS:
             return []  # such an answer gives no reason
         said = self._said_terms()
         found: list[Json] = []
-        for output in reversed(self._outputs[-MAX_JUDGED:]):
+        for output in reversed(judged):
             # What is said for the first time after an output may come from it.
             new = [term for term in said if term.first > output.moment]
             if len(output.text) > MAX_TEXT or len(new) > MAX_NEW_TERMS:
@@ -240,6 +260,35 @@ class ExchangeEvidence:
                 own = self._own_terms(output, said)
                 found += [_unused_event(output, reason, own)] if own >= MIN_TERMS else []
         return found[::-1]
+
+    def _is_taken_up(self, output: Output) -> bool:
+        """Tell whether it is certain that the output was taken up: most are, and their answers need not be looked at further.
+
+        A term is certainly new if it is in nothing that was said before, not even as a part of a longer word.
+        """
+        text, before = folded(output.text), ""
+        words: set[str] = set()
+        for said in (said for moment, said in self._said if moment > output.moment):
+            for term, is_word in terms_in(said):
+                if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
+                    continue
+                if not (has_word(term, text) if is_word else occurs(term, text)):
+                    continue
+                before = before or self._folded_before(output.moment)
+                if term not in before:
+                    words.add(term if is_word else "")
+                if len(words) > 1 or "" in words:
+                    return True
+        return False
+
+    def _folded_before(self, moment: int) -> str:
+        """Return all that was said up to a moment, the user's message first, as terms are looked for in it; never empty.
+
+        The terms of figures have no commas between thousands, so the text stands there without them, too.
+        """
+        texts = (self._question, *(text for at, text in self._said if at <= moment))
+        whole = "\n".join(text[:MAX_TEXT].casefold() for text in texts)
+        return f"{whole}\n{whole.replace(',', '')}"
 
     def _said_terms(self) -> list[_Said]:
         """The terms that were said, each with when it was said first; what the user said was said at 0."""
@@ -288,6 +337,11 @@ def _written(arguments: Any) -> str:
         return msgspec.json.encode(arguments).decode()
     except (UnicodeEncodeError, RecursionError, TypeError):
         return ""
+
+
+def _may_have_reason(text: str, answer: Answer) -> bool:
+    """Tell whether there may be a reason why an answer passed over an output: a first look, which misses none."""
+    return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or grammar_words(text) >= MIN_PROSE
 
 
 def _has_mark(marks: list[str], text: str) -> bool:

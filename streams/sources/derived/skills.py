@@ -95,7 +95,12 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
     if not isinstance(arguments, dict) or _folded(tool) in {"write", "edit", "apply_patch"}:
         return []
     texts = (value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION)
-    return [match[1].casefold() for text in texts for match in _FILE.finditer(text)]
+    return [match[1].casefold() for text in texts if _may_name_file(text) for match in _FILE.finditer(text)]
+
+
+def _may_name_file(text: str) -> bool:
+    """Tell whether a text may have the name of a skill's file: the pattern tries some sixty lengths at each character."""
+    return not text.isascii() or "skill.md" in text.lower()
 
 
 def has_failed(output: Json, call: Json | None = None) -> bool:

@@ -14,6 +14,7 @@ All of it is linear in the text, of which MAX_TEXT characters are read.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -195,6 +196,12 @@ def _terms_of_start(text: str) -> Terms:
     return Terms(frozenset(marks), frozenset(words))
 
 
+def terms_in(text: str) -> Iterator[tuple[str, bool]]:
+    """The same terms in the order of the text, some of them several times, each with whether it is a word."""
+    for token in TOKEN.finditer(_without_escapes(text[:MAX_TEXT])):
+        yield from _listed_terms(token[0])
+
+
 def _without_escapes(text: str) -> str:
     return ESCAPES.sub(" ", text) if "\\" in text else text
 
@@ -207,6 +214,13 @@ def _terms_of_token(token: str) -> Terms:
     if len(token) <= MAX_TOKEN:
         _take(token, marks, words)
     return Terms(frozenset(marks), frozenset(words))
+
+
+@lru_cache(_KEPT_TOKENS)
+def _listed_terms(token: str) -> tuple[tuple[str, bool], ...]:
+    """The terms of one token, marks first, each with whether it is a word."""
+    terms = _terms_of_token(token)
+    return (*((mark, False) for mark in terms.marks), *((word, True) for word in terms.words))
 
 
 def _take(token: str, marks: set[str], words: set[str]) -> None:

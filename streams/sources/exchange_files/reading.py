@@ -19,8 +19,8 @@ from streams.sources.exchange_files.spool import Spool, spool
 from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.trace_records import Decision, assemble
-from streams.sources.source import LineFault, Reading, ReadingContext
+from streams.sources.otlp.traces.trace_records import Decision, assemble
+from streams.sources.source import GrowingReading, LineFault, Reading, ReadingContext
 
 BATCH = 1_000
 """Exchanges, traces or faults of one reading."""
@@ -110,7 +110,7 @@ def _given_back(aside: Spool) -> Iterator[Reading]:
 
 
 def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
-    reading = Reading()
+    reading = GrowingReading()
     for group in aside.groups():
         # A span that an export has twice counts once.
         spans = {span.span_id: span for span in map(_spans.decode, islice(group, MAX_SPANS))}
@@ -121,7 +121,7 @@ def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
         reading.events += made.events
         if len(reading.exchanges) + len(reading.events) >= BATCH:
             yield _named(reading)
-            reading = Reading()
+            reading = GrowingReading()
     yield _named(reading)
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO, NamedTuple
 
-import duckdb
 import msgspec
 
 from audit.surrogates import mended
 from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
 from streams.sources.documents import Document, read_values
 from streams.sources.exchange_files.formats import Format, Told, opened, told
 from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault

@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.sources.openclaw.entry import Entry
-from streams.sources.openclaw.text import MIRROR_MODEL, text_of
-
-MAX_TOKENS = 2**53
-"""Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
+from streams.sources.openclaw.entry import MAX_TOKENS, Entry
+from streams.sources.openclaw.text import MIRROR_MODEL
 
 Chain = tuple[Any, str]
 """Texts linked from the last to the first: (those before or None, the last one)."""
@@ -85,25 +82,6 @@ class Answer(msgspec.Struct, gc=False):
     sealed: bool = False
 
 
-class Usage(NamedTuple):
-    """Token counts of one message; `read` includes what came from and went into the prompt cache."""
-
-    plain: int
-    cache_read: int
-    cache_write: int
-    output: int
-
-    @property
-    def read(self) -> int:
-        """Tokens the model read."""
-        return self.plain + self.cache_read + self.cache_write
-
-    @property
-    def total(self) -> int:
-        """Tokens read and written."""
-        return self.read + self.output
-
-
 def outcome_of(text: str, stop: str | None) -> str:
     """Return the outcome of an answer with this text that stopped for this reason."""
     return "answered" if text.strip() else _FAILURES.get(stop or "", "no_response")
@@ -119,53 +97,26 @@ def exchange_id_of(session_id: str, key: str) -> str:
     return f"{_escaped(session_id)}:{key}"
 
 
-def is_mirror(entry: Entry) -> bool:
-    """Tell whether the assistant message is a copy of what was delivered."""
-    return entry.message.get("model") == MIRROR_MODEL
-
-
-def usage_of(entry: Entry) -> Usage | None:
-    """The usage of an assistant message; None where it is missing, which zeros beside content say too."""
-    usage = counts_of(entry.message.get("usage"))
-    return None if usage is None or (usage.total == 0 and entry.blocks) else usage
-
-
-def counts_of(given: Any) -> Usage | None:
-    """The token counts in a usage as OpenClaw writes it; None for what is none."""
-    if not isinstance(given, dict) or "input" not in given:
-        return None
-    return Usage(*(_count(given.get(name)) for name in ("input", "cacheRead", "cacheWrite", "output")))
-
-
-def stop_of(entry: Entry) -> str | None:
-    """Return why the message ended; a message that asks for a tool and gives no reason ended for the tool."""
-    stop = entry.message.get("stopReason")
-    if isinstance(stop, str):
-        return stop
-    return "toolUse" if any(block.get("type") == "toolCall" for block in entry.blocks) else None
-
-
 def folded(fold: Fold, entry: Entry) -> Fold:
     """The fold with one more assistant message."""
-    text = text_of(entry.blocks)
-    if is_mirror(entry):
-        return fold._replace(mirror=text, model=fold.model or MIRROR_MODEL, stop=fold.stop or stop_of(entry))
-    thoughts = [block["thinking"] for block in entry.blocks if isinstance(block.get("thinking"), str) and block["thinking"]]
+    if entry.is_mirror:
+        return fold._replace(mirror=entry.text, model=fold.model or MIRROR_MODEL, stop=fold.stop or entry.stop)
     thinking, characters = fold.thinking, fold.thinking_characters
-    for thought in thoughts:
-        thinking, characters = (thinking, thought), characters + len(thought) + 2
-    usage, stop = usage_of(entry), stop_of(entry)
-    model = entry.message.get("model")
+    for block in entry.blocks:
+        thought = block.get("thinking")
+        if isinstance(thought, str) and thought:
+            thinking, characters = (thinking, thought), characters + len(thought) + 2
+    usage, stop, model = entry.usage, entry.stop, entry.message.get("model")
     return Fold(
-        length=fold.length + 1,
-        thinking=thinking,
-        thinking_characters=characters,
-        response=fold.response if stop == "toolUse" else text,
-        mirror=fold.mirror,
-        input_tokens=_sum(fold.input_tokens, usage.read if usage else None),
-        output_tokens=_sum(fold.output_tokens, usage.output if usage else None),
-        model=model if isinstance(model, str) else fold.model,
-        stop=stop,
+        fold.length + 1,
+        thinking,
+        characters,
+        fold.response if stop == "toolUse" else entry.text,
+        fold.mirror,
+        fold.input_tokens if usage is None else min((fold.input_tokens or 0) + usage.read, MAX_TOKENS),
+        fold.output_tokens if usage is None else min((fold.output_tokens or 0) + usage.output, MAX_TOKENS),
+        model if isinstance(model, str) else fold.model,
+        stop,
     )
 
 
@@ -179,15 +130,6 @@ def thinking_text(fold: Fold) -> str | None:
 
 
 def _escaped(part: str) -> str:
+    if part.isalnum():  # as most
+        return part
     return part.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")
-
-
-def _count(value: Any) -> int:
-    """A token count; what is no count is 0."""
-    if type(value) is int or type(value) is float:
-        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
-    return 0
-
-
-def _sum(total: int | None, more: int | None) -> int | None:
-    return total if more is None else min((total or 0) + more, MAX_TOKENS)

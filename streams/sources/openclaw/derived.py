@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from streams.sources.derived.derivations import ExchangeEvidence, SessionTexts
-from streams.sources.openclaw.answer import Answer, is_mirror
+from streams.sources.openclaw.answer import Answer
 from streams.sources.openclaw.entry import Entry
-from streams.sources.openclaw.text import text_of, unwrap
+from streams.sources.openclaw.text import unwrap
 
 Json = dict[str, Any]
 
@@ -46,8 +46,8 @@ class DerivedEvents:
             known = self._open[answer.key] = _Open(evidence, entry.id, at)
         known.at = at
         if events is None:
-            known.evidence.said(text_of(entry.blocks))
-        elif entry.role == "assistant" and not is_mirror(entry):
+            known.evidence.said(entry.text)
+        elif entry.role == "assistant" and not entry.is_mirror:
             _take_message(known.evidence, entry, events)
         elif entry.role == "toolResult":
             for output in (event for event in events if event["event"] == "tool_output"):
@@ -68,8 +68,9 @@ class DerivedEvents:
 
 def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json]) -> None:
     for block in entry.blocks:
-        for name in ("thinking", "text"):
-            if block.get("type") == name and isinstance(block.get(name), str):
-                evidence.said(block[name])
-    for call in (event for event in events if event["event"] == "tool_call"):
-        evidence.called(call)
+        kind = block.get("type")
+        if (kind == "text" or kind == "thinking") and isinstance(block.get(kind), str):  # noqa: PLR1714 - it may be no text
+            evidence.said(block[kind])
+    if entry.calls:
+        for call in (event for event in events if event["event"] == "tool_call"):
+            evidence.called(call)

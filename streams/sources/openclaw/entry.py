@@ -10,29 +10,58 @@
 from __future__ import annotations
 
 from datetime import datetime
-from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from audit.surrogates import mended
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import NOT_UNICODE, has_surrogates
-from streams.sources.lines import Problem, json_type
+from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
+from schemas.bounds.name_rules import is_plain_identifier
+from streams.sources.lines import Problem, decode_json, json_type
+from streams.sources.openclaw.text import MIRROR_MODEL
 
 Json = dict[str, Any]
 
+MAX_TOKENS = 2**53
+"""Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
+
 _NONE: list[Json] = []
 _IDS = ("id", "parentId")
+_KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
+"""Types that most entries have: they need no closer look."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Usage(NamedTuple):
+    """Token counts of one message; `read` includes what came from and went into the prompt cache."""
+
+    plain: int
+    cache_read: int
+    cache_write: int
+    output: int
+
+    @property
+    def read(self) -> int:
+        """Tokens the model read."""
+        return self.plain + self.cache_read + self.cache_write
+
+    @property
+    def total(self) -> int:
+        """Tokens read and written."""
+        return self.read + self.output
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One checked entry. `linked` says whether parentId is there; `side` whether it stands beside the conversation.
 
     `at` is null where the entry tells no time. `role`, `blocks` and `message` are of entries of type message; `blocks` is the
-    content as a list of blocks, a plain string being one text block. `digest` identifies the content. `is_copy` marks what is known to
-    be copied from another session.
+    content as a list of blocks, a plain string being one text block. `digest` identifies the content; None: the line does. `is_copy` marks
+    what is known to be copied from another session.
+
+    The rest is what a message says: the text of its text blocks, its blocks that call tools, and of an assistant why it ended (one that
+    asks for a tool and gives no reason ended for the tool), its usage (None where it is missing, which zeros beside content say, too) and
+    whether it is a copy of what was delivered.
     """
 
     kind: str
@@ -45,41 +74,121 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     role: str | None
     message: Json
     blocks: list[Json]
-    digest: bytes
-    is_copy: bool = False
+    digest: bytes | None
+    is_copy: bool
+    text: str
+    calls: list[Json]
+    stop: str | None
+    usage: Usage | None
+    is_mirror: bool
 
 
-def read_entry(body: Json) -> Entry | Problem:
-    """Check one decoded line; what is wrong with it where it is no entry."""
-    problem = _envelope_problem(body)
-    if problem is not None:
-        return problem
-    try:
-        content = msgspec.json.encode(body, order="deterministic")
-    except UnicodeEncodeError:
-        body = mended(body)
-        content = msgspec.json.encode(body, order="deterministic")
+def entry_of(
+    kind: str,
+    entry_id: str,
+    *,
+    parent: str | None,
+    linked: bool,
+    side: bool,
+    at: datetime | None,
+    body: Json,
+    message: Json,
+    blocks: list[Json],
+    digest: bytes | None = None,
+    is_copy: bool = False,
+) -> Entry:
+    """The entry with these checked fields; see `Entry`."""
+    text, calls = _contents(blocks)
+    role = message.get("role")
+    stop, usage, is_mirror = _answered(message, blocks, calls) if role == "assistant" else (None, None, False)
+    fixed = (kind, entry_id, parent, linked, side, at, body, role, message, blocks, digest, is_copy)
+    return Entry(*fixed, text, calls, stop, usage, is_mirror)
+
+
+def _contents(blocks: list[Json]) -> tuple[str, list[Json]]:
+    """The text of the text blocks, and the blocks that call tools."""
+    texts: list[str] = []
+    calls: list[Json] = []
+    for block in blocks:
+        shown = block.get("type")
+        if shown == "text":
+            text = block.get("text")
+            if isinstance(text, str):
+                texts.append(text)
+        elif shown == "toolCall":
+            calls.append(block)
+    return texts[0] if len(texts) == 1 else "\n".join(texts), calls
+
+
+def _answered(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
+    """The reason for which an assistant's message ended, its usage, and whether it is a copy of what was delivered."""
+    stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
+    if not isinstance(stop, str):
+        stop = "toolUse" if calls else None
+    if usage is not None and blocks and not usage.total:
+        usage = None
+    return stop, usage, message.get("model") == MIRROR_MODEL
+
+
+def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
+    """Check one decoded line; what is wrong with it where it is no entry. `is_whole`: no text holds half a surrogate pair."""
+    kind, entry_id, parent = body.get("type"), body.get("id"), body.get("parentId")
+    is_plain = type(kind) is str and kind in _KINDS and type(entry_id) is str and is_plain_identifier(entry_id, MAX_ID)
+    if not is_plain or not (parent is None or (type(parent) is str and parent.isascii())):
+        problem = _envelope_problem(body)
+        if problem is not None:
+            return problem
+    if not is_whole:
+        body = mended_body(body)
     message: Json = {}
     blocks = _NONE
-    if body["type"] == "message":
+    if kind == "message":
         checked = _message_blocks(body.get("message"))
         if isinstance(checked, Problem):
             return checked
         blocks = checked
         message = body["message"]
-    return Entry(
-        kind=body["type"],
-        id=body["id"],
+    return entry_of(
+        body["type"],
+        body["id"],
         parent=body.get("parentId"),
         linked="parentId" in body,
         side=body.get("appendMode") == "side",
         at=_moment(body, message),
         body=body,
-        role=message.get("role"),
         message=message,
         blocks=blocks,
-        digest=blake2b(content, digest_size=16).digest(),
     )
+
+
+def mended_body(body: Json) -> Json:
+    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
+    try:
+        msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        mended_value: Json = mended(body)
+        return mended_value
+    return body
+
+
+def content_of(line: bytes) -> bytes:
+    """The content of a line that was read before, whatever the order of its members: the same for the same entry."""
+    return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
+
+
+def counts_of(given: Any) -> Usage | None:
+    """The token counts in a usage as OpenClaw writes it; None for what is none."""
+    if type(given) is not dict or "input" not in given:
+        return None
+    get = given.get
+    return Usage(_count(get("input")), _count(get("cacheRead")), _count(get("cacheWrite")), _count(get("output")))
+
+
+def _count(value: Any) -> int:
+    """A token count; what is no count is 0."""
+    if type(value) is int or type(value) is float:
+        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
+    return 0
 
 
 def has_bad_time(entry: Entry) -> bool:

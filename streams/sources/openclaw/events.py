@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from audit.fingerprints import canonical_json
-from streams.sources.openclaw.answer import is_mirror, stop_of, usage_of
 from streams.sources.openclaw.entry import Entry
-from streams.sources.openclaw.text import cut, text_of
+from streams.sources.openclaw.text import cut
 
 MAX_RESULT = 16 * 1024
 """Characters of a tool's result that an event carries."""
@@ -61,18 +60,29 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
 
 def shortened(event: Json) -> Json:
     """The event with its long texts cut, the cut shown; to be done after secrets were taken out, which a cut could halve."""
-    short = {name: cut(value, _LIMITS.get(name, MAX_NAME)) if type(value) is str else value for name, value in event.items()}
-    arguments = event.get("arguments")
-    # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
-    if arguments is not None and len(msgspec.json.encode(arguments)) > MAX_ARGUMENTS:
-        text = canonical_json(arguments)
-        short["arguments"] = arguments if len(text) <= MAX_ARGUMENTS else cut(text, MAX_ARGUMENTS)
+    short = {name: shortened_text(name, value) if type(value) is str else value for name, value in event.items()}
+    if event.get("arguments") is not None:
+        short["arguments"] = shortened_arguments(event["arguments"])
     return short
+
+
+def shortened_text(name: str, text: str) -> str:
+    """The text of a field of an event, cut where it is long."""
+    return text if len(text) <= MAX_NAME else cut(text, _LIMITS.get(name, MAX_NAME))
+
+
+def shortened_arguments(arguments: Any) -> Any:
+    """The arguments of a call; a text of them where they are long."""
+    # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
+    if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS:
+        return arguments
+    text = canonical_json(arguments)
+    return arguments if len(text) <= MAX_ARGUMENTS else cut(text, MAX_ARGUMENTS)
 
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
     """The tools inside the wrapped calls of an entry, by the ids of the calls."""
-    blocks = (block for block in entry.blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str))
+    blocks = (block for block in entry.calls if isinstance(block.get("id"), str))
     return {block["id"]: inner[0] for block in blocks if (inner := _inside(block)) is not None}
 
 
@@ -104,15 +114,11 @@ def _inside(block: Json) -> tuple[str, Any] | None:
 
 
 def _assistant(entry: Entry, _wrapped: Mapping[str, str]) -> Iterator[Json]:
-    for block in entry.blocks:
-        if block.get("type") == "toolCall":
-            yield call_event(block)
-    usage = usage_of(entry)
-    if usage is not None and not is_mirror(entry):
-        yield {"event": "token_usage", "usage": _usage(entry, usage.total), **_named(entry.message, _MODEL)}
-    stop = stop_of(entry)
-    if stop in ("error", "aborted"):
-        yield {"event": "error_event", "action": stop, **_named(entry.message, {"errorMessage": "message", **_MODEL})}
+    yield from map(call_event, entry.calls)
+    if entry.usage is not None and not entry.is_mirror:
+        yield {"event": "token_usage", "usage": _usage(entry, entry.usage.total), **_named(entry.message, _MODEL)}
+    if entry.stop in ("error", "aborted"):
+        yield {"event": "error_event", "action": entry.stop, **_named(entry.message, {"errorMessage": "message", **_MODEL})}
 
 
 def _usage(entry: Entry, total: int) -> Json:
@@ -125,7 +131,7 @@ def _usage(entry: Entry, total: int) -> Json:
 
 
 def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> Iterator[Json]:
-    return output_events(entry.message, text_of(entry.blocks), wrapped)
+    return output_events(entry.message, entry.text, wrapped)
 
 
 def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> Iterator[Json]:

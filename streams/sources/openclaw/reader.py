@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from audit.diagnosis.duplicate_rules import read_digest
-from audit.diagnosis.events import normalise_event, to_record
-from audit.fingerprints import canonical_json
 from schemas.bounds.limits import MAX_ID
+from schemas.codec.encoded import EncodedRecords
 from schemas.errors import InputError
-from schemas.records import AgentEvent, Exchange
+from schemas.records import Exchange
 from streams.sources.dialects import OPENCLAW, Dialect
-from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
+from streams.sources.exchange_builder import Filing, ToldExchange
 from streams.sources.folders import is_linked
 from streams.sources.lines import Line, decode_line, read_lines
-from streams.sources.openclaw.answer import Answer, exchange_id_of, thinking_text
+from streams.sources.messages.event_messages import EventMessages
+from streams.sources.messages.exchange_messages import exchange_messages
+from streams.sources.openclaw.answer import Answer, exchange_id_of, outcome_of, thinking_text
 from streams.sources.openclaw.companion_files import (
     TRAJECTORY,
     is_set_aside,
@@ -34,21 +34,11 @@ from streams.sources.openclaw.companion_files import (
     read_window,
     stem_of,
 )
-from streams.sources.openclaw.events import shortened
-from streams.sources.openclaw.run_facts import events_of_run, skills_event
+from streams.sources.openclaw.run_facts import Notes, events_of_run, skills_event
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
 from streams.sources.source import Reading, ReadingContext
-
-_OURS = frozenset(
-    {
-        *("event", "event_id", "entry_id", "exchange_id", "tool_call_id", "run_id", "first_kept_entry_id"),
-        *("timestamp", "usage", "source", "told_by"),
-    }
-)
-_MAX_WORD = 64
-_MAX_WORDS = 1024
 
 Json = dict[str, Any]
 
@@ -114,18 +104,20 @@ def read_session(
     account of its runs. `dialect` reads the lines.
     """
     builder = _Records(context, context.agent or agent, window, dialect)
+    notes = Notes() if trajectory is not None and trajectory.runs else None
     transcript = Transcript(
         context,
         session_id=session_id,
-        sink=builder.take_event,
+        sink=builder.events.add,
         follows_header=follows_header,
         inherited=window.inherited,
         skills=_skills(window, trajectory),
         dialect=dialect,
+        notes=notes,
     )
     builder.transcript = transcript
     transcript.read(lines)
-    told = _tell(transcript, trajectory or Trajectory(), window, context)
+    told = _tell(transcript, notes or Notes(), trajectory or Trajectory(), window, context)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
@@ -134,8 +126,8 @@ def read_session(
     own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
     over = [answer for answer in own if answer.sealed or idle]
     return Reading(
-        exchanges=[builder.exchange(answer, abandoned=answer.key in abandoned) for answer in over],
-        events=builder.events,
+        exchanges=EncodedRecords(builder.exchanges([(answer, answer.key in abandoned) for answer in over])),
+        events=EncodedRecords(builder.events.written(transcript.session_id)),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
         complete=not transcript.is_torn and len(over) == len(own) and (told or is_left),
         session_ids=[transcript.session_id],
@@ -148,14 +140,14 @@ def _skills(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
     return frozenset(window.skills).union(*(run.skills or () for run in runs))
 
 
-def _tell(transcript: Transcript, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
+def _tell(transcript: Transcript, notes: Notes, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
     """Hand out what the second account of the runs adds; whether it was all there was."""
     runs = list(trajectory.settled(context.ingested_at, context.session_gap))
     begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
     for run in runs:
         later = bisect_right(begins, run.last_at) if run.last_at is not None else len(begins)
         until = begins[later] if later < len(begins) else None
-        for event, at in events_of_run(run, transcript.notes, until=until, fill=window.fill):
+        for event, at in events_of_run(run, notes, until=until, fill=window.fill):
             transcript.emit(event, at)
     if transcript.began_at is not None:
         named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
@@ -171,11 +163,9 @@ class _Records:
     transcript: Transcript
 
     def __init__(self, context: ReadingContext, agent: str | None, window: Window, dialect: Dialect) -> None:
-        self.events: list[AgentEvent] = []
+        self.events = EventMessages(context, agent, dialect.source)
         self._window = window
         self._context = context
-        self._agent = agent
-        self._words: dict[str, str] = {}
         self._filing = Filing(
             connection=context.connection,
             project=context.project,
@@ -186,36 +176,29 @@ class _Records:
             tags=dialect.tags,
         )
 
-    def take_event(self, raw: Json, at: datetime) -> None:
-        seq = len(self.events)
-        event = normalise_event(shortened({name: self._clean_field(name, value) for name, value in raw.items()}), seq)
-        record = to_record(
-            event,
-            connection=self._context.connection,
-            project=self._context.project,
-            agent=self._agent,
-            session_id=self.transcript.session_id,
-            seq=seq,
-            occurred_at=at,
-            ingested_at=self._context.ingested_at,
-            payload_json=canonical_json(event.payload),
-        )
-        self.events.append(record)
+    def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[bytes | Exchange]:
+        """The exchanges of answers, each with whether it was abandoned, as messages where they may be written."""
+        told = [self._told(answer, abandoned=abandoned) for answer, abandoned in answers]
+        return exchange_messages(told, self._filing, self._context.redactor)
 
-    def exchange(self, answer: Answer, *, abandoned: bool) -> Exchange:
+    def _told(self, answer: Answer, *, abandoned: bool) -> ToldExchange:
         question, fold = answer.question, answer.fold
-        tags = set(self._window.tags)
+        tags = self._window.tags
         # What a subagent does stands beside the conversation, which never comes back to it.
-        tags |= {"abandoned"} if abandoned and question.origin != "subagent" else set()
-        tags |= {question.origin} if question.origin else set()
-        tags |= {"delivery_mirror"} if fold.is_mirrored else set()
-        told = ToldExchange(
+        if abandoned and question.origin != "subagent":
+            tags |= {"abandoned"}
+        if question.origin:
+            tags |= {question.origin}
+        text = fold.text
+        if text is not fold.response:
+            tags |= {"delivery_mirror"}
+        return ToldExchange(
             exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
             session_id=self.transcript.session_id,
             at=answer.at,
             question=question.text,
-            answer=fold.text,
-            outcome=fold.outcome,
+            answer=text,
+            outcome=outcome_of(text, fold.stop),
             thinking=thinking_text(fold),
             turn_number=question.turn,
             model=fold.model,
@@ -223,28 +206,8 @@ class _Records:
             output_tokens=fold.output_tokens,
             stop_reason=fold.stop,
             multi_user=self._window.multi_user,
-            tags=frozenset(tags),
+            tags=tags,
         )
-        return build_exchange(
-            told, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, answer.at)
-        )
-
-    def _clean_field(self, name: str, value: Any) -> Any:
-        """One field of an event without secrets; ids and what this reader wrote itself hold none."""
-        kind = type(value)
-        if name in _OURS or kind is bool or kind is int or kind is float:
-            return value
-        if kind is not str:
-            return self._context.redactor.redact_json(value)[0]
-        if len(value) > _MAX_WORD:
-            return self._context.redactor.redact(value)[0]
-        # Names of tools and models come again and again.
-        clean = self._words.get(value)
-        if clean is None:
-            clean = self._context.redactor.redact(value)[0]
-            if len(self._words) < _MAX_WORDS:
-                self._words[value] = clean
-        return clean
 
 
 def _may_be_transcript(name: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from audit.diagnosis.duplicate_rules import TRAJECTORY
 from schemas.bounds.limits import MAX_ID
-from streams.sources.openclaw.answer import Usage, counts_of
+from streams.sources.openclaw.entry import Usage, counts_of
 from streams.sources.openclaw.events import WRAPPER, call_event, output_events
 from streams.sources.openclaw.storage.windows import Fill
 from streams.sources.openclaw.text import text_of

@@ -32,6 +32,7 @@ _PREFIXES = {
     "Read HEARTBEAT.md": "heartbeat",
     "[OpenClaw heartbeat poll]": "heartbeat",
 }
+_BEGINNINGS = tuple(_PREFIXES)
 _HEARTBEAT_LINE = "\nRead HEARTBEAT.md"
 _HEARTBEAT_END = "reply HEARTBEAT_OK"
 
@@ -63,7 +64,7 @@ def unwrap(text: str) -> Unwrapped:
     rest = text[start:]
     # Spaces before the first block are the user's, where there is no block.
     body = rest.lstrip() if start else rest
-    stamp = _STAMP.match(body)
+    stamp = _STAMP.match(body) if body.startswith("[") else None
     if stamp is not None:
         body = body[stamp.end() :]
     return Unwrapped(body, multi_user)
@@ -102,7 +103,9 @@ def _names_a_group(metadata: str) -> bool:
 
 def question_tags(text: str) -> set[str]:
     """Tags of an exchange that its (unwrapped) user message gives."""
-    tags = {tag for prefix, tag in _PREFIXES.items() if text.startswith(prefix)}
+    tags = set[str]()
+    if text.startswith(_BEGINNINGS):
+        tags = {tag for prefix, tag in _PREFIXES.items() if text.startswith(prefix)}
     if _HEARTBEAT_LINE in text or text[-_MAX_HEADER:].rstrip(" .\n").endswith(_HEARTBEAT_END):
         tags.add("heartbeat")
     return tags

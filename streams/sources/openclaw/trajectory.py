@@ -25,7 +25,7 @@ import msgspec
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NOT_UNICODE, has_surrogates
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw.answer import counts_of
+from streams.sources.openclaw.entry import counts_of
 from streams.sources.source import LineFault
 
 SETTLED = timedelta(minutes=1)

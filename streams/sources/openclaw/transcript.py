@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw.answer import Answer, exchange_id_of, is_mirror, stop_of, usage_of
+from streams.sources.openclaw.answer import Answer, exchange_id_of
 from streams.sources.openclaw.derived import DerivedEvents
-from streams.sources.openclaw.entry import Entry, has_bad_time
+from streams.sources.openclaw.entry import Entry, content_of, has_bad_time
 from streams.sources.openclaw.events import wrapped_calls
 from streams.sources.openclaw.run_facts import Note, Notes
 from streams.sources.openclaw.tree import Tree
 from streams.sources.source import LineFault, ReadingContext
+
+MAX_KEPT = 4096
+"""Bytes of the longest line that is kept while its transcript is read; of others the digest of their content is."""
+_DIGEST_SIZE = 16
 
 Json = dict[str, Any]
 EventSink = Callable[[Json, datetime], None]
@@ -44,6 +49,7 @@ class Transcript:
         inherited: frozenset[str] = frozenset(),
         skills: frozenset[str] = frozenset(),
         dialect: Dialect = OPENCLAW,
+        notes: Notes | None = None,
     ) -> None:
         self.session_id = session_id
         self.own_answers: set[str] = set()
@@ -55,9 +61,10 @@ class Transcript:
         self._follows_header = follows_header
         self._inherited = inherited
         self._dialect = dialect
-        self.notes = Notes()
         self._wrapped: dict[str, str] = {}
-        self.notes.wrapped = self._wrapped
+        self._notes = notes
+        if notes is not None:
+            notes.wrapped = self._wrapped
         self._derived = DerivedEvents(skills)
         self._seen: dict[str, bytes] = {}
         self.began_at: datetime | None = None
@@ -70,47 +77,60 @@ class Transcript:
             if is_torn(line, value):
                 self.is_torn = True
                 return
-            entries = value if isinstance(value, Problem) else self._dialect.entries(line.number, value)
+            entries = value if isinstance(value, Problem) else self._dialect.entries(line, value)
             if isinstance(entries, Problem):
-                problems = [entries]
                 self.tree.add_damaged(value.get(self._dialect.id_field) if isinstance(value, dict) else None)
-            else:
-                found = (entry if isinstance(entry, Problem) else self._take(entry) for entry in entries)
-                problems = [problem for problem in found if problem is not None]
-            self.faults += (line_fault(line, problem) for problem in problems)
+                self.faults.append(line_fault(line, entries))
+                continue
+            for entry in entries:
+                problem = entry if isinstance(entry, Problem) else self._take(entry, line)
+                if problem is not None:
+                    self.faults.append(line_fault(line, problem))
 
-    def _take(self, entry: Entry) -> Problem | None:
+    def _take(self, entry: Entry, line: Line) -> Problem | None:
         """Take one entry; what was wrong with it, which need not keep it from being taken."""
+        content = self._content(entry, line)
         known = self._seen.get(entry.id)
         if known is not None:
             problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
-            return None if known == entry.digest else problem
-        self._seen[entry.id] = entry.digest
-        self.began_at = self.began_at or entry.at
+            return None if _is_same(known, content) else problem
+        self._seen[entry.id] = content
+        if self.began_at is None:
+            self.began_at = entry.at
         if entry.kind == "session":
             return self._take_header(entry)
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
         placement = self.tree.add(entry, at)
-        self._wrapped |= wrapped_calls(entry)
-        self._note(entry, at, placement.answer)
-        for answer in self.tree.take_sealed():
-            self._emit_derived(answer)
+        answer = placement.answer
+        if entry.calls:
+            self._wrapped |= wrapped_calls(entry)
+        if self._notes is not None:
+            self._note(self._notes, entry, at, answer)
+        for over in self.tree.take_sealed():
+            self._emit_derived(over)
         if entry.is_copy or entry.id in self._inherited:
-            self._derive(entry, at, placement.answer, None)
+            self._derive(entry, at, answer, None)
             return None
-        if placement.answer is not None:
-            self.own_answers.add(placement.answer)
+        if answer is not None:
+            self.own_answers.add(answer)
         events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
-        self._derive(entry, at, placement.answer, events)
-        self._emit(entry, at, events, answer=placement.answer)
-        if placement.problem is None and has_bad_time(entry):
+        self._derive(entry, at, answer, events)
+        if events:
+            self._emit(entry, at, events, answer=answer)
+        if entry.at is None and placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is not a time in the years 2000 to 2099; the previous entry's is used")
-        return self._named(placement.problem)
+        return None if placement.problem is None else self._named(placement.problem)
 
-    def _named(self, problem: Problem | None) -> Problem | None:
+    def _content(self, entry: Entry, line: Line) -> bytes:
+        """The bytes that tell an entry from another one of its id: short lines as they are, because few have to be compared."""
+        if entry.digest is not None:
+            return entry.digest
+        return line.body if line.size <= MAX_KEPT else _digest(content_of(line.body))
+
+    def _named(self, problem: Problem) -> Problem:
         """The problem with the dialect's name of the field, where the tree names OpenClaw's."""
-        if problem is None or self._dialect.parent_field == "parentId":
+        if self._dialect.parent_field == "parentId":
             return problem
         return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
 
@@ -143,12 +163,13 @@ class Transcript:
     def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: str | None) -> None:
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
+        shared = {"entry_id": entry.id, "source": self._dialect.source, "timestamp": at.isoformat()}
+        if answer is not None:
+            shared["exchange_id"] = exchange_id_of(self.session_id, answer)
         for index, event in enumerate(events):
+            event.update(shared)
             event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
-            event["entry_id"] = entry.id
-            if answer is not None:
-                event["exchange_id"] = exchange_id_of(self.session_id, answer)
-            self.emit(event, at)
+            self._sink(event, at)
 
     def emit(self, event: Json, at: datetime) -> None:
         """Hand out one event of the session."""
@@ -156,17 +177,29 @@ class Transcript:
         event["timestamp"] = at.isoformat()
         self._sink(event, at)
 
-    def _note(self, entry: Entry, at: datetime, answer: str | None) -> None:
+    def _note(self, notes: Notes, entry: Entry, at: datetime, answer: str | None) -> None:
         """Note what the trajectory may tell again."""
         if entry.role == "assistant":
-            self.notes.calls.update(
-                block["id"] for block in entry.blocks if block.get("type") == "toolCall" and isinstance(block.get("id"), str)
-            )
-            if not is_mirror(entry):
+            notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
+            if not entry.is_mirror:
                 exchange = None if answer is None else exchange_id_of(self.session_id, answer)
-                self.notes.add(Note(at, _run_of(entry), exchange, stop_of(entry), usage_of(entry)))
+                notes.add(Note(at, _run_of(entry), exchange, entry.stop, entry.usage))
         elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
-            self.notes.results.add(entry.message["toolCallId"])
+            notes.results.add(entry.message["toolCallId"])
+
+
+def _is_same(known: bytes, given: bytes) -> bool:
+    """Tell whether two entries of one id have the same content, given what is kept of them."""
+    return known == given or _compared(known) == _compared(given)
+
+
+def _compared(kept: bytes) -> bytes:
+    """The digest of a content of which the line was kept: no entry's line is as short as a digest."""
+    return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 
 
 def _run_of(entry: Entry) -> str | None:

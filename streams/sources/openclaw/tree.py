@@ -20,9 +20,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw.answer import Answer, Fold, Question, folded, is_mirror, key_of, stop_of
+from streams.sources.openclaw.answer import Answer, Fold, Question, folded, key_of
 from streams.sources.openclaw.entry import Entry
-from streams.sources.openclaw.text import text_of
 
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
@@ -43,6 +42,10 @@ class Place(NamedTuple):
     answer: int
     fold: Fold
     lost: bool
+
+
+_NOWHERE = Place(_ROOT, _NOBODY, Fold(), lost=False)
+"""The place of an entry that begins a tree of its own."""
 
 
 class Placement(NamedTuple):
@@ -79,19 +82,20 @@ class Tree:
         parent, problem = self._parent_of(entry)
         if entry.kind == "leaf":
             return Placement(None, is_retry=False, problem=self._move_leaf(entry, parent) or problem)
-        base = self._places[parent] if parent != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
+        base = self._places[parent] if parent != _ROOT else _NOWHERE
         answer, fold, refused = self._belongs(entry, base, at)
         self._index[entry.id] = len(self._places)
         if not entry.side:
             self._leaf = len(self._places)
-        self._places.append(Place(parent, answer, fold, lost=False))
+        self._places.append(Place(parent, answer, fold, False))
         if answer == _NOBODY:
             return Placement(None, is_retry=False, problem=problem or refused)
-        return Placement(self.answers[answer].key, self._is_retry(entry, self.answers[answer]), problem or refused)
+        own = self.answers[answer]
+        return Placement(own.key, self._is_retry(entry, own), problem or refused)
 
     def add_damaged(self, entry_id: object = None) -> None:
         """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
-        base = self._places[self._leaf] if self._leaf != _ROOT else Place(_ROOT, _NOBODY, Fold(), lost=False)
+        base = self._places[self._leaf] if self._leaf != _ROOT else _NOWHERE
         if not isinstance(entry_id, str):
             self._damaged = len(self._places)
         else:
@@ -115,11 +119,11 @@ class Tree:
 
     def _is_retry(self, entry: Entry, answer: Answer) -> bool:
         """Tell whether the message before this one under the same user message, on whatever branch, ended in an error."""
-        if entry.role != "assistant" or is_mirror(entry):
+        if entry.role != "assistant" or entry.is_mirror:
             return False
         turn = answer.question.turn
         is_retry = turn in self._failed
-        (self._failed.add if stop_of(entry) == "error" else self._failed.discard)(turn)
+        (self._failed.add if entry.stop == "error" else self._failed.discard)(turn)
         return is_retry
 
     def _parent_of(self, entry: Entry) -> tuple[int, Problem | None]:
@@ -168,7 +172,7 @@ class Tree:
         self._turns += 1
         origin = entry.message.get("provenance")
         kind = origin.get("kind") if isinstance(origin, dict) else None
-        question = Question(entry.id, at, self._turns, text_of(entry.blocks), _ORIGINS.get(str(kind)))
+        question = Question(entry.id, at, self._turns, entry.text, _ORIGINS.get(str(kind)))
         return self._begin(Answer(key_of(entry.id), at, question, Fold(), side=entry.side)), Fold(), None
 
     def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
@@ -197,6 +201,8 @@ class Tree:
 
     def take_sealed(self) -> list[Answer]:
         """The answers that were over with the last entry, in the order in which they began; each is given once."""
+        if not self._just_sealed:
+            return self._just_sealed
         sealed, self._just_sealed = self._just_sealed, []
         return sealed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ MAX_PARSED = 4 * 1024 * 1024
 """Characters of the longest text that is read as JSON."""
 
 
+_IS_JSON = re.compile(r"\s*[{\[]").match
+_decode = msgspec.json.Decoder().decode
+
+
 def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
     """The attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
     found: dict[str, Any] = {}
@@ -27,8 +32,8 @@ def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
         if count == MAX_ATTRIBUTES:
             break
         value = attribute.value
-        kind = value.WhichOneof("value")
-        found[attribute.key] = value.string_value if kind == "string_value" else _plain(value, kind, MAX_DEPTH)
+        text = value.string_value  # most attributes are texts; an empty one may be of any kind
+        found[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
     return found
 
 
@@ -57,10 +62,10 @@ class Parsed(msgspec.Struct, frozen=True):
 
 def parsed(value: Any) -> Parsed:
     """Read a text of JSON, whole or broken off in the middle; anything else, and any other text, stays as it is."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "[") or len(value) > MAX_PARSED:
+    if not isinstance(value, str) or len(value) > MAX_PARSED or not _IS_JSON(value):
         return Parsed(value)
     try:
-        return Parsed(msgspec.json.decode(value))
+        return Parsed(_decode(value))
     except RecursionError:
         return Parsed(value)
     except (msgspec.DecodeError, UnicodeError):

@@ -77,6 +77,8 @@ SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("otel", "gen_ai.request.model", "inference"),
 )
 """Dialect and attribute of a span that no attribute of KINDS tells of, and what it is then."""
+OUTPUT = "output.value"
+"""What came back, whole; of a request to a model perhaps with the id of the answer."""
 SENT = (
     Place("llm.input_messages", "flat"),
     Place("gen_ai.input.messages", "json"),
@@ -101,7 +103,7 @@ CAME = (
     Place("langfuse.trace.output", "json"),
     Place("final_result", "json"),
     Place("traceloop.entity.output", "json"),
-    Place("output.value", "json"),
+    Place(OUTPUT, "json"),
 )
 """Places of what came back."""
 WHOLE = ("pydantic_ai.all_messages", "all_messages_events", "events")
@@ -197,7 +199,7 @@ RESULT = (
     "ai.toolCall.output",
     "traceloop.entity.output",
     "langfuse.observation.output",
-    "output.value",
+    OUTPUT,
     "gen_ai.completion",
 )
 QUOTED = ("traceloop.entity.output", "langfuse.observation.metadata.finish_reason")

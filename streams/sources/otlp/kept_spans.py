@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from audit.fingerprints import digest
-from audit.redaction.redactor import Redactor
+from audit.redaction.redactor import Redactor, texts_in
 from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
 from streams.sources.exchange_builder import MAX_TEXT
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
 from streams.sources.openclaw.text import cut, cut_bytes
-from streams.sources.otlp.reading import TRUNCATED, facts_of
+from streams.sources.otlp.reading import TRUNCATED, LabelFinder, facts_of
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
-from streams.sources.otlp.trace import KeptSpan
+from streams.sources.otlp.traces.trace import KeptSpan
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Observed
@@ -33,6 +34,9 @@ _NAMES = ("session_id", "agent", "service", "model", "response_id", "stop_reason
 """The facts that are names or ids of the sender's, beside the name of the span."""
 _TEXTS = ("question", "answer", "thinking")
 """The facts that are texts of the exchange."""
+_WHOLE = (*_TEXTS, "error")
+"""The facts that are texts, cut later."""
+_TOLD = ("name", *_NAMES, *_WHOLE)
 _LIMITS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
 Told = TypeVar("Told", ToolCall, ToolResult)
@@ -47,14 +51,56 @@ class SpanOwner(NamedTuple):
     agent: str | None = None
 
 
+class SpanDraft(NamedTuple):
+    """A span before its secrets are taken out: as it was observed, what is kept of it, and whose it is."""
+
+    observed: Observed
+    facts: SpanFacts
+    owner: SpanOwner
+
+
 def span_record(
     observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
     """The record of a span; `labels` are the attributes that tell each label."""
+    return record_of(draft_of(observed, owner, LabelFinder(labels)), redactor, now)
+
+
+def draft_of(observed: Observed, owner: SpanOwner, labels: LabelFinder) -> SpanDraft:
+    """The draft of a span."""
     facts = facts_of(observed, labels)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
-    facts = _named(_redacted(facts, redactor))
+    return SpanDraft(observed, facts, owner)
+
+
+def texts_of(facts: SpanFacts) -> Iterator[str]:
+    """Yield the texts that may hold a secret, so that one first look can be taken at many spans; a text that is missing here is looked at alone."""
+    yield from filter(None, _told(facts))
+    if facts.calls or facts.called is not None:
+        for call in (*facts.calls[:MAX_CALLS], *_alone(facts.called)):
+            yield from filter(None, (call.name, call.call_id))
+            yield from texts_in(call.arguments)
+    if facts.results or facts.returned is not None:
+        for result in (*facts.results[:MAX_CALLS], *_alone(facts.returned)):
+            yield from filter(None, (result.output, result.name, result.call_id))
+    if facts.labels:
+        yield from facts.labels
+        yield from facts.labels.values()
+
+
+def _alone(told: Told | None) -> tuple[Told, ...]:
+    return () if told is None else (told,)
+
+
+_told = attrgetter(*_TOLD)
+_names, _whole = attrgetter(*_NAMES), attrgetter(*_WHOLE)
+
+
+def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
+    """The record of a draft, without secrets."""
+    observed, owner = draft.observed, draft.owner
+    facts = _clean(draft.facts, redactor)
     content = _encoded(facts)
     content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
     return Span(
@@ -77,58 +123,53 @@ def kept_span(record: Span) -> KeptSpan:
     return KeptSpan(record.span_id, record.parent_span_id, record.started_at, record.ended_at, _decoder.decode(record.content))
 
 
-def _redacted(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
-    """The facts without secrets. Our own names of fields say nothing, so only what was told is looked at."""
-    names = {field: redactor.redact_name(name) for field in ("name", *_NAMES) if (name := getattr(facts, field)) is not None}
-    texts = {field: redactor.redact(text)[0] for field in (*_TEXTS, "error") if (text := getattr(facts, field)) is not None}
-    return msgspec.structs.replace(
-        facts,
-        **names,
-        **texts,
-        calls=tuple(_redacted_call(call, redactor) for call in facts.calls[:MAX_CALLS]),
-        results=tuple(_redacted_result(result, redactor) for result in facts.results[:MAX_CALLS]),
-        called=None if facts.called is None else _redacted_call(facts.called, redactor),
-        returned=None if facts.returned is None else _redacted_result(facts.returned, redactor),
-        labels=redactor.redact_json(facts.labels)[0],
-        ratings=tuple(msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings),
-        tags=_tags(facts, is_cut=max(len(facts.calls), len(facts.results)) > MAX_CALLS),
-    )
+def _clean(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
+    """The facts without secrets, names and ids as long as a record takes. Our own names of fields say nothing, so only what was told is looked at."""
+    told: dict[str, Any] = {}
+    for field, name in zip(_NAMES, _names(facts), strict=True):
+        if name is not None and (clean := _clean_name(name, redactor)) is not name:
+            told[field] = clean
+    for field, text in zip(_WHOLE, _whole(facts), strict=True):
+        if text is not None and (clean := redactor.redact_text(text)) is not text:
+            told[field] = clean
+    if facts.calls:
+        told["calls"] = tuple(_clean_call(call, redactor) for call in facts.calls[:MAX_CALLS])
+    if facts.results:
+        told["results"] = tuple(_clean_result(result, redactor) for result in facts.results[:MAX_CALLS])
+    if facts.called is not None:
+        told["called"] = _clean_call(facts.called, redactor)
+    if facts.returned is not None:
+        told["returned"] = _clean_result(facts.returned, redactor)
+    if facts.labels:
+        told["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
+    if facts.ratings:
+        told["ratings"] = tuple(
+            msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings
+        )
+    if len(facts.calls) > MAX_CALLS or len(facts.results) > MAX_CALLS:
+        told["tags"] = _tags(facts, is_cut=True)
+    if (clean := _clean_name(facts.name, redactor) or "") is not facts.name:
+        told["name"] = clean
+    return msgspec.structs.replace(facts, **told) if told else facts
 
 
-def _redacted_call(call: ToolCall, redactor: Redactor) -> ToolCall:
+def _clean_call(call: ToolCall, redactor: Redactor) -> ToolCall:
     arguments, _ = redactor.redact_json(_shallow(call.arguments))
-    return ToolCall(_redacted_name(call.name, redactor), _redacted_name(call.call_id, redactor), arguments)
+    return ToolCall(_clean_name(call.name, redactor), _clean_name(call.call_id, redactor), arguments)
 
 
-def _redacted_result(result: ToolResult, redactor: Redactor) -> ToolResult:
-    output, _ = redactor.redact(result.output)
-    return ToolResult(output, _redacted_name(result.name, redactor), _redacted_name(result.call_id, redactor), result.is_error)
+def _clean_result(result: ToolResult, redactor: Redactor) -> ToolResult:
+    output = redactor.redact_text(result.output)
+    return ToolResult(output, _clean_name(result.name, redactor), _clean_name(result.call_id, redactor), result.is_error)
 
 
-def _redacted_name(name: str | None, redactor: Redactor) -> str | None:
-    return None if name is None else redactor.redact_name(name)
-
-
-def _named(facts: SpanFacts) -> SpanFacts:
-    """The facts with names and ids as long as a record takes. Secrets are out already: a cut could halve one."""
-    return msgspec.structs.replace(
-        facts,
-        **{name: _short_name(getattr(facts, name)) for name in _NAMES},
-        name=_short_name(facts.name) or "",
-        calls=tuple(map(_named_call, facts.calls)),
-        results=tuple(map(_named_call, facts.results)),
-        called=None if facts.called is None else _named_call(facts.called),
-        returned=None if facts.returned is None else _named_call(facts.returned),
-        labels={name: text[:MAX_LABEL].strip() for name, text in facts.labels.items()},
-    )
-
-
-def _named_call(call: Told) -> Told:
-    return msgspec.structs.replace(call, name=_short_name(call.name), call_id=_short_name(call.call_id))
+def _clean_name(name: str | None, redactor: Redactor) -> str | None:
+    """The name without secrets, then as long as a record takes: a cut could halve a secret."""
+    return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
 
 def _short_name(name: str | None) -> str | None:
-    return (name and name[:MAX_ID].strip()) or None
+    return None if name is None else name[:MAX_ID].strip() or None
 
 
 def _shallow(arguments: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from audit.fingerprints import canonical_json
+from audit.surrogates import json_bytes
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.span_facts import ToolCall, ToolResult
 
@@ -44,8 +45,8 @@ def messages_of(value: Any, role: str = "user") -> list[Message]:
     """The messages of a value: a list of them, one of them, an object that holds them, or a text of the given role."""
     if isinstance(value, str):
         return [Message(role, texts=[value])] if value else []
-    if isinstance(value, Mapping):
-        if isinstance(value.get("output"), Mapping):
+    if isinstance(value, dict):
+        if isinstance(value.get("output"), dict):
             return messages_of(value["output"], role)
         inner = next((value[name] for name in _HOLDERS if isinstance(value.get(name), list)), None)
         return messages_of(inner, role) if inner is not None else [message_of(value, role)] if _is_message(value) else []
@@ -54,11 +55,11 @@ def messages_of(value: Any, role: str = "user") -> list[Message]:
 
 def _listed(value: list[Any], role: str) -> list[Message]:
     """The messages of a list: each is one, or all together are the blocks of one."""
-    if value and all(isinstance(one, list) for one in value):
+    if value and isinstance(value[0], list) and all(isinstance(one, list) for one in value):
         # LangChain has a list of messages for each prompt of a batch.
         return messages_of(value[0], role)
-    if any(isinstance(one, Mapping) and _is_message(one) for one in value):
-        return [message_of(one, role) for one in value if isinstance(one, Mapping)]
+    if any(isinstance(one, dict) and _is_message(one) for one in value):
+        return [message_of(one, role) for one in value if isinstance(one, dict)]
     joined = Message(role)
     _add_blocks(joined, value)
     return [joined] if joined.texts or joined.calls or joined.results or joined.thoughts else []
@@ -72,12 +73,15 @@ def message_of(given: Json, role: str = "user") -> Message:
         return message_of({"finish_reason": _finish(given), **inner, "type": str(named)}, role)
     message = Message(_role(given, role))
     for name in _PARTS:
-        _add_content(message, given.get(name))
-    if not message.texts:
-        _add_content(message, _content(given.get("content")))
-    for name in _THOUGHTS:
-        _add_text(message.thoughts, given.get(name))
-    _add_calls(message, given.get("tool_calls") or given.get("toolCalls"))
+        if name in given:
+            _add_content(message, given[name])
+    if not message.texts and "content" in given:
+        _add_content(message, _content(given["content"]))
+    if not _THOUGHTS.isdisjoint(given):
+        for name in _THOUGHT_NAMES:
+            _add_text(message.thoughts, given.get(name))
+    if calls := given.get("tool_calls") or given.get("toolCalls"):
+        _add_calls(message, calls)
     if message.role == "tool" and not message.results:
         message.results.append(_result(given, message.text))
         message.texts = []
@@ -86,20 +90,27 @@ def message_of(given: Json, role: str = "user") -> Message:
 
 
 def _finish(given: Json) -> str | None:
+    if _FINISHES.isdisjoint(given):
+        return None
     about = given.get("generation_info")
-    beside = _named(about, "finish_reason") if isinstance(about, Mapping) else None
-    return _named(given, "finish_reason", "stop_reason", "finishReason") or beside
+    beside = _named(about, "finish_reason") if isinstance(about, dict) else None
+    return _named(given, *_FINISH_NAMES) or beside
 
 
 def _wrapped(given: Json) -> Json | None:
     """The message inside a choice of a chat completion, or inside what LangChain makes of one."""
-    return next((given[name] for name in _WRAPPERS if isinstance(given.get(name), Mapping)), None)
+    if _WRAPPING.isdisjoint(given):
+        return None
+    for name in _WRAPPERS:
+        if isinstance(inner := given.get(name), dict):
+            return inner
+    return None
 
 
 def _add_calls(message: Message, calls: Any) -> None:
     """Add the calls that stand beside the content and are not among its blocks."""
     known = {call.call_id for call in message.calls} - {None}
-    told = [_call(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    told = [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     message.calls += [call for call in told if call.call_id not in known]
 
 
@@ -110,7 +121,7 @@ def _content(value: Any) -> Any:
 
 
 def _is_block(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") in _BLOCKS
+    return isinstance(value, dict) and value.get("type") in _BLOCKS
 
 
 def _is_message(given: Json) -> bool:
@@ -123,7 +134,10 @@ def _is_message(given: Json) -> bool:
 
 
 def _role(given: Json, role: str) -> str:
-    name = given.get("role") or (given.get("type") if str(given.get("type")).lower() in ROLES else None) or role
+    name = given.get("role")
+    if type(name) is str and (known := ROLES.get(name)) is not None:
+        return known
+    name = name or (given.get("type") if str(given.get("type")).lower() in ROLES else None) or role
     lower = str(name).lower()
     return ROLES.get(lower, lower)
 
@@ -131,7 +145,7 @@ def _role(given: Json, role: str) -> str:
 def _add_content(message: Message, content: Any) -> None:
     if isinstance(content, list):
         _add_blocks(message, content)
-    elif isinstance(content, Mapping):
+    elif isinstance(content, dict):
         _add_blocks(message, [content])
     else:
         _add_text(message.texts, content)
@@ -141,7 +155,7 @@ def _add_blocks(message: Message, blocks: Iterable[Any]) -> None:
     for block in blocks:
         if isinstance(block, str):
             _add_text(message.texts, block)
-        elif isinstance(block, Mapping):
+        elif isinstance(block, dict):
             add = _BLOCKS.get(str(block.get("type", "text" if "text" in block or "content" in block else "")))
             if add is not None:
                 add(message, block)
@@ -154,7 +168,7 @@ def _text_block(message: Message, block: Json) -> None:
 def _thought_block(message: Message, block: Json) -> None:
     summary = block.get("summary")
     if isinstance(summary, list):
-        message.thoughts += [one["text"] for one in summary if isinstance(one, Mapping) and isinstance(one.get("text"), str)]
+        message.thoughts += [one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)]
         return
     _add_text(message.thoughts, _first(block, "content", "thinking", "reasoning", "text", "summary"))
 
@@ -173,7 +187,7 @@ def _compaction_block(message: Message, _block: Json) -> None:
 
 def _call(given: Json) -> ToolCall:
     function = given.get("function")
-    inner = function if isinstance(function, Mapping) else given
+    inner = function if isinstance(function, dict) else given
     arguments = parsed(_first(inner, "arguments", "args", "input")).value
     return ToolCall(_named(inner, "name", "toolName", "tool_name"), _id(given), arguments)
 
@@ -194,9 +208,12 @@ def text_of(value: Any) -> str:
         return ""
     if is_text(value):
         return "\n".join(one["text"] for one in value)
-    if isinstance(value, Mapping) and set(value) == {"type", "value"}:
+    if isinstance(value, dict) and set(value) == {"type", "value"}:
         return text_of(value["value"])
-    return canonical_json(value)
+    try:
+        return canonical_json(value)
+    except ValueError:  # an infinity, which attributes can hold and JSON cannot
+        return json_bytes(value).decode()
 
 
 def is_text(value: Any) -> bool:
@@ -204,7 +221,7 @@ def is_text(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in value)
+        and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in value)
     )
 
 
@@ -214,11 +231,17 @@ def _add_text(texts: list[str], value: Any) -> None:
 
 
 def _first(given: Json, *names: str) -> Any:
-    return next((given[name] for name in names if given.get(name) is not None), None)
+    for name in names:
+        if (value := given.get(name)) is not None:
+            return value
+    return None
 
 
 def _named(given: Json, *names: str) -> str | None:
-    return next((given[name] for name in names if isinstance(given.get(name), str) and given[name]), None)
+    for name in names:
+        if isinstance(value := given.get(name), str) and value:
+            return value
+    return None
 
 
 def _id(given: Json) -> str | None:
@@ -260,8 +283,12 @@ _DIGITS = 6
 """Digits of the longest number that is a place in a list."""
 _HOLDERS = ("messages", "input", "output", "choices", "generations", "prompt")
 _WRAPPERS = ("kwargs", "data", "message")
+_WRAPPING = frozenset(_WRAPPERS)
 _PARTS = ("parts", "contents")
-_THOUGHTS = ("thinking", "reasoning", "reasoning_content")
+_THOUGHT_NAMES = ("thinking", "reasoning", "reasoning_content")
+_THOUGHTS = frozenset(_THOUGHT_NAMES)
+_FINISH_NAMES = ("finish_reason", "stop_reason", "finishReason")
+_FINISHES = frozenset({*_FINISH_NAMES, "generation_info"})
 _BLOCKS: dict[str, Callable[[Message, Json], None]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), _text_block),
     **dict.fromkeys(("reasoning", "thinking"), _thought_block),

@@ -13,6 +13,7 @@ from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of, unflattened
+from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
 
 if TYPE_CHECKING:
@@ -31,52 +32,90 @@ class _Conversation(NamedTuple):
     is_cut: bool
 
 
-def facts_of(observed: Observed, labels: Mapping[str, Sequence[str]]) -> SpanFacts:
-    """The facts of a span or record; `labels` are the attributes that tell each label."""
-    values = _with_details(observed)
-    kind, dialect = _kind(observed, values)
-    talk = _conversation(values, observed.events, kind)
-    answer = _answer(talk.came, kind) or (Message("assistant") if any(name in values for name in _BESIDE) else None)
-    question = next((message.text for message in reversed(talk.sent) if message.role == "user" and message.texts), None)
-    is_tool = kind == "tool"
-    returned = _returned(values, observed) if is_tool else None
-    tags = (TRUNCATED,) if observed.lost or talk.is_cut else ()
+class LabelFinder:
+    """Finds the labels of spans, by the attributes that tell each label. What a resource alone tells is found once for its spans."""
+
+    def __init__(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        self._wanted = wanted
+        self._names = frozenset(name for names in wanted.values() for name in names)
+        self._resource: Values = {}
+        self._of_resource: dict[str, str] = {}
+
+    def labels_of(self, values: Values, resource: Values) -> dict[str, str]:
+        """The labels of a span with these attributes; not to be changed."""
+        if not self._names.isdisjoint(values):
+            return _labels(self._wanted, values, resource)
+        if resource is not self._resource:
+            self._resource, self._of_resource = resource, _labels(self._wanted, {}, resource)
+        return self._of_resource
+
+
+def facts_of(observed: Observed, labels: LabelFinder) -> SpanFacts:
+    """The facts of a span or record."""
+    values, has = _with_details(observed)
+    kind, dialect = _kind(observed, values, has)
+    talk = _conversation(values, has, observed.events, kind)
+    answer = _answer(talk.came, kind) or (Message("assistant") if has.called or has.thought else None)
+    question = _question(talk.sent)
+    is_tool, is_request = kind == "tool", kind == "inference"
+    returned = _returned(values, has, observed) if is_tool else None
     return SpanFacts(
         kind=kind,
         name=_clean(observed.name),
         dialect=dialect,
-        session_id=_identifier(_told(named.SESSION, values, observed.resource)),
-        agent=_identifier(_agent(values, kind)),
+        session_id=_identifier(_told(has.session, values) or _told(named.SESSION, observed.resource)),
+        agent=_identifier(_agent(values, has, kind)),
         service=_identifier(_told((named.SERVICE,), observed.resource)),
         question=None if is_tool else question,
         answer=None if is_tool or answer is None else answer.text or None,
-        thinking="\n\n".join(_thoughts(values, talk, answer)) or None,
-        choices=len(talk.came) if kind == "inference" else 0,
-        calls=() if is_tool or answer is None else (*answer.calls, *_calls_beside(values, answer)),
+        thinking="\n\n".join(_thoughts(values, has, talk, answer)) or None,
+        choices=len(talk.came) if is_request else 0,
+        calls=() if is_tool or answer is None else (*answer.calls, *_calls_beside(values, has, answer)),
         results=() if is_tool else _trailing_results(talk.sent),
-        called=_called(values, observed.name, returned) if is_tool else None,
+        called=_called(values, has, observed.name, returned) if is_tool else None,
         returned=returned,
-        model=_identifier(_told(named.MODEL, values)),
-        response_id=_identifier(_told(named.RESPONSE_ID, values) or (_id_within(values) if kind == "inference" else None)),
-        usage=_usage(values) if kind == "inference" else None,
-        stop_reason=_stop_reason(values, answer),
-        error=_error(observed, values),
+        model=_identifier(_told(has.model, values)),
+        response_id=_identifier(_told(has.response_id, values) or (_id_within(values) if is_request and has.output else None)),
+        usage=_usage(values, has) if is_request and has.has_usage else None,
+        stop_reason=_stop_reason(values, has, answer),
+        error=_error(observed, values, has),
         compacted=values.get(named.COMPACTED) is True or any(message.compacted for message in (*talk.sent, *talk.came)),
         memory=values.get("gen_ai.operation.name") if kind == "memory" else None,
-        labels=_labels(labels, values, observed.resource),
-        tags=tags,
-        ratings=tuple(_ratings(observed.events)),
-        probability=_probability(observed.trace_state),
+        labels=labels.labels_of(values, observed.resource),
+        tags=(TRUNCATED,) if observed.lost or talk.is_cut else (),
+        ratings=tuple(_ratings(observed.events)) if observed.events else (),
+        probability=_probability(observed.trace_state) if observed.trace_state else None,
     )
 
 
-def _with_details(observed: Observed) -> Values:
-    """The attributes of a span, with those of an event that has its details; texts of JSON without their quotes."""
+def _question(sent: Sequence[Message]) -> str | None:
+    """The last message of a user that has any text."""
+    for message in reversed(sent):
+        if message.role == "user" and message.texts:
+            return message.text
+    return None
+
+
+def _last_of_model(messages: Sequence[Message]) -> int:
+    """The place of the last message of the model; -1 where there is none."""
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "assistant":
+            return place
+    return -1
+
+
+def _with_details(observed: Observed) -> tuple[Values, Present]:
+    """The attributes of a span, with those of an event that has its details, and which there are; texts of JSON without their quotes."""
+    values = observed.attributes
+    has = present_in(values)
+    if not observed.events and not has.quoted:
+        return values, has
     details = [event.attributes for event in observed.events if event.name == named.DETAILS_EVENT]
-    quoted = {name: _unquoted(observed.attributes[name]) for name in named.QUOTED if name in observed.attributes}
+    quoted = {name: _unquoted(values[name]) for name in has.quoted}
     if not details and not quoted:
-        return observed.attributes
-    return {name: value for one in (*details, observed.attributes, quoted) for name, value in one.items()}
+        return values, has
+    values = {name: value for one in (*details, values, quoted) for name, value in one.items()}
+    return values, present_in(values) if details else has
 
 
 def _unquoted(value: Any) -> Any:
@@ -89,28 +128,28 @@ def _unquoted(value: Any) -> Any:
         return value
 
 
-def _kind(observed: Observed, values: Values) -> tuple[Kind, str]:
+def _kind(observed: Observed, values: Values, has: Present) -> tuple[Kind, str]:
     """The kind of a span, and the dialect that says so."""
     if observed.is_log:
         return "log", "otel"
-    for dialect, name, kinds in named.KINDS:
-        if name in values:
-            found = "pydantic-ai" if observed.scope == "pydantic-ai" else dialect
-            return kinds.get(str(values[name]), "other"), found
-    return next(((kind, dialect) for dialect, name, kind in named.SIGNS if name in values), ("other", ""))
+    for name in has.kinds:
+        dialect, kinds = _KINDS[name]
+        found = "pydantic-ai" if observed.scope == "pydantic-ai" else dialect
+        return kinds.get(str(values[name]), "other"), found
+    return _SIGNS[has.signs[0]] if has.signs else ("other", "")
 
 
-def _conversation(values: Values, events: Iterable[Event], kind: Kind) -> _Conversation:
+def _conversation(values: Values, has: Present, events: Sequence[Event], kind: Kind) -> _Conversation:
     sent: Sequence[Message]
     came: Sequence[Message]
-    sent, sent_cut = _messages(named.SENT, values, "user")
-    came, came_cut = _messages(named.CAME, values, "assistant")
+    sent, sent_cut = _messages(has.sent, values, "user")
+    came, came_cut = _messages(has.came, values, "assistant")
     whole_cut = False
-    if not came or not sent:
-        whole, whole_cut = _messages([named.Place(name, "json") for name in named.WHOLE], values, "user")
+    if has.whole and not (came and sent):
+        whole, whole_cut = _messages(has.whole, values, "user")
         asked, answered = _parted(whole)
         sent, came = sent or asked, came or answered
-    if not sent or not came:
+    if events and not (came and sent):
         asked, answered = _told_by_events(events)
         sent, came = sent or asked, came or answered
     if kind not in ("inference", "log"):
@@ -144,7 +183,7 @@ def _messages(places: Iterable[named.Place], values: Values, role: str) -> tuple
 
 def _parted(whole: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """A conversation as what was sent for its last answer, and that answer."""
-    last = max((place for place, message in enumerate(whole) if message.role == "assistant"), default=-1)
+    last = _last_of_model(whole)
     return (whole, ()) if last < 0 or last < len(whole) - 1 else (whole[:last], whole[last:])
 
 
@@ -176,11 +215,10 @@ def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
     return came[0]
 
 
-def _thoughts(values: Values, talk: _Conversation, answer: Message | None) -> Sequence[str]:
+def _thoughts(values: Values, has: Present, talk: _Conversation, answer: Message | None) -> Sequence[str]:
     """The thoughts of an answer; else those of the answer before, which some send back with the outputs of tools and tell nowhere else."""
-    told = [*(() if answer is None else answer.thoughts), *_texts(named.THOUGHT, values)]
-    last = max((place for place, message in enumerate(talk.sent) if message.role == "assistant"), default=-1)
-    if told or last < 0 or not all(message.results for message in talk.sent[last + 1 :]):
+    told = [*(() if answer is None else answer.thoughts), *_texts(has.thought, values)]
+    if told or (last := _last_of_model(talk.sent)) < 0 or not all(message.results for message in talk.sent[last + 1 :]):
         return told
     first = last
     while first and talk.sent[first - 1].role == "assistant":
@@ -190,15 +228,15 @@ def _thoughts(values: Values, talk: _Conversation, answer: Message | None) -> Se
 
 def _id_within(values: Values) -> str | None:
     """The id of the provider's answer, where the whole of that was kept."""
-    answer = parsed(values.get("output.value")).value
+    answer = parsed(values[named.OUTPUT]).value
     return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
 
 
-def _calls_beside(values: Values, answer: Message) -> Iterator[ToolCall]:
+def _calls_beside(values: Values, has: Present, answer: Message) -> Iterator[ToolCall]:
     if answer.calls:
         return
-    for name in named.CALLED:
-        listed = parsed(values.get(name)).value
+    for name in has.called:
+        listed = parsed(values[name]).value
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict):
                 yield from message_of({"role": "assistant", "tool_calls": [one]}).calls
@@ -206,14 +244,15 @@ def _calls_beside(values: Values, answer: Message) -> Iterator[ToolCall]:
 
 def _trailing_results(sent: Sequence[Message]) -> tuple[ToolResult, ...]:
     """The outputs of tools after the last message of the model: those before were sent with an earlier request already."""
-    last = max((place for place, message in enumerate(sent) if message.role == "assistant"), default=-1)
-    return tuple(result for message in sent[last + 1 :] for result in message.results)
+    if not sent:
+        return ()
+    return tuple([result for message in sent[_last_of_model(sent) + 1 :] for result in message.results])
 
 
-def _called(values: Values, span_name: str, returned: ToolResult | None) -> ToolCall:
-    name = _told(named.TOOL, values) or span_name.removeprefix("execute_tool ").removesuffix(".tool")
-    call_id = _identifier(_told(named.TOOL_CALL_ID, values)) or (None if returned is None else returned.call_id)
-    return ToolCall(_identifier(name), call_id, _arguments(parsed(_first(named.ARGUMENTS, values)).value))
+def _called(values: Values, has: Present, span_name: str, returned: ToolResult | None) -> ToolCall:
+    name = _told(has.tool, values) or span_name.removeprefix("execute_tool ").removesuffix(".tool")
+    call_id = _identifier(_told(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
+    return ToolCall(_identifier(name), call_id, _arguments(parsed(_first(has.arguments, values)).value))
 
 
 def _arguments(value: Any) -> Any:
@@ -223,33 +262,33 @@ def _arguments(value: Any) -> Any:
     return value
 
 
-def _returned(values: Values, observed: Observed) -> ToolResult | None:
+def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | None:
     """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
-    output = _first(named.RESULT, values)
+    output = _first(has.result, values)
     if output is None and not observed.failed:
         return None
     read = parsed(output).value
     message = next((one for one in messages_of(read) if one.results), None)
-    words = text_of(read if is_text(read) else output) if output is not None else _error(observed, values) or ""
+    words = text_of(read if is_text(read) else output) if output is not None else _error(observed, values, has) or ""
     told = ToolResult(words) if message is None else message.results[0]
-    call_id = _identifier(_told(named.TOOL_CALL_ID, values) or told.call_id)
-    return ToolResult(told.output, _identifier(_told(named.TOOL, values)), call_id, observed.failed or told.is_error is True)
+    call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
+    return ToolResult(told.output, _identifier(_told(has.tool, values)), call_id, observed.failed or told.is_error is True)
 
 
-def _usage(values: Values) -> Usage | None:
-    details = parsed(values.get(named.USAGE_DETAILS)).value
+def _usage(values: Values, has: Present) -> Usage | None:
+    details = parsed(_first(has.usage_details, values)).value
     details = details if isinstance(details, dict) else {}
     usage = Usage(
-        _count(_first(named.READ, values), *_within(details, named.DETAILS_READ)),
-        _count(_first(named.WRITTEN, values), *_within(details, named.DETAILS_WRITTEN)),
-        _count(_first(named.CACHE_READ, values), *_within(details, named.DETAILS_CACHE_READ)),
-        _count(_first(named.CACHE_WRITTEN, values), *_within(details, named.DETAILS_CACHE_WRITTEN)),
+        _count(_first(has.read, values), *_within(details, named.DETAILS_READ)),
+        _count(_first(has.written, values), *_within(details, named.DETAILS_WRITTEN)),
+        _count(_first(has.cache_read, values), *_within(details, named.DETAILS_CACHE_READ)),
+        _count(_first(has.cache_written, values), *_within(details, named.DETAILS_CACHE_WRITTEN)),
     )
     return usage if usage != Usage() else None
 
 
 def _within(details: Values, names: Iterable[str]) -> Iterator[Any]:
-    for name in names:
+    for name in names if details else ():
         outer, _, inner = name.partition(".")
         value = details.get(outer)
         yield value.get(inner) if inner and isinstance(value, dict) else value
@@ -259,17 +298,16 @@ def _count(*given: Any) -> int | None:
     return next((int(one) for one in given if type(one) in (int, float) and 0 <= one <= MAX_COUNT and one == int(one)), None)
 
 
-def _stop_reason(values: Values, answer: Message | None) -> str | None:
-    told = _first(named.STOP, values)
-    told = parsed(told).value
+def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | None:
+    told = parsed(_first(has.stop, values)).value if has.stop else None
     told = told[0] if isinstance(told, list) and told else told
     return _identifier(told) or (None if answer is None else _identifier(answer.finish))
 
 
-def _error(observed: Observed, values: Values) -> str | None:
+def _error(observed: Observed, values: Values, has: Present) -> str | None:
     """The reason why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
     level = values.get("langfuse.observation.level") == "ERROR"
-    kind = _told(named.ERROR, values)
+    kind = _told(has.error, values) if has.error else None
     if not observed.failed and not level and kind is None:
         return None
     thrown = (event.attributes.get("exception.message") for event in observed.events if event.name == "exception")
@@ -278,8 +316,8 @@ def _error(observed: Observed, values: Values) -> str | None:
     return told.partition(_STACK)[0].strip() or told
 
 
-def _agent(values: Values, kind: Kind) -> str | None:
-    return _told(named.AGENT, values) or (_told((named.AGENT_OF_ENTITY,), values) if kind == "agent" else None)
+def _agent(values: Values, has: Present, kind: Kind) -> str | None:
+    return _told(has.agent, values) or (_told(has.agent_of_entity, values) if kind == "agent" else None)
 
 
 def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
@@ -317,20 +355,25 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
     """The first of the attributes that has a value, as a text."""
     for source in sources:
         for name in names:
-            value = source.get(name)
-            if isinstance(value, str) and value.strip() and not value.startswith(named.SCRUBBED):
-                return value
-            if type(value) in (int, float):
+            if (value := source.get(name)) is None:
+                continue
+            if isinstance(value, str):
+                if value and not value.isspace() and not value.startswith(named.SCRUBBED):
+                    return value
+            elif type(value) in _NUMBERS:
                 return str(value)
     return None
 
 
-def _first(names: Iterable[str], values: Values) -> Any:
-    return next((values[name] for name in names if values.get(name) is not None), None)
+def _first(names: Names, values: Values) -> Any:
+    for name in names:
+        if (value := values[name]) is not None:
+            return value
+    return None
 
 
-def _texts(names: Iterable[str], values: Values) -> list[str]:
-    return [values[name] for name in names if isinstance(values.get(name), str) and values[name]]
+def _texts(names: Names, values: Values) -> list[str]:
+    return [values[name] for name in names if isinstance(values[name], str) and values[name]]
 
 
 def _identifier(value: Any) -> str | None:
@@ -344,5 +387,7 @@ def _clean(value: str) -> str:
 
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""
-_BESIDE = frozenset({*named.CALLED, *named.THOUGHT})
+_KINDS = {name: (dialect, kinds) for dialect, name, kinds in named.KINDS}
+_SIGNS = {name: (kind, dialect) for dialect, name, kind in named.SIGNS}
+_NUMBERS = frozenset({int, float})
 _THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -199,14 +200,14 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
     span = part.item
     if isinstance(span, Refused):
         return span
-    problem = _id_problem(span.trace_id, span.span_id) or _time_problem(span.start_time_unix_nano, now)
+    trace_id, span_id, began, ended = span.trace_id, span.span_id, span.start_time_unix_nano, span.end_time_unix_nano
+    problem = _id_problem(trace_id, span_id) or _time_problem(began, now)
     if problem:
         return Refused(problem, span.SerializeToString())
-    started = _moment(span.start_time_unix_nano)
-    ended = span.end_time_unix_nano
+    started, events = _moment(began), span.events
     return Observed(
-        trace_id=span.trace_id.hex(),
-        span_id=span.span_id.hex(),
+        trace_id=trace_id.hex(),
+        span_id=span_id.hex(),
         parent_id=span.parent_span_id.hex() or None,
         name=span.name,
         scope=part.scope,
@@ -214,11 +215,11 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         ended_at=started if _time_problem(ended, now) else max(started, _moment(ended)),
         attributes=attributes_of(span.attributes),
         resource=part.resource,
-        events=tuple(Event(event.name, attributes_of(event.attributes)) for event in span.events[:_MAX_EVENTS]),
+        events=tuple(Event(event.name, attributes_of(event.attributes)) for event in events[:_MAX_EVENTS]) if events else (),
         failed=span.status.code == Status.STATUS_CODE_ERROR,
         message=span.status.message,
         lost=bool(span.dropped_attributes_count or span.dropped_events_count)
-        or len(span.events) > _MAX_EVENTS
+        or len(events) > _MAX_EVENTS
         or len(span.attributes) > MAX_ATTRIBUTES,
         trace_state=span.trace_state,
     )
@@ -267,9 +268,15 @@ def _id_problem(trace_id: bytes, span_id: bytes) -> str:
 def _time_problem(nanoseconds: int, now: datetime) -> str:
     if not nanoseconds:
         return "start_time_unix_nano: is missing"
-    if nanoseconds < _EARLIEST or nanoseconds > (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000:
+    if nanoseconds < _EARLIEST or nanoseconds > _latest(now):
         return "start_time_unix_nano: lies before the year 2000 or more than a day in the future"
     return ""
+
+
+@functools.lru_cache(16)
+def _latest(now: datetime) -> int:
+    """The latest time, in nanoseconds, that is taken at a moment; asked for every span of a request."""
+    return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _moment(nanoseconds: int) -> datetime:

@@ -86,13 +86,13 @@ def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Expl
         numbers |= {"judgeChange": _shown(found.judge), "judgeInterval": [_shown(found.low), _shown(found.high)]}
     if moved is not None:
         numbers["tierChange"] = _shown(_signed(moved))
-    words = _words(TIERS.get(tier or "", "The diagnosis of runs"), moved, found)
+    words = _words(TIERS.get(tier or "", "The verdict on runs"), moved, found)
     return Explanation(found.cause, words, {**numbers, "words": words})
 
 
 def _words(name: str, moved: Moved | None, found: Attribution) -> str:
     if found.reason == "rules":
-        return f"{name} is by rules, which did not change, so the agent changed."
+        return f"{name} comes from fixed rules and not from the judge. The rules did not change, so the agent did."
     lacking = {
         "no_anchors": "none were judged",
         "few_anchors": f"too few were judged before and since, {found.anchors} of {MIN_ANCHORS}",

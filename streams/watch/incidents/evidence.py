@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import duckdb
-
 from analytics.queries import queries, query_rows
 from audit.times import iso_time, time_text
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline
+from streams.watch.incidents.reasons import (
+    DIMENSIONS,
+    FAILURES,
+    REASONS,
+    USUAL,
+    changed_dimensions,
+    changed_failures,
+    changed_reasons,
+    usual_exchanges,
+)
 from streams.watch.incidents.slices import QUERY, began_with, parameters_of, which_part
 from streams.watch.measured import Measured
 from streams.watch.rules.findings import DOWN, MEAN, Finding
@@ -52,6 +61,12 @@ def gather(
     }
     of_exchanges = finding.key.agent is None
     moved_most = query_rows(cursor, "incident_exchanges", exchanges) if of_exchanges else []
+    reasons, reasons_asked = changed_reasons(cursor, project, finding)
+    failures, failures_asked = changed_failures(cursor, project, finding, finding.key.agent)
+    has_dimensions = of_exchanges and finding.key.tier in _DIMENSIONS
+    dimensions, dimensions_asked = changed_dimensions(cursor, project, finding) if has_dimensions else ([], {})
+    agent = moved_most[0]["agent"] if moved_most else None
+    usual = usual_exchanges(cursor, project, finding, agent) if of_exchanges else []
     return {
         "rule": finding.rule,
         "note": None if not policies["before"] or policies["before"] == policies["after"] else POLICY_CHANGED,
@@ -62,12 +77,19 @@ def gather(
         "slices": which_part(cursor, parts) if of_exchanges else None,
         "deployments": began_with(cursor, project, finding),
         "exchanges": [_exchange(row, finding) for row in moved_most],
+        REASONS: reasons,
+        FAILURES: failures,
+        DIMENSIONS: dimensions,
+        USUAL: [_exchange(row, finding) for row in usual],
         "queries": [
             *_daily(finding, measured),
             named_query(finding.looked.query, finding.looked.parameters),
             *([named_query("incident_exchanges", exchanges)] if of_exchanges else []),
             named_query("sampling_change", mix),
             *([named_query(QUERY, parts)] if of_exchanges else []),
+            named_query("reason_change", reasons_asked),
+            *([named_query("failure_change", failures_asked)] if failures else []),
+            *([named_query("dimension_change", dimensions_asked)] if has_dimensions else []),
         ],
     }
 

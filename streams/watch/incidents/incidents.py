@@ -23,11 +23,9 @@ from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
 from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined
 from streams.watch.incidents.companions import MovedToo
-from streams.watch.incidents.flags import FLAGS
-from streams.watch.incidents.flags import in_words as flags_in_words
 from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
-from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, is_live, with_decision
+from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, assigned, is_live, with_decision
 from streams.watch.measured import midnight
 from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series
 
@@ -255,7 +253,6 @@ def _described(made: Due, evidence: Mapping[str, Any]) -> str:
     parts = [
         made.lead.description,
         also,
-        flags_in_words(evidence.get(FLAGS, ())),
         evidence.get("note"),
         made.explanation.words if made.cause else None,
     ]
@@ -276,6 +273,11 @@ def decided(incident: Incident, decision: str, who: str, at: datetime) -> Incide
         revision=incident.revision + 1,
         metadata=canonical_json({**evidence_of(incident), DECIDED_SIZES: sizes}),
     )
+
+
+def reassigned(incident: Incident, assignee: str | None, at: datetime) -> Incident:
+    """The next revision of an incident after it was assigned to a person, or to no one."""
+    return msgspec.structs.replace(assigned(incident, assignee, at), revision=incident.revision + 1)
 
 
 def _sizes(incident: Incident) -> dict[str, Any]:

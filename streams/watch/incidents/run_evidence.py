@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
 from streams.watch.incidents.evidence import named_query
+from streams.watch.incidents.reasons import FAILURES, changed_failures
 from streams.watch.rules.findings import Finding
 
 RUNS_SHOWN = 10
@@ -30,6 +30,7 @@ def gather_runs(cursor: duckdb.DuckDBPyConnection, finding: Finding, project: st
         "direction": finding.key.direction,
         "limit": RUNS_SHOWN,
     }
+    failures, failures_asked = changed_failures(cursor, project, finding, finding.key.agent or "")
     days = {**asked, "as_of": as_of, "days": (as_of.date() - finding.before[0].date()).days + 1}
     return {
         "rule": finding.rule,
@@ -40,10 +41,12 @@ def gather_runs(cursor: duckdb.DuckDBPyConnection, finding: Finding, project: st
         "samplingMix": [],
         "exchanges": [],
         "runs": [_run(row) for row in query_rows(cursor, "incident_runs", runs)],
+        FAILURES: failures,
         "queries": [
             named_query("run_days", days),
             named_query(finding.looked.query, finding.looked.parameters),
             named_query("incident_runs", runs),
+            named_query("failure_change", failures_asked),
         ],
     }
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
-import duckdb
-
 from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
 from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
 from streams.upkeep.deployments import deployments
 from streams.watch.rules.findings import Finding
 
@@ -42,18 +41,22 @@ def parameters_of(
 def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Explain a change by slices, with the state of the answer; slices that explain nothing are left out."""
     sides: dict[str, dict[Key, Moments]] = {"before": {}, "after": {}}
+    ends: dict[Key, datetime] = {}
     whole = {"before": Moments(*[0] * len(Moments._fields)), "after": Moments(*[0] * len(Moments._fields))}
     for row in query_rows(cursor, QUERY, parameters):
         moments = Moments(*(row[name] for name in Moments._fields))
         if row["label"] is None:
             whole[row["side"]] = moments
-        else:
-            sides[row["side"]][Key(row["label"], row["kind"], row["value"])] = moments
+            continue
+        key = Key(row["label"], row["kind"], row["value"])
+        sides[row["side"]][key] = moments
+        if row["side"] == "before" and row["last_at"] is not None:
+            ends[key] = row["last_at"]
     found = explain(sides["before"], sides["after"], (whole["before"], whole["after"]))
     if found is None:
         sessions = {side: one.sessions for side, one in whole.items()}
         return {"state": TOO_FEW, "sessions": sessions, "needed": FEWEST_SESSIONS, "slices": []}
-    return _document(found)
+    return _document(found, ends)
 
 
 def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[dict[str, Any]]:
@@ -76,7 +79,7 @@ def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding
     ]
 
 
-def _document(found: Explanation) -> dict[str, Any]:
+def _document(found: Explanation, ends: Mapping[Key, datetime]) -> dict[str, Any]:
     best = found.slices[0] if found.slices else None
     state = NO_LABELS if best is None else FOUND if best.stands_out else EVERYWHERE
     return {
@@ -84,12 +87,24 @@ def _document(found: Explanation) -> dict[str, Any]:
         "change": _part(found.change),
         "tried": found.tried,
         "unexplained": _rounded(found.unexplained),
+        "usual": _usual(found.slices, best, ends) if best is not None and best.stands_out else None,
         "slices": [_slice(one) for one in _worth_showing(found.slices)],
     }
 
 
 def _worth_showing(slices: Iterable[Slice]) -> list[Slice]:
     return [one for one in slices if one.explained > 0][:SHOWN]
+
+
+def _usual(slices: Iterable[Slice], best: Slice, ends: Mapping[Key, datetime]) -> dict[str, Any] | None:
+    """The slice of the best one's label to go back to; None without another.
+
+    Of those that were still there in the last day before the change, it is that with most exchanges: earlier versions may have had more.
+    """
+    others = [one for one in slices if one.key.label == best.key.label and one.key != best.key and one.exchanges_before]
+    newest = max((ends[one.key] for one in others if one.key in ends), default=None)
+    lasting = [one for one in others if newest is None or ends.get(one.key, newest) > newest - timedelta(days=1)]
+    return _slice(max(lasting, key=lambda one: (one.share_before, one.key))) if lasting else None
 
 
 def _slice(one: Slice) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 | state | it is | counts as red | changes |
 | --- | --- | --- | --- |
-| open | it has no owner | where it is confirmed | nothing |
-| acknowledged | it has an owner, by name | where it is confirmed | nothing: no baseline, no reference |
+| open | it is not acknowledged | where it is confirmed | nothing |
+| acknowledged | a person works on it, by name | where it is confirmed | nothing: no baseline, no reference |
 | resolved | over, or the new normal | no | its days are cut out of the reference, or the reference begins with its first day |
 | dismissed | no change that matters | no | its days are cut out once it is over; it opens nothing again for what was seen |
 
 `resolution` says why one is resolved: it recovered by itself, it was only suspected and vanished, a person says that it is fixed, or that
 what it found is the new normal. Records of versions before had `accepted`, which moved the reference: they are read as the new normal
 (`analytics.store.tables`), and the decision may still be called so.
+
+The assignee is the person whose incident it is, in every state. Acknowledging assigns it to oneself if it has no assignee, or if its
+assignee got it by acknowledging; assigning it acknowledges nothing. Older records have no assignee: the person who acknowledged one has it.
 """
 
 from __future__ import annotations
@@ -86,10 +89,15 @@ def with_decision(incident: Incident, decision: str, who: str, at: datetime) -> 
         acknowledged_at=None,
         acknowledged_by=None,
     )
+    owner = assignee_of(incident)
     if decision == OPEN:
-        return clean
+        # Who gives it back has it no more; who reopens what is over leaves it where it was.
+        return assigned(clean, None if is_live(incident) else owner, at)
     if decision == ACKNOWLEDGED:
-        return msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who)
+        has_it = who if owner in {None, incident.acknowledged_by} else owner
+        return assigned(
+            msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who), has_it, at
+        )
     # Who had it stays known after the end of it, and so does the last day of what was over already.
     kept = msgspec.structs.replace(
         clean,
@@ -105,6 +113,16 @@ def with_decision(incident: Incident, decision: str, who: str, at: datetime) -> 
         return msgspec.structs.replace(kept, status=RESOLVED, resolution=NEW_NORMAL)
     last = incident.last_day or datetime.combine(at.astimezone(UTC).date(), time(), UTC)
     return msgspec.structs.replace(kept, status=RESOLVED, resolution=FIXED, last_day=last)
+
+
+def assignee_of(incident: Incident) -> str | None:
+    """The person whose it is; in records of versions before who acknowledged it."""
+    return incident.acknowledged_by if incident.assigned_at is None else incident.assignee
+
+
+def assigned(incident: Incident, assignee: str | None, at: datetime) -> Incident:
+    """The incident after it was assigned to a person, or to no one; its evidence and revision as they were."""
+    return msgspec.structs.replace(incident, assignee=assignee, assigned_at=at)
 
 
 def resolved_itself(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:

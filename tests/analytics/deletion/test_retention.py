@@ -322,6 +322,25 @@ def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(st
     assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
 
 
+def test_sums_of_judgements_and_numbers_of_exchanges_go_with_them(store: Store) -> None:
+    """They name sessions, and a page says what is there; an answer of today about an old exchange counts with the exchange."""
+    publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
+    with store.transaction() as transaction:
+        transaction.append(
+            "judgements", [encode(judgement("old", 1, judged_at=NEW)), encode(judgement("new", 1, judged_at=NEW))]
+        )
+    refresh_daily(store)
+    assert [("new",), ("old",)] == rows(store, "session_costs", "session_id", "session_id")
+    asked = {"project": "ops", "by": "day", "from": OLD - timedelta(days=1), "to": NOW}
+    assert [OLD.date(), NEW.date()] == [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)]
+
+    purge(store, POLICY, NOW)
+
+    assert [("new",)] == rows(store, "session_costs", "session_id")
+    assert [(NEW.date(), 1)] == rows(store, "daily_exchanges", "day::DATE, exchanges")
+    assert [NEW.date()] == [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)]
+
+
 def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,10 +73,14 @@ def test_every_topic_and_every_record_type_is_tried_above() -> None:
         "Watermark",
         "ImportProgress",
         "Alert",
+        "DailyExchanges",
         "DailyScores",
         "HourlyScores",
+        "SessionCosts",
+        "SessionScores",
         "ProjectCheck",
         "RunNumber",
+        "IncidentOutline",
     }
     assert set(RECORD_TYPES) == {name for _, name in TOPICS} | internal
 

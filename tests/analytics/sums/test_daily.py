@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import polars as pl
 import pytest
 from builders import score
-from summed import publish, score_by_chance
+from summed import publish, publish_by_chance, score_by_chance
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums import daily
-from analytics.sums.daily import Day, recompute_days, refresh_daily
-from analytics.sums.macros import CONSUMER
+from analytics.sums.daily import recompute_days, refresh_daily
+from analytics.sums.kept import Day
+from analytics.sums.macros import RETENTION
+from analytics.sums.marks import SCORE_SUMS
 from analytics.sums.sums import KEY
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
-from schemas.records import Baseline, Score, TierStatistics
+from schemas.records import Baseline, Review, Score, TierStatistics
 
 NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
 ALWAYS = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 SUMMED = (
-    f"SELECT {KEY}, exchanges, anomalies, tier1_sum, tier2_count, tier2_sum, tier2_squares::DOUBLE, nano_usd, unknown_costs"
+    f"SELECT {KEY}, exchanges, anomalies, tier1_sum, tier2_count, tier2_sum, tier2_squares::DOUBLE, nano_usd, unknown_costs,"
+    " rated_anomalies, rated_unsure, rated_routine"
 )
 NAIVE = """
     SELECT
@@ -35,8 +38,15 @@ NAIVE = """
         1 / coalesce(sampling_probability, 1) AS weight, count(*), count_if(anomaly), sum(round(tier1_score * 1e9)::BIGINT),
         count(tier2_score), coalesce(sum(round(tier2_score * 1e9)::BIGINT), 0),
         coalesce(sum(round(tier2_score * 1e9)::HUGEINT * round(tier2_score * 1e9)::BIGINT), 0)::DOUBLE,
-        coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0), count(*) - count(cost_usd)
-    FROM scores
+        coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0), count(*) - count(cost_usd),
+        count_if(tier3_score IS NOT NULL AND anomaly),
+        count_if(tier3_score IS NOT NULL AND NOT anomaly AND unsure), count_if(tier3_score IS NOT NULL AND NOT anomaly AND NOT unsure)
+    FROM (
+        SELECT *, coalesce(tier3_score >= 2.5 AND tier3_score <= 3.5, false) OR coalesce(tier2_score >= 0.4 AND tier2_score <= 0.6, false)
+            OR coalesce(tier2_5_alignment >= 0.4 AND tier2_5_alignment <= 0.6, false)
+            OR coalesce(abs(tier2_score - (tier3_score - 1) / 4) >= 0.4, false) OR coalesce(tier2_flagged AND tier3_score >= 4, false) AS unsure
+        FROM scores
+    )
     WHERE ($project IS NULL OR project = $project) AND exchange_at >= $first AND exchange_at < $until
     GROUP BY ALL
     ORDER BY ALL
@@ -76,7 +86,8 @@ def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
         session_id=f"s{number % 17}", revision=revision, project=exchange.choice(["ops", "web", "anchors.ops"]),
         agent=exchange.choice([None, "scout"]),
         exchange_at=NOON + timedelta(hours=exchange.randrange(-96, 96), minutes=exchange.choice([0, 0, 30])),
-        cost_usd=chance.choice([None, 0.0, 0.00123]),
+        cost_usd=chance.choice([None, 0.0, 0.00123]), tier2_flagged=chance.choice([None, False, True]),
+        tier2_5_alignment=chance.choice([None, 0.5, 0.9]), tier3_score=chance.choice([None, 1.0, 3.0, 4.6]),
     )  # fmt: skip
 
 
@@ -86,16 +97,25 @@ def test_daily_sums_are_those_of_the_current_scores(store: Store, seed: int) -> 
     chance = random.Random(seed)
     known = 0
     for _ in range(6):
-        first, known = known, known + chance.randrange(1, 40)
-        fresh = [a_score(chance, number) for number in range(first, known)]
-        again = [a_score(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
-        publish(store, *fresh, *again)
-        if chance.random() < 0.6:
-            refresh_daily(store)
+        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.6)
         cuts = sorted(NOON + timedelta(hours=chance.randrange(-100, 100)) for _ in range(2))
         midnight = cuts[0].replace(hour=0)
         for asked in ((None, *ALWAYS), ("ops", cuts[0], cuts[1]), (None, midnight, cuts[1]), ("web", cuts[0], cuts[0])):
             assert naive(store, asked) == kept(store, asked)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fleet_is_the_same_before_and_after_its_days_are_added_up(store: Store, seed: int) -> None:
+    """`projects` reads kept days and single scores by itself, to plan them once; a page shows no jump when a refresh comes by."""
+    chance = random.Random(seed)
+    known = 0
+    for _ in range(4):
+        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.3)
+        asked = [{"project": project, "as_of": NOON + timedelta(days=1), "days": 3} for project in (None, "ops", "web")]
+        before = [query_rows(store.cursor(), "projects", one) for one in asked]
+        refresh_daily(store)
+        assert before == [query_rows(store.cursor(), "projects", one) for one in asked]
+        assert {"ops", "web"} >= {row["project"] for row in before[0]}
 
 
 def test_a_refresh_answers_the_days_that_scores_came_to_and_takes_up_no_others(store: Store) -> None:
@@ -155,14 +175,16 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
 def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watermark of what was read before would hide the new scores at the old positions."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
-    whole = daily._add_up
+    batches = daily._batches
 
-    def rebuilt_meanwhile(transaction: Any, days: Sequence[Day]) -> None:
-        whole(transaction, days)
-        transaction.forget(["scores"])
-        transaction.append("scores", [encode(score("c", 1, exchange_at=NOON, tier1_score=0.25))])
+    def rebuilt_meanwhile(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
+        yield from batches(changed)
+        if changed:
+            with store.transaction() as transaction:
+                transaction.forget(["scores"])
+                transaction.append("scores", [encode(score("c", 1, exchange_at=NOON, tier1_score=0.25))])
 
-    monkeypatch.setattr(daily, "_add_up", rebuilt_meanwhile)
+    monkeypatch.setattr(daily, "_batches", rebuilt_meanwhile)
     refresh_daily(store)
     monkeypatch.undo()
 
@@ -174,17 +196,18 @@ def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, m
 def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between two days leaves some of them added up, and all of them to be looked at."""
     publish(store, *(score("a", number, exchange_at=NOON + timedelta(days=number)) for number in range(3)))
-    whole = daily._add_up
+    batches = daily._batches
 
     class StopError(Exception):
         """The end of a process."""
 
-    def stopping(transaction: Any, days: Sequence[Day]) -> None:
-        if days[0][1] == NOON.date() + timedelta(days=1):
-            raise StopError
-        whole(transaction, days)
+    def stopping(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
+        for days in batches(changed):
+            if days[0][1] == NOON.date() + timedelta(days=1):
+                raise StopError
+            yield days
 
-    monkeypatch.setattr(daily, "_add_up", stopping)
+    monkeypatch.setattr(daily, "_batches", stopping)
     monkeypatch.setattr(daily, "AT_ONCE", 1)
     with pytest.raises(StopError):
         refresh_daily(store)
@@ -199,14 +222,19 @@ def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest
     days = [[score(f"{day}", number, exchange_at=NOON + timedelta(days=day)) for number in range(day)] for day in range(1, 6)]
     publish(store, *(one for day in days for one in day))
     taken: list[int] = []
-    whole = daily.recompute_days
+    batches = daily._batches
     monkeypatch.setattr(daily, "AT_ONCE", 4)
-    monkeypatch.setattr(
-        daily, "recompute_days", lambda transaction, found: (taken.append(len(found)), whole(transaction, found))
-    )
+
+    def counted(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
+        for days in batches(changed):
+            taken.append(len(days))
+            yield days
+
+    monkeypatch.setattr(daily, "_batches", counted)
     refresh_daily(store)
 
-    assert [2, 1, 1, 1] == taken
+    # Once for the sums by day and hour, once for those by session.
+    assert [2, 1, 1, 1] * 2 == taken
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
@@ -246,7 +274,7 @@ def test_nothing_is_kept_of_an_empty_log(store: Store) -> None:
     assert set() == refresh_daily(store)
     assert [] == kept(store, (None, *ALWAYS))
     with store.transaction() as transaction:
-        assert {} == transaction.watermarks(CONSUMER)
+        assert {} == transaction.watermarks(SCORE_SUMS)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -284,3 +312,22 @@ def test_the_runs_of_the_query_are_those_of_the_rule(store: Store, seed: int) ->
     ]
 
     assert expected == runs
+
+
+def test_the_agreement_weighs_by_what_retention_has_left(store: Store) -> None:
+    """The sums of a day outlive its scores, for charts; what stands for exchanges that are gone would weigh the others wrong."""
+    days = [NOON - timedelta(days=back) for back in (2, 1, 0)]
+    publish(store, *(score("a", number, exchange_at=at, tier3_score=4.5) for number, at in enumerate(days)))
+    asked = {"project": "ops", "from": None, "to": None, "times": None}
+    rated = Review(
+        review_id="r", project="ops", kind="human_score", subject_id=score("a", 2).score_id, reviewer="ann", score=3,
+        occurred_at=NOON, ingested_at=NOON,
+    )  # fmt: skip
+    with store.transaction() as transaction:
+        transaction.append("reviews", [encode(rated)])
+    refresh_daily(store)
+    assert [3] == [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)]
+    with store.transaction() as transaction:
+        transaction.set_watermarks(RETENTION, {("ops", 0): int((NOON - timedelta(days=1)).timestamp() * 1_000_000)})
+
+    assert [2] == [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)]

@@ -16,13 +16,14 @@ import pytest
 from builders import score
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from summed import publish, score_by_chance
+from summed import publish, publish_by_chance, score_by_chance
 
 from analytics.queries import run_query
 from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.hours import read_hours
+from analytics.sums.marks import SCORE_SUMS
 from benchmarks.one_by_one import ONE_BY_ONE
 from schemas.records import Score
 
@@ -109,12 +110,7 @@ def test_the_watch_reads_what_the_current_scores_add_up_to(store: Store, seed: i
     chance = random.Random(seed)
     known = 0
     for _ in range(4):
-        first, known = known, known + chance.randrange(1, 60)
-        fresh = [a_score(chance, number) for number in range(first, known)]
-        again = [a_score(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
-        publish(store, *fresh, *again)
-        if chance.random() < 0.7:
-            refresh_daily(store)
+        known = publish_by_chance(store, chance, known, a_score, most=60, refreshed=0.7)
         for until in (
             NOON + timedelta(days=2),
             NOON + timedelta(hours=chance.randrange(-40, 24), minutes=chance.choice([0, 7])),
@@ -181,6 +177,19 @@ def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> 
     assert [2] == read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list()
 
 
+def test_named_columns_are_those_of_all_columns(store: Store) -> None:
+    """Charts ask for a few of them, also while scores are there that nobody has added up."""
+    publish(store, *(score("a", turn, exchange_at=NOON + timedelta(hours=turn)) for turn in range(20)))
+    columns = ("hour", "exchanges", "tier1_sum")
+    for _ in range(2):
+        whole = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2))
+        named = read_hours(store.cursor(), PROJECTS, SINCE.date(), NOON + timedelta(days=2), columns)
+        assert whole is not None
+        assert named is not None
+        assert whole.select(columns).sort(columns).rows() == named.rows()
+        refresh_daily(store)
+
+
 def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
     """Scores land from elsewhere, too, and a day is added up for all projects at once."""
     judged = {"exchange_at": NOON, "tier2_state": "scored", "tier2_score": 1.0}
@@ -200,7 +209,7 @@ def test_a_database_of_the_version_before_is_filled(tmp_path: Path) -> None:
         store.checkpoint()
     with duckdb.connect(str(path)) as connection:
         connection.execute("DROP TABLE log.hourly_scores")
-        connection.execute("UPDATE log.watermarks SET consumer = 'daily scores' WHERE consumer = 'scores by day and hour'")
+        connection.execute("UPDATE log.watermarks SET consumer = 'daily scores' WHERE consumer = $now", {"now": SCORE_SUMS})
 
     with Store(path) as store:
         assert expected == watched(store, asked(NOON + timedelta(days=2)))

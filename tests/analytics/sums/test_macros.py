@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from analytics.store.store import Store
-from audit.comparison import t_quantile
+from analytics.sums.macros import QUANTILES
+from audit.comparison import CONFIDENCE, t_quantile
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +47,9 @@ def test_too_few_scores_have_no_quantile(freedom: float | None, cursor: duckdb.D
 def test_whole_degrees_are_seen_through_the_noise_of_sums(cursor: duckdb.DuckDBPyConnection) -> None:
     """An interval does not widen because a sum was added up in another order."""
     assert quantile(cursor, 6.0) == quantile(cursor, 6.0 - 1e-12)
+
+
+def test_quantiles_are_written_out_as_they_are_worked_out() -> None:
+    """A macro that had others would give other intervals than the checks."""
+    worked_out = [t_quantile((1 + CONFIDENCE) / 2, freedom) for freedom in range(1, QUANTILES.count(",") + 2)]
+    assert ", ".join(f"{one:.12f}" for one in worked_out) == QUANTILES

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 from alerting import PUBLIC_URL, Desk, slack, webhook
+from documents_why import count, made
 from hypothesis import given
 from hypothesis import strategies as st
 from receivers import Receiver
 
 from audit.silence import silence
-from service.alerts.notices import Notice, SilentSession, silence_notice
+from service.alerts.notices import Notice, SilentSession, incident_notice, silence_notice
 from service.alerts.slack import slack_body, slack_digest
 
 SECRET = "a secret of the receiver"
@@ -145,3 +146,19 @@ def test_each_level_of_each_silence_is_a_notice_of_its_own() -> None:
     assert 3 == len(set(ids))
     assert ids[1] == ids[2]
     assert ids[0] != silence_notice(warned).alert_id("webhook")
+
+
+def test_an_alert_begins_with_the_reason() -> None:
+    """It is read on a phone: the numbers of the rule come after what went wrong."""
+    flags = [count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
+    told = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
+    assert "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149.\n\nTier 2 fell by 0.4." == told.text
+    assert told.text.startswith(told.details["why"])
+    message = msgspec.json.decode(slack_body(told, None))
+    assert any("11 unexplained refusals" in text["text"] for text in texts_of(message["blocks"]))
+
+
+def test_an_alert_without_a_reason_names_none() -> None:
+    """That the evidence says nothing is no news for a phone."""
+    told = incident_notice(made({}, description="Tier 2 fell by 0.4."))
+    assert ("Tier 2 fell by 0.4.", None) == (told.text, told.details["why"])

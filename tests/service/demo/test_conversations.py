@@ -25,9 +25,10 @@ from audit.redaction.redactor import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange
-from service.demo.conversations import DAYS, PROJECTS, WORSE_AGENT, WORSE_SINCE, Session, dialogues
+from service.demo.conversations import DAYS, PROJECTS, Session, dialogues
 from service.demo.fleet import LAST_DAY
 from service.demo.fleet_faults import SECRETS
+from service.demo.releases import AGENT, FIRST, RELEASES, WORSE_AGENT, WORSE_SINCE, WORSE_VERSION
 from service.simulator.scoring import simulated_answer
 
 METHODOLOGY = shipped_methodologies()["default"]
@@ -124,6 +125,34 @@ def test_the_worse_agent_is_rated_worse_since_its_day_and_the_others_are_not(ses
                 assert fall > 0.2, (agent, tier)
             else:
                 assert abs(fall) < 0.05, (agent, tier)
+
+
+def test_the_worse_version_answers_worse_and_the_one_before_it_as_ever(sessions: list[Session]) -> None:
+    """Both answer on the same days, so that the version is told from the days."""
+    ratings: dict[str, list[float]] = {}
+    for session in filter(_is_worse, sessions):
+        for payload, said in zip(session.payloads, _exchanges(session), strict=True):
+            ratings.setdefault(payload["exchange"]["labels"][AGENT], []).append(_rated(tier2_question(said, POLICY)))
+    before = FIRST[WORSE_AGENT][AGENT]
+    assert {before, WORSE_VERSION} == set(ratings)
+    assert 5 <= len(ratings[before]) < len(ratings[WORSE_VERSION])
+    assert fmean(ratings[before]) - fmean(ratings[WORSE_VERSION]) > 0.4
+    assert fmean(ratings[before]) > 0.85
+
+
+def test_every_release_is_in_the_labels_since_its_day_and_not_before(sessions: list[Session]) -> None:
+    """A deployment is marked where the exchanges changed their label; the others are of the version before."""
+    assert sorted(RELEASES, key=lambda one: one.at) == list(RELEASES)
+    for release in RELEASES:
+        found: dict[bool, set[str]] = {False: set(), True: set()}
+        for session in sessions:
+            for payload in session.payloads if session.agent == release.agent else ():
+                said = payload["exchange"]
+                found[parse_timestamp(said["timestamp"]) >= release.at].add(said["labels"][release.label])
+        before = FIRST[release.agent][release.label]
+        assert {before} == found[False]
+        assert found[True] - {before} == {release.version}
+        assert (release.agent == WORSE_AGENT) == (before in found[True])
 
 
 def test_structural_flags_are_raised_by_the_worse_agent_alone(sessions: list[Session]) -> None:

@@ -17,6 +17,7 @@ from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
 from service.demo.fleet_faults import SECRETS
+from service.demo.releases import RELEASES
 from service.demo.texts import policy_file
 from service.settings import load_settings
 from service.simulator import running
@@ -35,6 +36,7 @@ class Imitation:
         self.pending = pending
         self.queued = iter(['driftline_queue_size{queue="tasks"} 2.0\n', DONE])
         self.turns: dict[str, list[object]] = defaultdict(list)
+        self.deployed: list[tuple[str, str, str]] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         """Answer."""
@@ -57,6 +59,8 @@ class Imitation:
         match body:
             case {"exchange": exchange}:
                 self.turns[session].append(exchange["turn_number"])
+            case {"version": version}:
+                self.deployed.append((request.url.path, request.headers["Authorization"], version))
             case {"events": events}:
                 self.turns[session].append(f"{len(events)} events")
             case _:
@@ -109,6 +113,20 @@ def test_each_session_comes_in_order_with_its_end_last(imitating: Callable[[Answ
     assert any(one.events for one in sessions)
     assert "60 of 60 sessions on their way over HTTP" in told
     assert "2 exchanges wait for the judge" in told[-1]
+
+
+def test_the_releases_of_the_delivered_agents_are_recorded_by_the_operator(
+    imitating: Callable[[Answer], None], sessions: list[Session]
+) -> None:
+    """A connection may not record a deployment; an agent without exchanges has no project to record one in."""
+    server = Imitation()
+    imitating(server)
+    some = [one for one in sessions if one.agent != "travel-desk"]
+    asyncio.run(deliver("http://server", some, TOKENS, lambda _: None, RELEASES))
+    path = "/api/audit/{}/deployments"
+    of = [one for one in RELEASES if one.agent != "travel-desk"]
+    assert len(of) == len(RELEASES) - 1
+    assert [(path.format(PROJECTS[one.agent]), "Bearer token-of-operator", one.version) for one in of] == server.deployed
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,17 @@ from audit.times import iso_time
 from service.documents.evaluations import evaluation_document, evaluation_row
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
-PAGE = {"project": "shop", "case": None, "model": None, "session": None, "after_at": None, "after_id": None, "limit": 9}
+PAGE = {
+    "project": "shop",
+    "case": None,
+    "model": None,
+    "session": None,
+    "from": None,
+    "to": None,
+    "after_at": None,
+    "after_id": None,
+    "limit": 9,
+}
 
 
 def published(name: str) -> Any:

@@ -11,6 +11,7 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import Review
+from service.documents import people
 from service.documents.people import ScoreTimes
 
 AT = datetime(2026, 11, 1, 9, tzinfo=UTC)
@@ -55,3 +56,28 @@ def test_a_time_that_was_read_anyway_is_kept() -> None:
     times.learn("ops", "b", AT)
     assert AT == times.time_of("ops", "b")
     assert None is times.time_of("web", "b")
+
+
+def test_a_score_is_found_by_its_id_alone_however_old_it_is(store: Store) -> None:
+    """It is looked for in one part of the log after the other: none may be left out, and bounds belong to one part each."""
+    newest = AT + timedelta(days=2)
+    ages = (0, 1, 2, 4, 5, 16, 17, 64, 65, 400)
+    kept = [score(f"old{age}", 1, score_id=f"old{age}", exchange_at=newest - timedelta(days=age)) for age in ages]
+    put(store, "scores", kept)
+    times = ScoreTimes()
+
+    assert [one.exchange_at for one in kept] == [times.find(store.cursor(), "ops", one.score_id) for one in kept]
+    assert None is times.find(store.cursor(), "ops", "gone")
+    assert None is times.find(store.cursor(), "web", "a")
+
+
+def test_a_time_that_was_found_is_not_looked_for_again_and_few_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for an id reads those of a project; a program that walks through all scores must not fill the memory."""
+    monkeypatch.setattr(people, "MAX_FOUND", 2)
+    times = ScoreTimes()
+    expected = [times.find(store.cursor(), "ops", name) for name in "abc"]
+    assert [AT + timedelta(days=day) for day in range(3)] == expected
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.scores")
+
+    assert [None, *expected[1:]] == [times.find(store.cursor(), "ops", name) for name in "abc"]

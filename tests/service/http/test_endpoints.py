@@ -16,7 +16,7 @@ from typing import Any, Literal
 import fastapi.routing
 import httpx2
 import pytest
-from api_server import NOW, BodyBuilder, Call, Tokens
+from api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 from engines import live_judge, policy_of
 from fastapi import FastAPI
 from watched import fallen, history, put
@@ -26,7 +26,8 @@ from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
 from service.access.access import SCOPES, AccessStore, Holder
 from service.http.app import prepare_routes
-from service.http.bounds import LINES
+from service.http.bounds import LINES, ApiSettings
+from service.policies.policy_file import SKELETON, fingerprint
 from service.simulator import running
 from streams.engine.engine import Engine
 
@@ -67,6 +68,8 @@ EXCHANGE = {
     },
 }
 NOTHING = ("", [])
+CHANGED = "version: 1\ndefaults: {retentionDays: 30}\n"
+"""A policy."""
 EVALUATE = {
     "cases": [{"case_id": "c", "title": "C", "input": {"messages": [{"role": "user", "content": "Is it up?"}]}}],
     "profile": {
@@ -99,11 +102,21 @@ TABLE: Table = {
     ("GET", "/api/audit/{project}/summary"): Row("read", bad=None),
     ("GET", "/api/audit/{project}/banner"): Row("read", bad=None),
     ("GET", "/api/audit/{project}/exchanges/{exchange_id}"): Row("read", empty=404, bad=("?connection=A", NO_BODY)),
+    ("GET", "/api/audit/{project}/sessions/{session_id}"): Row("read", empty=404, bad=("?turn=0", NO_BODY)),
     ("GET", "/api/audit/{project}/trends"): Row("read", bad=("?window=3d", NO_BODY)),
     ("GET", "/api/audit/{project}/wrap-quality"): Row("read"),
     ("GET", "/api/audit/{project}/sampling"): Row("read", bad=("?to=soon", NO_BODY)),
     ("GET", "/api/audit/{project}/baseline"): Row("read", bad=None),
     ("POST", "/api/audit/{project}/baseline/recompute"): Row("admin", 200, {"window": "14d"}, bad=("", {"window": "soon"})),
+    ("GET", "/api/audit/incidents"): Row("read", bad=("?sort=odd", NO_BODY)),
+    ("GET", "/api/audit/incidents/views"): Row("read", bad=None),
+    ("POST", "/api/audit/incidents/views"): Row(
+        "read", 200, {"name": "poor", "query": ""}, bad=("", {"name": "", "query": ""})
+    ),
+    ("DELETE", "/api/audit/incidents/views/{name}"): Row("read", 204, empty=404, bad=None),
+    ("POST", "/api/audit/incidents/bulk"): Row(
+        "review", 200, {"incidents": [{"project": "ops", "id": "i1"}], "comment": "x"}, bad=("", {"incidents": []})
+    ),
     ("GET", "/api/audit/{project}/incidents"): Row("read", bad=("?status=odd", NO_BODY)),
     ("GET", "/api/audit/{project}/incidents/{incident_id}"): Row("read", empty=404, bad=None),
     ("PUT", "/api/audit/{project}/incidents/{incident_id}"): Row(
@@ -145,6 +158,26 @@ TABLE: Table = {
     ("POST", "/api/audit/connections/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
     ("POST", "/api/audit/operators/{name}/revoke"): Row("admin", 200, bad=("", {"token": "x"}), everywhere=True),
     ("GET", "/api/audit/audit-log"): Row("admin", everywhere=True),
+    ("GET", "/api/audit/sign-ins"): Row("admin", bad=("?limit=1", NO_BODY), everywhere=True),
+    ("POST", "/api/audit/operators/{name}/sign-out"): Row("admin", bad=("?all=true", NO_BODY), everywhere=True),
+    ("GET", "/api/audit/installation"): Row("admin", bad=("?limit=1", NO_BODY), everywhere=True),
+    ("POST", "/api/audit/retention/plan"): Row(
+        "admin", 200, {"retentionDays": 90}, bad=("", {"retentionDays": 0}), everywhere=True
+    ),
+    ("POST", "/api/audit/erasures/plan"): Row("admin", 200, {"connection": "poor"}, bad=("", {}), everywhere=True),
+    ("GET", "/api/audit/policy"): Row("admin", bad=("?project=ops", NO_BODY), everywhere=True),
+    ("GET", "/api/audit/policy/effective"): Row("admin", bad=("?project=A", NO_BODY), everywhere=True),
+    ("POST", "/api/audit/policy/trial"): Row("admin", 200, {"text": CHANGED}, bad=("", {}), everywhere=True),
+    ("PUT", "/api/audit/policy"): Row(
+        "admin",
+        200,
+        {"text": CHANGED, "base": fingerprint(SKELETON)},
+        bad=("", {"text": CHANGED, "base": "x"}),
+        everywhere=True,
+    ),
+    ("POST", "/api/audit/policy/restore"): Row("admin", 200, {"base": fingerprint(CHANGED)}, bad=("", {}), everywhere=True),
+    # A server of tests cannot start itself again.
+    ("POST", "/api/audit/policy/apply"): Row("admin", 409, bad=("?now=true", NO_BODY), everywhere=True),
     ("POST", "/api/audit/query"): Row("query", 200, {"sql": "SELECT 1 AS one"}, bad=("", {"sql": ""}), everywhere=True),
     ("GET", "/healthz"): Row("open", bad=None),
     ("GET", "/readyz"): Row("open", bad=None),
@@ -156,6 +189,14 @@ GUARDED = {key: row for key, row in TABLE.items() if row.who != "open"}
 OPERATED = {key: row for key, row in GUARDED.items() if row.who != "connection"}
 OF_PROJECTS = {key: row for key, row in OPERATED.items() if "{project}" in key[1]}
 BAD = {key: row for key, row in GUARDED.items() if row.bad}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ApiSettings:
+    """A server with a policy file."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(SKELETON, "utf-8")
+    return ApiSettings(queries=PATIENT, policy_file=file)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from service.cli.commands.records.import_results import Filing
 from service.cli.commands.records.imports import WHOLE_EVERY, _follow
 from service.imports import importing
 from service.imports.importing import Importer
@@ -135,6 +136,6 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
         return whole(source, paths)
 
     monkeypatch.setattr(type(OPENCLAW), "files_in", looking)
-    _follow(workspace, OPENCLAW, [root], None, 0.001, as_json=True)
+    _follow(workspace, OPENCLAW, [root], Filing(as_json=True), 0.001)
     assert ["Is the backup healthy?"] == asked(workspace)
     assert transcript.exists()

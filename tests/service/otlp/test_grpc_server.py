@@ -163,7 +163,7 @@ def test_a_log_that_takes_nothing_is_asked_again(
     async def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(engine, "publish", fails)
+    monkeypatch.setattr(engine, "publish_admitted", fails)
     code, words = refusal(lambda: export(packed(GOOD)))
 
     assert code is grpc.StatusCode.UNAVAILABLE

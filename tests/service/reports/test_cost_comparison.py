@@ -144,6 +144,18 @@ def test_the_bill_as_configured_is_what_an_engine_asks_and_pays(
     assert sorted(part.calls.total() for part in found.by_agent.values()) == sorted(one["calls"] for one in agents)
 
 
+def test_the_bill_of_a_stricter_judge_is_that_of_its_answers(
+    records: list[Exchange | SessionClosed], settings: ProjectSettings
+) -> None:
+    """Lower scores open gates. Kept answers of one judge are not taken for the other's."""
+    some = records[:120]
+    answers = {}  # type: ignore[var-annotated]
+    usual, strict = (bill(some, settings, Savings(), answers, strictness=lambda _, by=by: by) for by in (0.0, 0.5))
+    assert strict.calls["tier2"] == usual.calls["tier2"]
+    assert strict.calls["tier3"] > usual.calls["tier3"]
+    assert usual == bill(some, settings, Savings(), answers)
+
+
 def test_the_records_of_a_database_come_session_after_session_however_they_came(tmp_path: Path) -> None:
     """Sessions are delivered side by side; a report must not depend on who was first."""
     first, second = ([exchange(name, turn) for turn in (1, 2)] for name in ("s1", "s2"))

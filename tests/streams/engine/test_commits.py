@@ -18,12 +18,13 @@ from schemas.errors import StoreError
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import MANY, RECENT, AtHand, Commits
 from streams.judging.call_budget import StoppedError
-from streams.log.admission import Committed, Submission
+from streams.log.admission import Accepted, Committed, Submission
 from streams.log.group_commit import GroupCommit
 from streams.log.log_writer import LogWriter
 from streams.topology import Stage
 
 FULL = duckdb.IOException("No space left on device")
+BROUGHT = Submission(outside=Accepted(records=1))
 DEAD = duckdb.FatalException("database has been invalidated")
 
 
@@ -114,7 +115,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together() -> Non
         log = SleepingLog()
         over = commits(log)
         for _ in range(2):
-            await asyncio.gather(*(over.submit(Submission()) for _ in range(5)))
+            await asyncio.gather(*(over.submit(BROUGHT) for _ in range(5)))
         return log.groups
 
     assert [5, 5] == asyncio.run(work())
@@ -138,7 +139,7 @@ def test_the_event_loop_commits_large_groups_unless_the_thread_has_work(
         log = SleepingLog()
         log.is_idle, log.is_asleep = is_idle, is_asleep
         over = commits(log, at_hand=commit)
-        await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
+        await asyncio.gather(*(over.submit(BROUGHT) for _ in range(count)))
         return log.groups
 
     assert ([] if at_once else [count]) == asyncio.run(work())
@@ -158,11 +159,29 @@ def test_who_sends_alone_pays_no_change_of_threads() -> None:
         log.is_idle = log.is_asleep = True
         over = commits(log, at_hand=commit)
         for count in (1, 1, 1, 2, 1, 1):
-            await asyncio.gather(*(over.submit(Submission()) for _ in range(count)))
+            await asyncio.gather(*(over.submit(BROUGHT) for _ in range(count)))
         return log.groups
 
     assert [1, 2, 1] == asyncio.run(work())
     assert [1, 1, 1] == at_hand
+
+
+def test_who_asks_for_a_landing_keeps_nobody_waiting() -> None:
+    """A group with such a question in it would be the thread's, and be answered after the landing."""
+    at_hand: list[int] = []
+
+    def commit(group: Sequence[Submission]) -> list[Committed]:
+        at_hand.append(len(group))
+        return [Committed({}, {}, {}) for _ in group]
+
+    async def work() -> list[int]:
+        log = SleepingLog()
+        over = commits(log, at_hand=commit)
+        await asyncio.gather(over.submit(Submission()), *(over.submit(BROUGHT) for _ in range(MANY)))
+        return log.groups
+
+    assert [1] == asyncio.run(work())
+    assert [MANY] == at_hand
 
 
 def test_what_fails_at_hand_is_left_to_the_thread() -> None:
@@ -173,7 +192,7 @@ def test_what_fails_at_hand_is_left_to_the_thread() -> None:
 
     async def work() -> None:
         over = commits(log, at_hand=fail)
-        await asyncio.gather(*(over.submit(Submission()) for _ in range(MANY)))
+        await asyncio.gather(*(over.submit(BROUGHT) for _ in range(MANY)))
 
     log = Log()
     asyncio.run(work())

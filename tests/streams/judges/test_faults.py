@@ -46,6 +46,7 @@ class Fault(NamedTuple):
 PROVIDER, ANSWERED, INVALID, TIMEOUT = {"provider_error"}, {"answered"}, {"invalid"}, {"timeout"}
 FAULTS = {
     "answer": Fault(ANSWERED),
+    "strict": Fault(ANSWERED),
     "slow": Fault(ANSWERED, script="slow:0.01"),
     "thinking_first": Fault(ANSWERED),
     "rate_limited": Fault(PROVIDER, charged="nothing"),

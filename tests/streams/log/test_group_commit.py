@@ -138,3 +138,26 @@ def test_a_thread_that_has_nothing_to_commit_takes_no_processor_time() -> None:
         pass
     assert time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) - before < 0.05
     commits.close()
+
+
+def test_who_waits_for_a_commit_is_answered_before_work_that_takes_long() -> None:
+    """A landing takes as long as a hundred commits."""
+    ledger, order = Ledger(), list[str]()
+    ledger.open.clear()
+
+    def commit(group: Sequence[int]) -> list[int]:
+        done = ledger.commit(group)
+        order.append(f"commit {list(group)}")
+        return done
+
+    commits = GroupCommit[int, int](
+        commit, after=lambda: order.append("after"), is_ordered=lambda number: number > 0, capacity=100, at_once=100
+    )
+    commits.start()
+    commits.submit(1)
+    ledger.entered.acquire()
+    for number in (-1, 2, -2, 3):
+        commits.submit(number)
+    ledger.open.set()
+    commits.close()
+    assert ["commit [1]", "after", "commit [2, 3]", "commit [-1, -2]", "after"] == order

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, policy_of
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.positions import AHEAD
@@ -364,7 +364,7 @@ def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
 def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full for a while costs a delay. Nothing that was promised is lost, and health says what is wrong."""
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise duckdb.IOException("No space left on device")
 
     async def work() -> None:
@@ -387,22 +387,32 @@ def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch:
     run(work())
 
 
+@pytest.mark.parametrize("place", ["rows", "commit"])
 def test_what_comes_during_a_landing_is_taken_at_once_and_lands_after_it(
-    store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """A landing takes as long as its records need. Senders do not wait for it, a kill loses nothing, and nothing lands twice."""
-    has_begun, may_end = threading.Event(), threading.Event()
+    """A landing takes as long as its records and its commit need. Senders do not wait for it, a kill loses nothing, and nothing lands twice."""
+    has_begun, may_end, transaction = threading.Event(), threading.Event(), Store.transaction
 
-    def slow(*given: Any) -> Any:
+    def pause() -> None:
         has_begun.set()
         assert may_end.wait(60)
-        return land(*given)
+
+    def slow(*given: Any, **named: Any) -> Any:
+        pause()
+        return land(*given, **named)
+
+    def slow_commit(self: Store, committed: Callable[[], object] = pause) -> Any:
+        return transaction(self, lambda: (pause(), committed()))
 
     async def work() -> None:
         async with engine_over(store) as engine:
             await engine.take_exchanges(turns("s", 3))
             await engine.land_taken()
-            monkeypatch.setattr("streams.log.log_writer.land", slow)
+            if place == "rows":
+                monkeypatch.setattr("streams.log.log_writer.land", slow)
+            else:
+                monkeypatch.setattr(Store, "transaction", slow_commit)
             await engine.take_exchanges(turns("s", 4)[3:])
             landing = asyncio.create_task(engine.land_taken())
             await asyncio.to_thread(has_begun.wait, 60)

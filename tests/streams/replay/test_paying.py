@@ -19,6 +19,7 @@ from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from schemas.codec.single_object import decode
 from schemas.records import Judgement
+from service.cli.entry.exit_codes import ExitCode
 from service.simulator import RunningJudge, running
 from streams.judges.batch.judge import BatchLimits
 from streams.judges.protocol import Verdict
@@ -173,7 +174,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
 
     monkeypatch.setattr(DurableBudget, "judgement", cut_short)
     code, _, err = driftline("replay", *arguments)
-    assert 1 == code, err
+    assert ExitCode.INTERRUPTED == code, err
     assert "run the same command to continue" in err
     monkeypatch.setattr(DurableBudget, "judgement", judgement)
     document = replay(driftline, *arguments)

@@ -16,15 +16,19 @@ from engines import NOW, engine_over, rows
 from otlp.captured import LABELS, OWNER, REDACTOR, Json
 from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
 from audit.policy.policy import Policy
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import encode
+from schemas.lazy.polars import pl
 from schemas.records import Record, Span
 from streams.engine.engine import Engine
 from streams.sources.otlp.kept_spans import span_record
 from streams.sources.otlp.request import Refused
 from streams.sources.otlp.signals import SIGNALS
 from streams.upkeep import assembling
-from streams.upkeep.assembling import TOO_MANY, TraceAssembler
+from streams.upkeep.assembling import LATE, TOO_MANY, TraceAssembler
 from streams.upkeep.erasing import erase, erasure, request_erasure
 from streams.upkeep.retention import KEPT_SPANS, purge
 
@@ -111,6 +115,24 @@ def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
     assert [] == decisions(fleet)
     fleet.pass_by(timedelta(seconds=1))
     assert [(0, "settled", 2, 1, 0, "complete")] == decisions(fleet)
+
+
+def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
+    """Land spans where they stand on a topic of several partitions."""
+    frame = decode_batch(list(map(encode, fleet.records(*spans)))).frames["Span"]
+    offsets = (pl.int_range(pl.len(), dtype=pl.Int64) + offset).alias("_offset")
+    placed = frame.with_columns(pl.lit(partition, pl.Int32).alias("_partition"), offsets)
+    with fleet.store.transaction() as transaction:
+        transaction.land("spans", {"Span": placed}, KnownIdentities())
+
+
+def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(fleet: Fleet) -> None:
+    """A span that names no session is on another partition than its trace; positions of two partitions say nothing of each other."""
+    land_at(fleet, 1, 900, tool(1))
+    fleet.look()
+    land_at(fleet, 0, 10, chat(2), agent(0))
+    fleet.pass_by(SETTLE)
+    assert [(0, "settled", 3, 1, 0, "complete")] == decisions(fleet)
 
 
 def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> None:
@@ -223,6 +245,26 @@ def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
     fleet.pass_by(SETTLE)
     assert 2 == len(decisions(fleet))
     assert {0} == {row[0] for row in decisions(fleet)}
+
+
+def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """An exporter that was cut off for two days sends what nothing can be made of: whoever looks for it finds out why it is missing."""
+    counted: list[int] = []
+    fleet.assembler = TraceAssembler(fleet.engine, counted.append)
+    fleet.send(agent(0), tool(1), tool(2))
+    fleet.pass_by(SETTLE)
+    fleet.now += KEPT_SPANS + timedelta(days=1)
+    purge(fleet.store, fleet.engine.policy, fleet.now)
+    fleet.send(tool(3))
+    fleet.pass_by(IDLE)
+    assert 1 == len(decisions(fleet))
+    assert [(LATE,)] == fleet.rows("dead_letters", "reason")
+    assert [1] == counted
+    assert f"1 spans of the trace {TRACE} came after its other spans were deleted" in caplog.text
+    fleet.assembler = TraceAssembler(fleet.engine, counted.append)
+    fleet.pass_by(IDLE)
+    assert [(LATE,)] == fleet.rows("dead_letters", "reason"), "a start reads them again, and tells of them once"
+    assert [1] == counted
 
 
 def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from audit.drift.reference import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
-from service.documents.incidents import decisions_on, incident_document, incident_records
+from service.documents.incidents import history_of, incident_document, incident_records
 from streams.log.store_log import StoreLog
 from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
@@ -91,7 +91,8 @@ def database(tmp_path: Path) -> Path:
     with duckdb.connect(str(path)) as raw:
         for schema, view in raw.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall():
             raw.execute(f'DROP VIEW "{schema}"."{view}"')
-        raw.execute("DROP MACRO log.views_digest; DROP MACRO log.incident_status; DROP MACRO log.incident_resolution")
+        for macro in ("views_digest", "incident_status", "incident_resolution", "incident_assignee"):
+            raw.execute(f"DROP MACRO log.{macro}")
         for field in current_schemas()["Incident"].fields:
             if field["name"] not in known:
                 raw.execute(f'ALTER TABLE log.incidents DROP COLUMN "{field["name"]}"')
@@ -122,7 +123,7 @@ def test_its_rows_and_decisions_stay_as_they_were_written(database: Path) -> Non
     """What somebody decided then is what they decided: the history is not rewritten, only read."""
     with Store(database) as store:
         raw = store.cursor().execute("SELECT incident_id, status FROM log.incidents ORDER BY ALL").fetchall()
-        decisions = decisions_on(store.cursor(), "accepted")
+        decisions = history_of(store.cursor(), "accepted")
         pending = [
             row
             for row in query_rows(store.cursor(), "incident_decisions", {"projects": None, "incident": None})

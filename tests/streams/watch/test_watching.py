@@ -15,7 +15,7 @@ from watched import END, fallen, history, put, steady
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
-from schemas.records import Incident, Record, Review, Score
+from schemas.records import DimensionScore, Incident, Record, Review, Score
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
@@ -111,10 +111,12 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
 
 def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
     """They are there to be run."""
-    put(store, "scores", history(fallen(6), 40))
+    dimensions = (DimensionScore(dimension="scope_compliance", score=0.5),)
+    put(store, "scores", history(fallen(6), 40, tier1_flags=("rude",), tier2_dimensions=dimensions))
     evidence = evidence_of(checked(store).incidents[0])
     by_name = {one["name"]: one for one in evidence["queries"]}
-    assert {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"} == set(by_name)
+    found = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
+    assert {*found, "reason_change", "dimension_change"} == set(by_name)
     for name, query in by_name.items():
         values = {key: _moment(value) for key, value in query["parameters"].items()}
         assert query_rows(store.cursor(), name, values), name

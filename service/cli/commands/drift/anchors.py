@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
+from service.cli.progress import working
 from service.cli.terminal import MISSING, counted, err, out, plain, table
 from service.documents.anchors import anchor_document, anchors_document
 from service.judge_setup import NAME_A_JUDGE, open_judge
@@ -23,7 +24,6 @@ from streams.upkeep.anchors import candidates, choose, named, run_round, withdra
 anchors_app = typer.Typer(
     no_args_is_help=True, help="Exchanges that are judged again and again: has the judge changed, or the agent?"
 )
-OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
 
 
 @anchors_app.command("list")
@@ -35,7 +35,7 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
     if as_json:
         print_json(found)
     elif not found["anchors"]:
-        err.print(f"no anchor in project {plain(project, 64)} yet (driftline anchors add)", markup=False)
+        err.say(f"no anchor in project {plain(project, 64)} yet (driftline anchors add)")
     else:
         headers = ["anchor", "connection", "exchange", "judged", "by", "since"]
         out.print(table(headers, [_row(one) for one in found["anchors"]]))
@@ -82,6 +82,7 @@ def withdraw_anchor(
     project: OfProject,
     database: Database = None,
     policy: PolicyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Stop judging an anchor; its results so far are kept."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
@@ -89,7 +90,10 @@ def withdraw_anchor(
         found = asyncio.run(withdraw(workspace.log, project, anchor_id, getpass.getuser()))
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
-    out.print(f"{plain(found.exchange_id)} is no longer judged", markup=False)
+    if as_json:
+        print_json(anchor_document(found))
+    else:
+        out.say(f"{plain(found.exchange_id)} is no longer judged")
 
 
 @anchors_app.command("run")
@@ -97,10 +101,11 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
     """Judge the anchors again now and wait for it. If a server has the database, its judge does it."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        if workspace.server is None:
-            judged = asyncio.run(_round(workspace, project))
-        else:
-            judged = workspace.server.call("judge_anchors", project)
+        with working("judging the anchors again"):
+            if workspace.server is None:
+                judged = asyncio.run(_round(workspace, project))
+            else:
+                judged = workspace.server.call("judge_anchors", project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = anchors_document(cursor, project)
     if as_json:

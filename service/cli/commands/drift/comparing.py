@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import AsJson, Database, Project, print_json, settings_of
+from service.cli.progress import working
 from service.cli.terminal import out
 from service.remote.copies import readable_file
 from service.reports.comparison import compare as compared
@@ -32,6 +33,7 @@ def compare(
         if LIVE in {first, second}:
             file = stack.enter_context(readable_file(settings))
             sides = [replace(side, path=file) if side.label == LIVE else side for side in sides]
+        stack.enter_context(working("comparing"))
         document = compared(sides[0], sides[1], project, top)
     if as_json:
         print_json(document)

@@ -11,20 +11,31 @@ import msgspec
 import typer
 from rich.table import Table
 
-from audit.times import parse_timestamp
-from schemas.errors import InputError
-from service.cli.commands.options import AsJson, Database, PolicyFile, Row, print_json, settings_of, show_rows
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    OfProject,
+    PolicyFile,
+    Row,
+    Since,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+)
+from service.cli.commands.times import moment_of
 from service.cli.terminal import MISSING, out, plain, table
 from service.documents.deployments import deployment_document
 from service.known_projects import require_known
-from service.workspace import open_workspace
+from service.workspace import open_workspace, utc_now
 from streams.log.admission import Accepted, admissible
 from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
 
 deployments_app = typer.Typer(
     no_args_is_help=True, help="Record and list deployments: charts mark them, and incidents name them."
 )
-OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
 
 
 @deployments_app.command("add")
@@ -40,7 +51,7 @@ def add_deployment(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="TIME", help="Time in ISO 8601; now by default, unless this version is already the newest."
+            "--at", metavar="TIME", help="When, as for --since; now by default, unless this version is already the newest."
         ),
     ] = None,
     by: Annotated[
@@ -53,10 +64,7 @@ def add_deployment(
     as_json: AsJson = False,
 ) -> None:
     """Record a deployment. Recording it again changes nothing."""
-    try:
-        moment = None if at is None else parse_timestamp(at)
-    except ValueError:
-        raise InputError("--at: must be a time in ISO 8601", hint="For example 2026-10-01T09:00:00Z.") from None
+    moment = None if at is None else moment_of(at, "--at", utc_now())
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         made = deployment(
@@ -87,15 +95,16 @@ def add_deployment(
 @deployments_app.command("list")
 def list_deployments(
     project: OfProject,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number, newest first.")] = 20,
+    since: Since = None,
+    limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the deployments of a project, newest first."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        rows = [deployment_document(row) for row in deployments(cursor, project, limit=limit)]
-    show_rows(rows, _table, as_json=as_json, none="no deployment")
+        rows = [deployment_document(row) for row in deployments(cursor, project, since_of(since), limit=limit + 1)]
+    show_rows(rows, _table, as_json=as_json, none="no deployment", limit=limit)
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -25,7 +25,9 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError
 from schemas.lazy.polars import pl
-from service.cli.commands.options import AsJson, Database, Project, json_line, moment_of, print_json, settings_of
+from service.cli.commands.options import AsJson, Database, Limit, Project, json_line, print_json, settings_of
+from service.cli.commands.times import moment_of
+from service.cli.progress import working
 from service.cli.terminal import MISSING, counted, err, leave_quietly, out, plain, table
 from service.known_projects import require_known
 from service.remote.copies import readable_file
@@ -37,7 +39,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 DAYS = 14
 """Length of a window by default."""
 NUMBERS = frozenset(
-    {"after_place", "after_turn", "before", "count", "days", "expected", "gap_seconds", "history_seconds", "limit"}
+    {"after_place", "after_turn", "before", "count", "days", "expected", "gap_seconds", "history_seconds", "limit", "newest"}
 )
 FLAGS = {"true": True, "false": False}
 SEE_LIST = "`driftline sql --list` shows every query with its parameters."
@@ -79,14 +81,14 @@ def sql(
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter of a query; null for no value.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="Maximum number of rows.")] = 1000,
+    limit: Limit = 1000,
     form: Annotated[Form, typer.Option("--format", help="Format of the output.")] = Form.TABLE,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer to a file.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a SQL statement over the database, or one of the queries that come with the program.
+    """Run a SQL statement over the database, or one of the queries that come with the program, and show the rows.
 
     The database is opened read-only, without access to files or the network.
     """
@@ -101,7 +103,7 @@ def sql(
     path = settings.database
     require_database(path)
     if NAME.fullmatch(statement):
-        moment = utc_now() if as_of is None else moment_of(as_of, "--as-of")
+        moment = utc_now() if as_of is None else moment_of(as_of, "--as-of", utc_now())
         query = _named(statement)
         parameters = _parameters(query, _Given(project, moment, limit, _pairs(values or ())))
         _require_known(settings, parameters.get("project"))
@@ -201,7 +203,7 @@ def _require_known(settings: Settings, project: str | None) -> None:
 def _add_up(path: Path) -> None:
     """Sum the days that have new scores. Queries answer the same without it, only later."""
     try:
-        with Store(path) as store, err.status("summing days"):
+        with Store(path) as store, working("summing days"):
             refresh_daily(store)
     except StoreError as error:
         err.say(f"note: the daily sums are not up to date, so the answer may take a while: {error}", style="yellow")

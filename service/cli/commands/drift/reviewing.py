@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError
-from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.terminal import MISSING, err, out, plain, table
 from service.cli.views import agreement_cells
 from service.documents.people import agreement_document, next_to_review, with_human_score
@@ -21,7 +21,6 @@ from service.workspace import open_workspace
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")
-OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.")]
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
 _SHOWN = 4000
 

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.cli.terminal import counted, err, out
-from service.export.backups import back_up
+from service.cli.progress import growing
+from service.cli.terminal import counted, out
+from service.export.backups import back_up, begun
+from service.settings import Settings
 from service.workspace import open_workspace
 
 
@@ -24,10 +26,16 @@ def backup(
     The copy holds everything that was accepted before. To restore it, stop the server, move the database and all files that begin
     with its name away, and copy the files of the backup there. Replays are not copied: they can be made again.
     """
-    with open_workspace(settings_of(database, policy)) as workspace, err.status("copying the database"):
+    settings = settings_of(database, policy)
+    with open_workspace(settings) as workspace, growing("copying the database", _size(settings), lambda: begun(folder)):
         made = back_up(workspace, folder)
     if as_json:
         print_json({"files": [str(path) for path in made.files], "rows": made.rows})
         return
     rows = ", ".join(counted(count, table.replace("_", " ").removesuffix("s")) for table, count in made.rows.items())
     out.say(f"copied to {', '.join(map(str, made.files))}: {rows or 'no records yet'}")
+
+
+def _size(settings: Settings) -> int:
+    """Return the bytes of the database, as far as they are known: a copy has no free space, so it may be smaller."""
+    return settings.database.stat().st_size if settings.database.exists() else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,8 @@ from audit.policy.methodology import is_methodology, load_methodology
 from audit.policy.policy import ProjectPolicy, load_policy
 from schemas.errors import SettingsError
 from schemas.registry import current_schemas
-from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.cli.commands.records.topics import Kafka
+from service.cli.commands.options import AsJson, Database, Kafka, PolicyFile, print_json, settings_of
+from service.cli.progress import working
 from service.cli.terminal import err, out, plain, table
 from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.kafka import connection_of, framing_of
@@ -36,6 +37,7 @@ def rebuild(
     kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete everything derived (scores, diagnoses, …) and compute it again from the stored input, by the present rules.
 
@@ -44,19 +46,29 @@ def rebuild(
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
-        _land_again(settings)
+        counts = _land_again(settings)
+        _say_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
         return
     if not settings.database.exists():
         raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
     with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
-        with err.status("computing everything derived again") as status:
+        with working("computing everything derived again") as tell:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
-            runner.rebuild(lambda one: status.update(f"stage {one.stage}: {one.position} of {one.end} records"))
-        counts = [f"{workspace.store.count(table)} {table}" for table in derived_tables()]
-    out.print(f"rebuilt: {', '.join(counts)}")
+            runner.rebuild(lambda one: tell(f"stage {one.stage}: {one.position} of {one.end} records"))
+        counts = {table: workspace.store.count(table) for table in derived_tables()}
+    _say_counts("rebuilt", counts, "nothing", as_json=as_json)
 
 
-def _land_again(settings: Settings) -> None:
+def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: bool) -> None:
+    """Print the rows per table."""
+    if as_json:
+        print_json({"rows": counts})
+    else:
+        out.say(f"{done}: {', '.join(f'{count} {table}' for table, count in counts.items()) or nothing}")
+
+
+def _land_again(settings: Settings) -> dict[str, int]:
+    """Land the topics again; return the rows of each table that has any."""
     from streams.kafka.sink.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
     from streams.kafka.sink.rebuilding import require_records  # noqa: PLC0415 - as above
 
@@ -64,7 +76,7 @@ def _land_again(settings: Settings) -> None:
     is_new = not settings.database.exists()
     if is_new:  # an empty file in place of a lost one would look like a rebuild that worked
         asyncio.run(require_records(connection))
-    with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, err.status("landing the topics again") as status:
+    with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, working("landing the topics again") as tell:
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
             land_again(
@@ -72,14 +84,13 @@ def _land_again(settings: Settings) -> None:
                 connection,
                 redactor,
                 workspace.now,
-                report=lambda left: status.update(f"{left} records are left"),
+                report=lambda left: tell(f"{left} records are left"),
                 reframe=None if framing is None else framing.reframe,
             )
         )
         store.checkpoint()
         tables = [schema.table for schema in current_schemas().values() if schema.topics]
-        counts = [f"{count} {name}" for name in tables if (count := store.count(name))]
-    out.print(f"landed again: {', '.join(counts) or 'nothing: the topics are empty'}")
+        return {name: count for name in tables if (count := store.count(name))}
 
 
 @policy_app.command("check")

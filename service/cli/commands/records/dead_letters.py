@@ -8,10 +8,22 @@ from typing import Annotated
 import typer
 
 from schemas.errors import InputError
-from service.cli.commands.options import AsJson, Database, PolicyFile, moment_of, print_json, settings_of
-from service.cli.commands.records.topics import Kafka
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Kafka,
+    Limit,
+    PolicyFile,
+    Since,
+    print_json,
+    settings_of,
+    since_of,
+)
 from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
-from service.cli.terminal import err, leave_quietly, out
+from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.progress import working
+from service.cli.terminal import counted, err, leave_quietly, out
 from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
 from service.dead_letters import retry as retried
 
@@ -21,7 +33,6 @@ Stage = Annotated[
 ]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="CODE", help="Only for this reason, e.g. unknown_schema.")]
 Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only from this topic or file.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only records refused at this time or later.")]
 
 
 @letters_app.command("list")
@@ -30,12 +41,12 @@ def list_letters(
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of letters, newest first.")] = 20,
+    limit: Limit = SHOWN,
     database: Database = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the open dead letters by stage and reason, and list the newest."""
+    """Count the open dead letters by stage and reason, and list them, newest first. `--since`: when they were set aside."""
     filters = _filters(stage, reason, source, since)
     with letter_box(settings_of(database, kafka=kafka)) as box:
         counts, letters = reasons(box.store, filters), open_letters(box.store, filters, limit)
@@ -44,7 +55,7 @@ def list_letters(
     elif letters:
         out.print(letters_view(counts, letters))
     else:
-        err.print("no dead letter" if filters == Filters() else "no dead letter matches")
+        err.say("no dead letter" if filters == Filters() else "no dead letter matches")
 
 
 @letters_app.command("show")
@@ -68,19 +79,20 @@ def show_letter(
 
 
 @letters_app.command("retry")
+@fails_when("a letter stays")
 def retry_letters(
     starts: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of letters, or their beginnings.")] = None,
     stage: Stage = None,
     reason: Reason = None,
     source: Source = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of letters, oldest first.")] = 10_000,
+    limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retry dead letters: put them back where they came from, and say why others stay. Exit 1 if any stays.
+    """Retry dead letters, oldest first: put them back where they came from, and say why others stay.
 
     A letter can be retried if its bytes are whole and unredacted, and this version can read them. No judge is asked, except by a
     server that has the database and a judge.
@@ -92,17 +104,18 @@ def retry_letters(
         )
     with letter_box(settings_of(database, policy, kafka=kafka)) as box:
         ids, done = ids_to_retry(box.store, starts or [], filters, limit)
-        outcome = retried(box, ids)
+        with working(f"retrying {counted(len(ids), 'dead letter')}"):
+            outcome = retried(box, ids)
     if as_json:
         print_json(outcome_document(outcome, done))
     else:
         for line in outcome_lines(outcome, done):
             out.say(line)
-    raise typer.Exit(1 if outcome.stays else 0)
+    leave(failed=bool(outcome.stays))
 
 
 def _filters(stage: str | None, reason: str | None, source: str | None, since: str | None) -> Filters:
-    return Filters(stage, reason, source, None if since is None else moment_of(since, "--since"))
+    return Filters(stage, reason, source, since_of(since))
 
 
 def _write(body: bytes) -> None:

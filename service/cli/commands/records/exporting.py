@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from schemas.errors import InputError
-from service.cli.commands.options import AsJson, Database, print_json, settings_of
+from service.cli.commands.options import AsJson, Database, Project, Since, print_json, settings_of, since_of
+from service.cli.progress import working
 from service.cli.terminal import counted, out
 from service.export.exporting import export_tables
 from service.export.partitions import KEYS, days_of, export_partitions
@@ -17,28 +18,35 @@ from service.known_projects import require_known
 from service.remote.copies import own_store
 from service.workspace import open_workspace
 
-Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC day, with --by.")]
+LastDay = Annotated[
+    datetime | None, typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="Up to and including this UTC day.")
+]
 
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
     by: Annotated[str | None, typer.Option(metavar="project,day", help="Write latest revisions by project and day.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only this project, with --by.")] = None,
-    since: Day = None,
-    until: Day = None,
+    project: Project = None,
+    since: Since = None,
+    until: LastDay = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Write every topic's table as a Parquet file: all revisions, with topic, partition and offset, times in UTC.
 
-    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet. --since and --until are inclusive.
+    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet, of whole UTC days. --project, --since and --until
+    need it.
     """
     _check(by, selected=any(value is not None for value in (project, since, until)))
-    days = days_of(since and since.date(), until and until.date())
+    start = since_of(since)
+    days = days_of(start and start.date(), until and until.date())
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        with own_store(workspace) as store:
-            written = export_tables(store, folder) if by is None else export_partitions(store, folder, days.of_project(project))
+        with own_store(workspace) as store, working("exporting") as tell:
+            if by is None:
+                written = export_tables(store, folder, tell)
+            else:
+                written = export_partitions(store, folder, days.of_project(project), tell)
     if as_json:
         print_json({"folder": str(folder), "rows": written})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,18 +14,29 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
-from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, print_text, settings_of
-from service.cli.commands.records.import_results import Agent, Into, Via, confirm_paid, file_progress, show, show_drift
-from service.cli.commands.records.rejudging import judge_of, judge_unscored, outcome_in_words, say_who_judges
+from service.cli.commands.option_groups import with_option_group
+from service.cli.commands.options import clock_of, print_json
+from service.cli.commands.records.import_results import REFUSED, Filing, confirm_paid, file_progress, show, show_drift
+from service.cli.commands.records.rejudging import (
+    expected_in_words,
+    judge_of,
+    judge_unscored,
+    outcome_in_words,
+    say_who_judges,
+)
+from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.exchange_views import exchange_document, exchange_view
-from service.cli.terminal import counted, err, out, plain
-from service.imports.exchange_files import Looked, exchange_source, first_exchanges, looked_at
+from service.cli.progress import working
+from service.cli.terminal import counted, err, out, plain, print_text
+from service.imports.exchange_files import Looked, exchange_source, exchanges_in, first_exchanges, looked_at
 from service.imports.importing import Importer, ImportSummary
 from service.settings import Settings
 from service.wiring import policy_of, redactor_of
-from service.workspace import Clock, Workspace, open_workspace
+from service.workspace import Clock, Workspace
+from streams.judging.rejudging import estimate_bulk
 from streams.sources.exchange_files.first_look import FirstLook, Layout
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
+from streams.sources.exchange_files.reading import Labels
 from streams.sources.source import ReadingContext
 
 Map = Annotated[
@@ -38,9 +50,10 @@ SaveMap = Annotated[Path | None, typer.Option("--save-map", metavar="FILE", help
 Judge = Annotated[
     bool, typer.Option("--judge", help="Then judge what is unscored, after showing the cost, and check for drift.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")]
 
 
+@fails_when(REFUSED)
+@with_option_group
 def import_exchanges(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet, also .gz or .zst, or folders of them.")
@@ -49,17 +62,11 @@ def import_exchanges(
     dry_run: DryRun = False,
     save_map: SaveMap = None,
     judge: Judge = False,
-    yes: Yes = False,
-    project: Into = None,
-    connection: Via = None,
-    agent: Agent = None,
-    database: Database = None,
-    policy: PolicyFile = None,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
+    *,
+    filing: Filing,
 ) -> None:
     """Import exchanges from tables, from exports of Langfuse and Phoenix, or from Driftline's own; twice changes nothing."""
-    settings = settings_of(database, policy, project=project, connection=connection)
+    settings = filing.settings
     fields = None if mapping is None else load_mapping(mapping)
     rules = policy_of(settings)
     redactor = redactor_of(settings, rules)
@@ -70,31 +77,38 @@ def import_exchanges(
     if save_map is not None:
         _save(save_map, looked, redactor)
     if dry_run:
-        _show_first(looked, _context(settings, rules, redactor, clock_of(as_of), agent), rules, as_json=as_json)
+        context = _context(settings, rules, redactor, clock_of(filing.as_of), filing.agent)
+        _show_first(looked, context, rules, as_json=filing.as_json)
     if dry_run or save_map is not None:
-        raise typer.Exit(1 if looked.refused else 0)
+        leave(failed=bool(looked.refused))
     layouts = looked.layouts(redactor)
-    with open_workspace(settings, now=clock_of(as_of), create=True, writes=True) as workspace:
-        faults = _import(workspace, layouts, agent, judge=judge, yes=yes, as_json=as_json)
-    raise typer.Exit(1 if faults or looked.refused else 0)
+    with filing.opened() as workspace:
+        faults = _import(workspace, layouts, filing, judge=judge)
+    leave(failed=bool(faults or looked.refused))
 
 
-def _import(
-    workspace: Workspace, layouts: dict[Path, Layout], agent: str | None, *, judge: bool, yes: bool, as_json: bool
-) -> int:
+def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *, judge: bool) -> int:
     """Import the files, have them judged if wanted, and show what came of it; return the number of faults."""
     if judge:
         say_who_judges(judge_of(workspace), dry_run=False)
-    confirm_paid(workspace, yes=yes)
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
-    importer = Importer(workspace, agent=agent, layouts={path: layout.key for path, layout in layouts.items()})
+    confirm_paid(workspace, yes=filing.yes, expected=lambda: _expected(workspace, layouts, labels, filing))
+    importer = Importer(workspace, agent=filing.agent, layouts={path: layout.key for path, layout in layouts.items()})
     with file_progress(list(layouts)) as report:
         summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
     if judge:
-        _judge(workspace, layouts, summary, yes=yes, as_json=as_json)
+        _judge(workspace, layouts, summary, yes=filing.yes, as_json=filing.as_json)
     else:
-        show(summary, workspace.settings.database, as_json=as_json)
+        show(summary, workspace.settings.database, as_json=filing.as_json)
     return summary.faults
+
+
+def _expected(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels, filing: Filing) -> str:
+    """Say what it costs to have the exchanges of the files judged."""
+    context = _context(workspace.settings, workspace.policy, workspace.redactor, workspace.now, filing.agent)
+    with working("estimating the cost"):
+        bulk = estimate_bulk(islice(exchanges_in(layouts, context, labels), ESTIMATED), workspace.policy)
+    return expected_in_words(bulk, ESTIMATED)
 
 
 def _judge(workspace: Workspace, layouts: dict[Path, Layout], summary: ImportSummary, *, yes: bool, as_json: bool) -> None:
@@ -105,7 +119,8 @@ def _judge(workspace: Workspace, layouts: dict[Path, Layout], summary: ImportSum
     project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
-        workspace.server.call("rejudge", project, None, 0)  # returns when the judge has nothing left to do
+        with working("the server's judge scores them"):
+            workspace.server.call("rejudge", project, None, 0)  # returns when the judge has nothing left to do
     if as_json:
         show(summary, workspace.settings.database, as_json=True, more={"judged": outcome})
         return
@@ -173,5 +188,7 @@ def _document(first: FirstLook, layout: Layout, exchanges: Sequence[Exchange], f
     }
 
 
+ESTIMATED = 10_000
+"""Exchanges whose cost is estimated before an import: more would take longer than reading the answer."""
 _FAULTS = 10
 """Faulty rows that a dry run names for each file."""

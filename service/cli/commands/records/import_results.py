@@ -3,51 +3,90 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from service.cli.commands.drift.watching import check_projects
-from service.cli.commands.options import for_database, print_json
+from service.cli.commands.options import (
+    AsJson,
+    AsOf,
+    Database,
+    IntoProject,
+    PolicyFile,
+    Yes,
+    clock_of,
+    for_database,
+    print_json,
+    settings_of,
+)
+from service.cli.entry.exit_codes import agree
 from service.cli.import_findings import drift_lines, import_findings
 from service.cli.next_steps import program_name
+from service.cli.progress import measuring
 from service.cli.terminal import counted, err, out
 from service.imports.importing import ImportSummary, Report, stamp_of
 from service.judge_setup import paid_note
-from service.workspace import Workspace
+from service.settings import Settings
+from service.workspace import Workspace, open_workspace
 
+REFUSED = "a file or a record is refused, or you decline"
+"""When an import ends with `FAILED`."""
 SEE_LETTERS = "driftline dead-letters list"
-Into = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="Project to file under [DRIFTLINE_PROJECT, default].")
-]
-Via = Annotated[
-    str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
-]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the files.")]
 
 
-def confirm_paid(workspace: Workspace, *, yes: bool) -> None:
-    """Ask before the server that has the database pays its judge for the import. Without a server, no judge is asked."""
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """Options of every import command: the place of the records, and the form of the result."""
+
+    project: IntoProject = None
+    connection: Annotated[
+        str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
+    ] = None
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the files.")] = None
+    yes: Yes = False
+    database: Database = None
+    policy: PolicyFile = None
+    as_of: AsOf = None
+    as_json: AsJson = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with these options on top."""
+        return settings_of(self.database, self.policy, project=self.project, connection=self.connection)
+
+    def opened(self) -> AbstractContextManager[Workspace]:
+        """Open the database, which is made if it is not there."""
+        return open_workspace(self.settings, now=clock_of(self.as_of), create=True, writes=True)
+
+
+def confirm_paid(workspace: Workspace, *, yes: bool, expected: Callable[[], str] | None = None) -> None:
+    """Ask before the server that has the database pays its judge for the import. Without a server, no judge is asked.
+
+    `expected` says what that would cost, where it can be known before.
+    """
     if note := paid_note(workspace.server):
         err.say(f"note: {note}", style="yellow")
-        if not yes:
-            typer.confirm("Import, and let the server's judge score it?", abort=True, err=True)
+        if expected is not None:
+            err.say(expected())
+        agree("Import, and let the server's judge score it?", yes=yes)
 
 
 @contextmanager
 def file_progress(files: Sequence[Path]) -> Iterator[Report]:
-    """Show a bar over the bytes read if the error output is a terminal; nothing elsewhere."""
+    """Show a bar over the bytes read."""
     total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("reading", total=total)
+    read = 0
+    with measuring("reading", total) as bar:
 
         def report(size: int) -> None:
-            progress.update(task, advance=size)
+            nonlocal read
+            read += size
+            bar(read)
 
         yield report
 

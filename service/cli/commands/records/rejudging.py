@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,7 +14,19 @@ import typer
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
-from service.cli.commands.options import AsJson, Database, PolicyFile, Project, print_json, settings_of
+from service.cli.commands.options import (
+    AsJson,
+    Database,
+    DryRun,
+    Limit,
+    PolicyFile,
+    Project,
+    Yes,
+    print_json,
+    settings_of,
+)
+from service.cli.entry.exit_codes import agree, fails_when
+from service.cli.progress import working
 from service.cli.terminal import counted, err, out, plain
 from service.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
 from service.known_projects import require_known
@@ -23,12 +35,15 @@ from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
+TOLD_SECONDS = 0.5
+"""Seconds between two looks at the progress."""
 ALL = 1_000_000
 """Rows that are searched for what is left."""
 _NAMED = 5
 """Projects that a message names."""
 
 
+@fails_when("you decline")
 def rejudge(
     project: Project = None,
     reason: Annotated[
@@ -38,14 +53,14 @@ def rejudge(
             help="Only exchanges unscored for this reason, e.g. no_judge or timeout; cost_cap: left out by a session's cap.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of exchanges, oldest first.")] = 10_000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected cost.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    limit: Limit = 10_000,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge exchanges that stayed unscored. The expected cost is shown before the judge is asked."""
+    """Judge exchanges that stayed unscored, oldest first. The expected cost is shown before the judge is asked."""
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
@@ -85,8 +100,7 @@ def judge_unscored(
     err.say(f"{words}. {PRICE_IT}" if expected.not_asked else words)
     if not rows or dry_run:
         return None
-    if not yes:
-        typer.confirm("Ask the judge?", abort=True, err=True)
+    agree("Ask the judge?", yes=yes)
     return _judged_again(workspace, rows, project, reason)
 
 
@@ -104,7 +118,8 @@ def _judged_again(
     if workspace.server is None:
         done = asyncio.run(_judge_again(workspace, rows, project, reason))
     else:
-        done = workspace.server.call("rejudge", project, reason, len(rows))
+        with working("the server's judge scores them"):
+            done = workspace.server.call("rejudge", project, reason, len(rows))
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
     left = [row for row in unscored(workspace.store, project, None, ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {
@@ -125,12 +140,24 @@ async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], pro
     )
     await engine.start()
     try:
-        requested = await engine.rejudge(project, reason, len(rows))
-        await engine.drained()
+        with working("judging") as tell:
+            requested = await engine.rejudge(project, reason, len(rows))
+            telling = asyncio.create_task(_tell(engine, requested, tell))
+            await engine.drained()
+            telling.cancel()
         state = engine.state()
     finally:
         await engine.stop()
     return Judged(opened.name, requested, state.judge_calls, state.spent_usd)
+
+
+async def _tell(engine: Engine, requested: int, tell: Callable[[str], None]) -> None:
+    """Say once in a while how far the judge is."""
+    while True:
+        state = engine.state()
+        calls = counted(sum(state.judge_calls.values()), "call")
+        tell(f"judging {counted(requested, 'exchange')}: {calls}, {state.spent_usd:.4f} USD")
+        await asyncio.sleep(TOLD_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -166,6 +193,16 @@ class Expected:
     @property
     def _is_priced(self) -> bool:
         return self.bulk.unpriced < self.bulk.exchanges
+
+
+def expected_in_words(bulk: BulkEstimate, most: int) -> str:
+    """Say what it costs to have exchanges of files judged, of which at most `most` were looked at."""
+    number = f"the first {most} exchanges" if bulk.exchanges == most else counted(bulk.exchanges, "exchange")
+    known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
+    cost = known if bulk.unpriced < bulk.exchanges else "at an unknown cost"
+    more = f"; the cost of {bulk.unpriced} is not known and not included" if 0 < bulk.unpriced < bulk.exchanges else ""
+    calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, if all are new and sampled"
+    return f"{number} in the files: {calls}{more}"
 
 
 def say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:

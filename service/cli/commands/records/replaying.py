@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
+from schemas.bounds.limits import EARLIEST
 from schemas.errors import SettingsError
-from service.cli.commands.options import AsJson, Database, PolicyFile, Project, moment_of, print_json, settings_of
-from service.cli.commands.records.topics import Kafka
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    DryRun,
+    Kafka,
+    Limit,
+    PolicyFile,
+    Project,
+    Since,
+    Until,
+    Yes,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+    until_of,
+)
+from service.cli.entry.exit_codes import agree, fails_when, leave_interrupted
 from service.cli.terminal import err, out
 from service.judge_setup import OpenedJudge
 from service.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
@@ -22,16 +42,17 @@ from service.replays.wording import (
     telling,
 )
 from streams.judging.call_budget import StoppedError
-from streams.replay.plan import Asking, Outcome, Scope
+from streams.replay.plan import Asking, Outcome, Plan, Scope
 
 
+@fails_when("you decline")
 def replay(
     source: Annotated[
         str, typer.Option("--from", metavar="SOURCE", help="tables, topics, or a folder written by `driftline export`.")
     ] = "tables",
     project: Project = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only exchanges at this time or later.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only exchanges before this time.")] = None,
+    since: Since = None,
+    until: Until = None,
     judge: Annotated[
         Asking,
         typer.Option(
@@ -51,8 +72,8 @@ def replay(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, max=256, help="Processes; one per core by default.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected calls and cost.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     kafka: Kafka = None,
     database: Database = None,
     policy: PolicyFile = None,
@@ -79,23 +100,27 @@ def replay(
         with telling("replaying", found.positions) as tell:
             outcome = found.run(tell)
     except (KeyboardInterrupt, StoppedError):
-        err.print("stopped; run the same command to continue", markup=False)
-        raise typer.Exit(1) from None
+        err.say("stopped; run the same command to continue")
+        leave_interrupted()
     _show(found, outcome, asked, as_json=as_json)
 
 
-def replays(database: Database = None, as_json: AsJson = False) -> None:
-    """List the replays of a database: the scope of each, and whether its scores match the live ones."""
-    settings = settings_of(database)
-    found = list(replays_in(settings.database))
-    if not found:
-        err.say("no replays yet: `driftline replay` makes one")
-    elif as_json:
-        for one in found:
-            file = str(settings.database.with_name(f"{settings.database.name}.replays"))
-            print_json(outcome_document(one, file) if isinstance(one, Outcome) else plan_document(one) | {"finished_at": None})
-    else:
-        out.print(replays_table(found))
+def replays(since: Since = None, limit: Limit = SHOWN, database: Database = None, as_json: AsJson = False) -> None:
+    """List the replays of a database, newest first: the scope of each, and whether its scores match the live ones."""
+    settings, start = settings_of(database), since_of(since)
+    found = sorted(replays_in(settings.database), key=lambda one: _started(one) or EARLIEST, reverse=True)
+    shown = newest(found, start, _started)
+    folder = str(settings.database.with_name(f"{settings.database.name}.replays"))
+    none = "no replays since then" if found else "no replays yet: `driftline replay` makes one"
+    show_rows(shown, replays_table, as_json=as_json, none=none, limit=limit, document=lambda one: _document(one, folder))
+
+
+def _started(found: Outcome | Plan) -> datetime | None:
+    return (found.plan if isinstance(found, Outcome) else found).started_at
+
+
+def _document(found: Outcome | Plan, folder: str) -> dict[str, Any]:
+    return outcome_document(found, folder) if isinstance(found, Outcome) else plan_document(found) | {"finished_at": None}
 
 
 def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
@@ -108,8 +133,8 @@ def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     err.say(estimate_in_words(found, expected))
     if dry_run:
         return False
-    if expected.calls and not yes:
-        typer.confirm("Ask the judge?", abort=True, err=True)
+    if expected.calls:
+        agree("Ask the judge?", yes=yes)
     return True
 
 
@@ -123,8 +148,7 @@ def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json
 
 def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
     """Return the scope to be scored; SettingsError that names the option if a time cannot be used."""
-    start = None if since is None else moment_of(since, "--since")
-    end = None if until is None else moment_of(until, "--until")
+    start, end = since_of(since), until_of(until)
     if start and end and start >= end:
         raise SettingsError("--since must be before --until", hint="--until is exclusive.")
     return Scope(project, start, end)

@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
+from analytics.deletion.compaction import bytes_written, space_of
 from analytics.deletion.compaction import compact as compact_file
-from analytics.deletion.compaction import space_of
 from analytics.deletion.erased import ERASURES
 from schemas.bounds.limits import EARLIEST
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
-from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
+from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, Yes, clock_of, print_json, settings_of
+from service.cli.entry.exit_codes import agree, fails_when
+from service.cli.progress import growing, working
 from service.cli.terminal import counted, err, out, plain
 from service.workspace import open_workspace, require_database
 from streams.log.admission import Accepted
@@ -44,7 +46,8 @@ def retention_run(
 
     A server does this once a day. The file does not shrink (driftline compact).
     """
-    with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
+    opened = open_workspace(settings_of(database, policy), now=clock_of(as_of))
+    with opened as workspace, working("deleting what is past its retention"):
         now = workspace.now()
         if workspace.server is None:
             purged = purge(workspace.store, workspace.policy, now, days)
@@ -61,11 +64,12 @@ def retention_run(
     out.print(f"deleted: {counted(purged.exchanges, 'exchange')}, {counted(purged.scores, 'score')}; {words}")
 
 
+@fails_when("you decline")
 def erase(
     connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of the connection.")] = None,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Reason; stored with the erasure.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before erasing.")] = False,
+    yes: Yes = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
@@ -76,17 +80,17 @@ def erase(
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
-        if not yes:
-            typer.confirm(f"Erase everything of {plain(whose)}? This cannot be undone.", abort=True, err=True)
+        agree(f"Erase everything of {plain(whose)}? This cannot be undone.", yes=yes)
         said = workspace.redactor.redact(comment)[0] if comment else None
         record = erasure(connection, session, getpass.getuser(), said, workspace.now())
         accepted = Accepted()
         accepted.add(ERASURES, encode(record))
-        workspace.runner.publish(accepted)
-        workspace.runner.run()
-        erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
+        with working("erasing"):
+            workspace.runner.publish(accepted)
+            workspace.runner.run()
+            erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
         (found,) = (one.done for one in erasures(workspace.store) if one.erasure["erasure_id"] == record.erasure_id)
-    before, after = compact_file(settings.database)
+    before, after = _compacted(settings.database)
     deleted = {table: count for table, count in (found.deleted if found else {}).items() if count}
     replays = list(found.replays) if found else []
     if as_json:
@@ -103,13 +107,17 @@ def compact(database: Database = None, as_json: AsJson = False) -> None:
     """Shrink a closed database: write it again beside itself without the free space, and replace it in one step."""
     path: Path = settings_of(database).database
     require_database(path)
-    used = space_of(path).used
-    with err.status(f"writing {used / MEGABYTE:.0f} MB again"):
-        before, after = compact_file(path)
+    before, after = _compacted(path)
     if as_json:
         print_json({"before": before, "after": after})
         return
     out.print(_sizes(before, after))
+
+
+def _compacted(path: Path) -> tuple[int, int]:
+    """Compact a closed file; return its bytes before and after."""
+    with growing("compacting", space_of(path).used, lambda: bytes_written(path)):
+        return compact_file(path)
 
 
 def _sizes(before: int, after: int) -> str:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
 
-from service.cli.commands.options import AsJson, print_json, settings_of
+from service.cli.commands.options import AsJson, Kafka, print_json, settings_of
+from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import counted, err, out, plain, table
-from service.kafka import connection_of
+from service.kafka import collector_topics, connection_of
 from service.settings import Settings
-from streams.kafka.topics import DEFAULT_PARTITIONS, REPLICATION, TOPICS
+from streams.kafka.topics import COLLECTOR, DEFAULT_PARTITIONS, REPLICATION, TOPICS
 
 if TYPE_CHECKING:
     from streams.kafka.administration import Mismatch, TopicAdministration
 
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on Kafka: create, describe, check.")
 
-Kafka = Annotated[
-    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Addresses of the Kafka cluster [DRIFTLINE_KAFKA].")
-]
 Partitions = Annotated[
     int | None,
     typer.Option(
@@ -38,6 +36,7 @@ _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timest
 
 
 @topics_app.command("create")
+@fails_when("an existing topic is misconfigured")
 def create(
     kafka: Kafka = None,
     partitions: Partitions = None,
@@ -53,7 +52,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create missing topics; existing ones are not changed. Exit 1 if one of those is misconfigured."""
+    """Create missing topics; existing ones are not changed. The Collector makes its own."""
     with administration_of(settings_of(kafka=kafka)) as administration:
         made = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
@@ -68,9 +67,10 @@ def create(
 
 @topics_app.command("describe")
 def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
-    """Show the topics of the cluster."""
-    with administration_of(settings_of(kafka=kafka)) as administration:
-        found = administration.describe()
+    """Show the topics of the cluster: Driftline's, then those of an OpenTelemetry Collector that the worker reads."""
+    settings = settings_of(kafka=kafka)
+    with administration_of(settings) as administration:
+        found, collected = administration.describe(), topics_of_collector(settings, administration)
     rows = [
         {
             "topic": name,
@@ -80,27 +80,63 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
             "config": {key: state.config.get(key) for key in sorted({*_SHOWN, *TOPICS[name].config})},
         }
         for name, state in found.items()
-    ]
+    ] + [one._asdict() for one in collected]
     if as_json:
         for row in rows:
             print_json(row)
-    elif rows:
-        out.print(_table(rows))
+        return
+    if found:
+        out.print(_table(rows[: len(found)]))
     else:
-        err.print("no topics yet (driftline topics create)")
+        err.say("no topics yet (driftline topics create)")
+    for topic in collected:
+        out.say(f"Collector, {topic.signal}: {topic.in_words()}")
 
 
 @topics_app.command("check")
+@fails_when("a topic is missing or misconfigured")
 def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = False) -> None:
-    """Check for missing or misconfigured topics; exit 1 if there is one. Nothing is changed."""
-    with administration_of(settings_of(kafka=kafka)) as administration:
-        mismatches = administration.check(partitions)
+    """Check for missing or misconfigured topics, and show those of an OpenTelemetry Collector. Nothing is changed."""
+    settings = settings_of(kafka=kafka)
+    with administration_of(settings) as administration:
+        mismatches, collected = administration.check(partitions), topics_of_collector(settings, administration)
     if as_json:
         for found in mismatches:
             print_json(found._asdict())
     elif not mismatches:
         out.print(f"{counted(len(TOPICS), 'topic')}: all are as they should be")
+    for topic in collected:
+        if not as_json and topic.partitions:
+            out.say(f"Collector, {topic.signal}: {topic.in_words()}")
     _report(mismatches, as_json=as_json)
+
+
+class CollectorTopic(NamedTuple):
+    """A topic of an OpenTelemetry Collector, which the stage `collector` of a worker reads."""
+
+    topic: str
+    signal: str
+    partitions: int
+    """0: it is not there; the Collector makes it."""
+    unread: int | None
+    """Messages that no worker has read yet; None if none ever read it."""
+
+    def in_words(self) -> str:
+        """Say whether it is there and read."""
+        if not self.partitions:
+            return f"there is no topic {self.topic}; it is read as soon as the Collector has made it"
+        partitions = counted(self.partitions, "partition")
+        if self.unread is None:
+            return f"{self.topic}, {partitions}: nothing of it was read yet (driftline worker --stages {COLLECTOR})"
+        return f"{self.topic}, {partitions}, {counted(self.unread, 'message')} not read yet"
+
+
+def topics_of_collector(settings: Settings, administration: TopicAdministration) -> list[CollectorTopic]:
+    """Return the topics of an OpenTelemetry Collector, there or not. BrokerError if the cluster does not answer."""
+    wanted = collector_topics(settings)
+    found = administration.foreign(wanted)
+    unread = administration.unread(found)
+    return [CollectorTopic(name, signal, found.get(name, 0), unread.get(name)) for name, signal in wanted.items()]
 
 
 def administration_of(settings: Settings) -> TopicAdministration:
@@ -119,8 +155,7 @@ def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
         for found in alike:
             err.say(plain(f"{found.topic} {found.what}", 400), style="red")
         err.say(f"    → {advice}")
-    if mismatches:
-        raise typer.Exit(1)
+    leave(failed=bool(mismatches))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

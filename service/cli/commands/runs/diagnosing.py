@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import AsJson, print_json
+from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import out
 from service.cli.views import diagnosis_view
 from service.imports.session_files import FaultReport, diagnose_files
@@ -14,14 +15,14 @@ from service.imports.session_files import FaultReport, diagnose_files
 FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
 
 
+@fails_when("a line or a file cannot be read")
 def diagnose(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
     as_json: AsJson = False,
 ) -> None:
     """Diagnose sessions without a database: one diagnosis per session, in the order of the input.
 
-    Sessions given event by event come last. An unreadable line is reported with its file and number; the rest is diagnosed, and
-    the exit code is 1.
+    Sessions given event by event come last. An unreadable line is reported with its file and number; the rest is diagnosed.
     """
     report = FaultReport()
     for document in diagnose_files(files, report):
@@ -29,4 +30,4 @@ def diagnose(
             print_json(document, exact=True)
         else:
             out.print(diagnosis_view(document), "")
-    raise typer.Exit(1 if report.count else 0)
+    leave(failed=bool(report.count))

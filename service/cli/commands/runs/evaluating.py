@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +15,25 @@ from audit.evaluation.cases.case_files import load_profile
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.results.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.options import Database, PolicyFile, moment_of, print_json, print_text, settings_of
+from service.cli.commands.options import (
+    AsJson,
+    Database,
+    DryRun,
+    Limit,
+    Output,
+    OutputFormat,
+    PolicyFile,
+    Project,
+    Since,
+    Yes,
+    print_json,
+    settings_of,
+    since_of,
+    wants_json,
+)
 from service.cli.commands.records.rejudging import say_who_judges
-from service.cli.terminal import counted, err, out, warn
+from service.cli.entry.exit_codes import agree, fails_when, leave, leave_interrupted
+from service.cli.terminal import counted, err, out, print_text, warn
 from service.evaluations.chart import require_charts, write_chart
 from service.evaluations.client import EvaluationClient, Terms, token_of_environment
 from service.evaluations.evaluating import catch_up
@@ -51,13 +66,6 @@ Insecure = Annotated[
 ]
 
 
-class Output(StrEnum):
-    """Formats of the output."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 ASK_IT = "A server has the database: use --server with its address, or stop it."
 """The way if a server has the database: it makes the evaluations, by its own judge."""
 
@@ -68,13 +76,13 @@ class Agreement:
 
     dry_run: bool
     yes: bool
-    output: Output
+    as_json: bool
     is_capped: bool
     """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
         """Show what the evaluations would take, and ask if that may cost anything. SettingsError if it cannot be asked."""
-        if self.dry_run and self.output is Output.JSON:
+        if self.dry_run and self.as_json:
             print_json(estimate_document(prepared))
             return False
         err.say(estimate_in_words(prepared, is_capped=self.is_capped))
@@ -86,10 +94,11 @@ class Agreement:
                     "cannot ask before paying: there is no terminal",
                     hint="Use --yes to pay, or --dry-run to see the cost only.",
                 )
-            typer.confirm("Ask the judge?", abort=True, err=True)
+            agree("Ask the judge?", yes=False)
         return True
 
 
+@fails_when("an evaluation has no score, or one below --fail-under, or you decline")
 def evaluate(
     case: Annotated[
         list[Path], typer.Option("--case", metavar="FILE", help="Case file, or a folder of them; may be repeated.")
@@ -98,30 +107,32 @@ def evaluate(
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,
-    project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only sessions of this project.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only sessions that ended since then.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="Maximum number of sessions, newest first.")] = 100,
+    project: Project = None,
+    since: Since = None,
+    limit: Limit = 100,
     judge_run: Annotated[
         list[str] | None, typer.Option("--judge-run", metavar="ID", help="Only this judge run of the profile; may be repeated.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results into this folder.")] = None,
-    output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
+    output: OutputFormat = Output.TABLE,
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost.")] = None,
     fail_under: Annotated[
-        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Exit 1 if a score is below this.")
+        float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Fail if a score is below this.")
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also ask failed questions again.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the expected calls and cost.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before paying.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     server: Server = None,
     insecure: Insecure = False,
     database: Database = None,
     policy: PolicyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate finished sessions against test cases: deterministic checks, and a judge that scores six dimensions.
 
-    Exit 1 if an evaluation has no score, or one below --fail-under. Earlier evaluations are reused.
+    The sessions that ended last are evaluated first. Earlier evaluations are reused.
     """
+    as_json = wants_json(output, as_json=as_json)
     if server is not None and (database is not None or policy is not None):
         raise SettingsError("--server cannot be used with --db or --policy", hint="The server has its own database and policy.")
     if insecure and server is None:
@@ -133,7 +144,7 @@ def evaluate(
     settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
     if not dry_run:
         _require(folder, chart)
-    agreement = Agreement(dry_run, yes, output, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
+    agreement = Agreement(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
         found = _evaluate_here(settings, terms, agreement)
     else:
@@ -141,10 +152,9 @@ def evaluate(
     if found is None:
         return
     report = report_of(found, fail_under)
-    _show(report, output)
+    _show(report, as_json=as_json)
     _write(found, report, folder, chart)
-    if report.failed or report.below:
-        raise typer.Exit(1)
+    leave(failed=bool(report.failed or report.below))
 
 
 def _require(folder: Path | None, chart: Path | None) -> None:
@@ -164,6 +174,8 @@ def _wanted(
     since: str | None,
     limit: int,
 ) -> Wanted:
+    if limit > MOST:
+        raise SettingsError(f"--limit {limit}: at most {MOST} sessions are evaluated at once", hint="Choose fewer by --since.")
     if connection is not None and not sessions:
         raise SettingsError(
             "--connection needs --session", hint="Name the sessions, or choose them by --tag, --project or --since."
@@ -173,7 +185,7 @@ def _wanted(
         sessions=[f"{prefix}{one}" for one in sessions or ()],
         tags=list(tags or ()),
         project=project,
-        since=None if since is None else moment_of(since, "--since"),
+        since=since_of(since),
         limit=limit,
     )
 
@@ -207,8 +219,8 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
             with telling() as tell:
                 return make_evaluations(workspace, settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
-            err.print("stopped; run the same command to continue", markup=False)
-            raise typer.Exit(1) from None
+            err.say("stopped; run the same command to continue")
+            leave_interrupted()
 
 
 def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
@@ -220,12 +232,12 @@ def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure
             with telling() as tell:
                 return client.evaluate(terms, tell)
         except KeyboardInterrupt:
-            err.print("stopped waiting; the server continues, and the same command shows its results", markup=False)
-            raise typer.Exit(1) from None
+            err.say("stopped waiting; the server continues, and the same command shows its results")
+            leave_interrupted()
 
 
-def _show(report: Report, output: Output) -> None:
-    if output is Output.JSON:
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
         print_text(readable_json(report))
     else:
         out.print(evaluation_view(report, out.width))

@@ -7,25 +7,39 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-import duckdb
 import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_records
 from audit.evaluation.results.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
+from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation
-from service.cli.commands.options import Database, Project, print_json, print_text, settings_of
-from service.cli.terminal import MISSING, err, out, plain, table
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Output,
+    OutputFormat,
+    Project,
+    Since,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+    wants_json,
+)
+from service.cli.commands.times import moment_of
+from service.cli.terminal import MISSING, err, plain, print_text, table
 from service.cli.views import agreement_cells
 from service.documents.evaluation_history import beside_people, models_compared, quality_by_case
 from service.documents.evaluations import evaluation_page, evaluation_state
 from service.evaluations.output_tables import SIMULATED_NOTE, model_name, usd
 from service.evaluations.summary import summary_markdown
 from service.known_projects import require_known
-from service.workspace import open_workspace
-
-Cursor = duckdb.DuckDBPyConnection
+from service.workspace import open_workspace, utc_now
 
 
 class By(StrEnum):
@@ -34,13 +48,6 @@ class By(StrEnum):
     CASE = "case"
     MODEL = "model"
     PEOPLE = "people"
-
-
-class Output(StrEnum):
-    """Formats of the output."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Unit(StrEnum):
@@ -61,50 +68,53 @@ def evaluations(
         By | None, typer.Option("--by", help="case: over time; model: models compared; people: beside human scores.")
     ] = None,
     unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Maximum number, newest first.")] = 50,
-    output: Annotated[Output, typer.Option("--output", help="Output format.")] = Output.TABLE,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    output: OutputFormat = Output.TABLE,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
     """List evaluations, newest first; show one in full; or sum them up by case, by model or beside human scores."""
+    as_json = wants_json(output, as_json=as_json)
+    start, now = since_of(since), utc_now()
+    if by is not None and (model is not None or session is not None or since is not None):
+        raise SettingsError("--by cannot be used with --model, --session or --since", hint="It sums up all runs of a project.")
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         if evaluation_id is not None:
-            _show_one(cursor, evaluation_id, output)
+            _show_one(cursor, evaluation_id, as_json=as_json)
             return
         if by is None:
-            found = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit)
-        elif model is not None or session is not None:
-            raise SettingsError("--by cannot be used with --model or --session", hint="It sums up all runs of a project.")
+            page = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit + 1)
+            found = newest(page, start, lambda one: moment_of(one["evaluatedAt"], "evaluatedAt", now))
         else:
             found = _added_up(cursor, by, project, case, unit)
-    if output is Output.JSON:
-        for one in found:
-            print_json(one)
-    elif not found:
-        err.print("no evaluation matches; `driftline evaluate` makes evaluations", markup=False)
-    else:
-        out.print(_VIEWS[by](found))
-        if any(one.get("simulated") for one in found):
-            err.print(f"note: {SIMULATED_NOTE}", style="yellow", markup=False)
+    none = "no evaluation matches; `driftline evaluate` makes evaluations"
+    show_rows(found, _VIEWS[by], as_json=as_json, none=none, limit=limit)
+    if not as_json and any(one.get("simulated") for one in found[:limit]):
+        err.say(f"note: {SIMULATED_NOTE}", style="yellow")
 
 
-def _added_up(cursor: Cursor, by: By, project: str | None, case: str | None, unit: Unit) -> list[dict[str, Any]]:
+def _added_up(
+    cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, case: str | None, unit: Unit
+) -> list[dict[str, Any]]:
     if by is By.CASE:
-        return quality_by_case(cursor, project, case, unit)
+        newest_first = sorted(quality_by_case(cursor, project, case, unit), key=lambda one: str(one["period"]), reverse=True)
+        return sorted(newest_first, key=lambda one: _names(one, "project", "caseId", "judgeRunId"))
     return (models_compared if by is By.MODEL else beside_people)(cursor, project, case)
 
 
-def _show_one(cursor: Cursor, evaluation_id: str, output: Output) -> None:
+def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json: bool) -> None:
     """Show one evaluation: its summary as in its file, or all of it as JSON. InputError if there is none."""
     state = evaluation_state(cursor, evaluation_id)
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
     if state is None:
         raise InputError(f"no evaluation {plain(evaluation_id)!r}", hint="`driftline evaluations` lists them.")
-    if output is Output.JSON:
+    if as_json:
         print_json(state.document)
     elif evaluation is None:
         why = state.document["setAside"]
-        err.print("the judge has not been asked yet" if why is None else f"it was set aside: {plain(why)}", markup=False)
+        err.say("the judge has not been asked yet" if why is None else f"it was set aside: {plain(why)}")
     else:
         known = Evaluated(evaluation, "", "", reused=True)
         print_text(summary_markdown(row_of(known), evaluation.repetition))

@@ -10,39 +10,57 @@ from typing import Annotated
 import typer
 
 from analytics.queries import query_rows
-from service.cli.commands.options import AsJson, Database, Project, settings_of, show_rows
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Project,
+    Since,
+    newest,
+    settings_of,
+    show_rows,
+    since_of,
+)
 from service.cli.terminal import err
 from service.cli.views import runs_table, scores_table
-from service.documents.run_rows import runs_of
+from service.documents.run_rows import ended_at, runs_of
 from service.known_projects import require_known
 from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 
 
 def runs(
     project: Project = None,
+    since: Since = None,
+    limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs: readiness level, trust score, primary failure, tool calls."""
+    """List the runs, the one that ended last first: readiness level, trust score, primary failure, tool calls."""
+    start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        rows = runs_of(workspace.store, project)
-    none = f"no runs{of_project(project)} yet: a session becomes one when it ends (driftline finalize SESSION)"
-    show_rows(rows, runs_table, as_json=as_json, none=none)
+        found = runs_of(workspace.store, project, since=start, newest=limit + 1)
+    of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
+    none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
+    show_rows(sorted(found, key=ended_at, reverse=True), runs_table, as_json=as_json, none=none, limit=limit)
 
 
 def scores(
     project: Project = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number.")] = 50,
+    since: Since = None,
+    limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
+    start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit}
+        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit + 1}
         rows = query_rows(workspace.store.cursor(), "scores", values)
-    show_rows(rows, scores_table, as_json=as_json, none="no score matches")
+    shown = newest(rows, start, lambda row: row["exchange_at"])
+    show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit)
 
 
 @contextmanager

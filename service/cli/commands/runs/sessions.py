@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,19 +11,29 @@ import typer
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.options import (
+    SHOWN,
     AsJson,
     AsOf,
     Database,
+    Limit,
     PolicyFile,
     Project,
+    Row,
+    Since,
     clock_of,
+    newest,
     print_json,
     settings_of,
     show_rows,
+    since_of,
 )
 from service.cli.commands.runs.listing import of_project, opened_to_show
-from service.cli.terminal import counted, out, plain, warn
+from service.cli.completion.values import completed
+from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.progress import counting
+from service.cli.terminal import counted, err, out, plain, warn
 from service.cli.views import diagnosis_view, wrap_table
+from service.documents.members import Document
 from service.documents.run_rows import runs_of
 from service.documents.runs import export_runs, run_documents, wrap_rows
 from service.evaluations.gate import READINESS, Gate, failures
@@ -38,12 +49,12 @@ def finalize(
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
+    as_json: AsJson = False,
 ) -> None:
     """End a session manually and diagnose it."""
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         finalize_session(workspace, session, connection)
-        for run, document in run_documents(workspace.store, session):
-            out.print(diagnosis_view(document, run))
+        _show_runs(run_documents(workspace.store, session), as_json=as_json)
 
 
 def run(
@@ -57,6 +68,10 @@ def run(
         found = list(run_documents(workspace.store, session, project))
     if not found:
         raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
+    _show_runs(found, as_json=as_json)
+
+
+def _show_runs(found: Iterable[tuple[Row, Document]], *, as_json: bool) -> None:
     for row, document in found:
         if as_json:
             print_json({"run_id": row["run_id"], "project": row["project"], **document}, exact=True)
@@ -65,24 +80,32 @@ def run(
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
     project: Project = None,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
-    with opened_to_show(database, project) as workspace:
-        written = export_runs(workspace.store, folder, project)
+    with opened_to_show(database, project) as workspace, counting("exporting runs") as bar:
+        written = export_runs(workspace.store, folder, project, bar)
     if not written:
         raise InputError("there are no runs to export", hint="`driftline runs` lists them.")
-    out.print(f"{counted(written, 'run')} written to {folder}", markup=False)
+    if as_json:
+        print_json({"folder": str(folder), "runs": written})
+    else:
+        out.say(f"{counted(written, 'run')} written to {folder}")
 
 
+@fails_when("a run is below the given readiness or trust, or a file holds what cannot be read")
 def check(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these files instead of stored runs.")
     ] = None,
     min_readiness: Annotated[
-        str, typer.Option(metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.")
+        str,
+        typer.Option(
+            metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.", autocompletion=completed(READINESS)
+        ),
     ] = READINESS[0],
     min_trust: Annotated[
         int,
@@ -99,23 +122,27 @@ def check(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Gate a build: exit 1 if a run is below the given readiness or trust, 0 if none is.
+    """Gate a build on the readiness or trust of runs.
 
-    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. A run without evidence passes no gate. Nothing to check is an error (exit 2).
+    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. Runs of exchanges
+    alone are left out, unless --session names them: a run without evidence passes no gate. Nothing to check is an error (exit 2).
     """
-    gate, report = Gate.of(min_trust, min_readiness), FaultReport()
+    gate, report, left_out = Gate.of(min_trust, min_readiness), FaultReport(), 0
     if files:
         if project is not None:
             raise SettingsError("--project cannot be used with files", hint="It chooses runs of the database.")
         verdicts = list(gate.verdicts(diagnose_files(files, report), session))
     else:
-        with open_workspace(settings_of(database)) as workspace:
-            require_known(workspace, project)
-            if lag := stages_behind(workspace.store):
-                raise StoreError(lag, hint=CATCH_UP)
-            verdicts = list(gate.verdicts(runs_of(workspace.store, project), session))
+        judged, left_out = _stored_runs(database, project, session)
+        verdicts = list(gate.verdicts(judged, session))
+    if left_out:
+        note = f"note: {counted(left_out, 'run')} without runtime events left out, because only exchanges were received"
+        err.say(note, style="yellow")
     if not verdicts:
-        raise InputError(f"there are no runs{of_project(project)} to check", hint="Import sessions first, or name files.")
+        raise InputError(
+            f"there are no runs{of_project(project)} to check",
+            hint="Import runtime events first, or name files." if left_out else "Import sessions first, or name files.",
+        )
     failed = failures(verdicts)
     if as_json:
         print_json({"passed": not failed and not report.count, "checked": len(verdicts), "failed": failed})
@@ -124,18 +151,34 @@ def check(
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
     warn(gate.warnings)
-    raise typer.Exit(1 if failed or report.count else 0)
+    leave(failed=bool(failed or report.count))
+
+
+def _stored_runs(database: Path | None, project: str | None, named: list[str] | None) -> tuple[list[Document], int]:
+    """Return the runs to check, and the number that is left out for lack of events, unless sessions are named."""
+    with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
+        if lag := stages_behind(workspace.store):
+            raise StoreError(lag, hint=CATCH_UP)
+        runs = runs_of(workspace.store, project)
+    # Nothing is known of them, whatever the build did; a session that is named has to pass all the same.
+    judged = runs if named else [one for one in runs if not one["exchanges_only"]]
+    return judged, len(runs) - len(judged)
 
 
 def wrap_quality(
     project: Project = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of sessions, newest first.")] = 50,
+    since: Since = None,
+    limit: Limit = SHOWN,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how well sessions were wrapped up: version, changelog, learnings, next session, commit."""
+    """Show how well sessions were wrapped up, newest first: version, changelog, learnings, next session, commit."""
+    start = since_of(since)
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
-        rows = wrap_rows(workspace, project, limit)
-    show_rows(rows, wrap_table, as_json=as_json, none="no exchanges yet")
+        rows = wrap_rows(workspace, project, limit + 1)
+    shown = newest(rows, start, lambda row: row["last_at"])
+    none = "no exchanges since then" if rows else "no exchanges yet"
+    show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit)

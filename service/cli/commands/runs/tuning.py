@@ -15,7 +15,17 @@ from analytics.queries import query_rows
 from audit.detectors.thresholds import Thresholds
 from audit.detectors.tuning import MIN_RUNS, proposed_policy
 from schemas.errors import InputError
-from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, clock_of, print_json, settings_of
+from service.cli.commands.options import (
+    AsJson,
+    AsOf,
+    Database,
+    Limit,
+    OfProject,
+    PolicyFile,
+    clock_of,
+    print_json,
+    settings_of,
+)
 from service.cli.terminal import MISSING, counted, out, plain, table
 from service.known_projects import require_known
 from service.tuning import ProfileTuning, tune_agent
@@ -23,7 +33,7 @@ from service.workspace import Workspace, open_workspace
 
 
 def tune(
-    project: Annotated[str, typer.Option("--project", metavar="NAME", help="The project of the agent.")],
+    project: OfProject,
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="NAME", help="The agent; each agent of the project by default.")
     ] = None,
@@ -32,7 +42,7 @@ def tune(
         typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag: 0.01 is one in a hundred."),
     ] = 0.01,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Use the runs of this many days.")] = 90,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Use at most this many of an agent's newest runs.")] = 10_000,
+    limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
@@ -40,7 +50,7 @@ def tune(
 ) -> None:
     """Fit the detectors' thresholds to an agent's runs: how many runs each flags, and the value that would flag hardly any.
 
-    It prints lines for the policy, and changes nothing. A proposal takes the history for normal: look first at the runs that it no
+    It uses an agent's newest runs, prints lines for the policy, and changes nothing. A proposal takes the history for normal: look first at the runs that it no
     longer flags.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:

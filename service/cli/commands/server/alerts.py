@@ -14,19 +14,42 @@ from schemas.errors import InputError, SettingsError
 from service.alerts.channels import Channel, Letter, channels_of
 from service.alerts.notices import trial_notice
 from service.alerts.retrying import Outcome
-from service.cli.commands.options import AsJson, Database, Row, print_json, settings_of, show_rows
-from service.cli.terminal import MISSING, out, table
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Project,
+    Row,
+    Since,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+)
+from service.cli.completion.values import completed
+from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.terminal import MISSING, out, plain, table
+from service.known_projects import require_known
 from service.workspace import open_workspace, utc_now
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
 Status = Annotated[
-    str | None, typer.Option("--status", metavar="STATUS", help=f"Only alerts with this status: {', '.join(STATUSES)}.")
+    str | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"Only alerts with this status: {', '.join(STATUSES)}.",
+        autocompletion=completed(STATUSES),
+    ),
 ]
 
 
 @alerts_app.command("test")
+@fails_when("a channel refuses the message")
 def try_channels(as_json: AsJson = False) -> None:
-    """Send a test message to each configured channel, without retries. Exit 1 if one refuses it."""
+    """Send a test message to each configured channel, without retries."""
     channels = channels_of(settings_of())
     if not channels:
         raise SettingsError("no alert channel is configured", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
@@ -36,22 +59,27 @@ def try_channels(as_json: AsJson = False) -> None:
             print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
         else:
             out.say(f"{channel.name}: {outcome.reason or 'delivered'}")
-    raise typer.Exit(0 if all(outcome.verdict == "delivered" for _, outcome in outcomes) else 1)
+    leave(failed=any(outcome.verdict != "delivered" for _, outcome in outcomes))
 
 
 @alerts_app.command("list")
 def list_alerts(
+    project: Project = None,
     status: Status = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number, newest first.")] = 20,
+    since: Since = None,
+    limit: Limit = SHOWN,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List alerts and their delivery, newest first."""
     if status is not None and status not in STATUSES:
-        raise InputError("--status: unknown status", hint=f"Use one of {', '.join(STATUSES)}.")
+        raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(STATUSES)}.")
+    start = since_of(since)
     with open_workspace(settings_of(database)) as workspace:
-        rows = Outbox(workspace.store).listed(status, limit)
-    show_rows(rows, _table, as_json=as_json, none="no alert")
+        require_known(workspace, project)
+        rows = Outbox(workspace.store).listed(status, limit + 1, project=project)
+    shown = newest(rows, start, lambda row: row["created_at"])
+    show_rows(shown, _table, as_json=as_json, none="no alert", limit=limit)
 
 
 async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
@@ -65,7 +93,7 @@ async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    headers = ("CREATED", "CHANNEL", "SEVERITY", "KIND", "SUBJECT", "STATUS", "TRIES", "LAST ERROR")
+    headers = ("created", "channel", "severity", "kind", "subject", "status", "tries", "last error")
     cells = [
         (
             f"{row['created_at']:%Y-%m-%d %H:%M}",
@@ -79,4 +107,4 @@ def _table(rows: Sequence[Row]) -> Table:
         )
         for row in rows
     ]
-    return table(headers, cells, right=("TRIES",))
+    return table(headers, cells, right=("tries",))

@@ -13,7 +13,7 @@ import typer
 from schemas.errors import InputError
 from service.access.access import MARK, SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
 from service.access.audit_log import Write
-from service.cli.commands.options import AsJson, Database, settings_of, show_rows
+from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
 from service.cli.terminal import MISSING, counted, err, out, table
 from service.workspace import utc_now
 
@@ -23,6 +23,9 @@ operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and d
 SHOWN_LENGTH = 64
 """Characters of a typed name that are kept."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
+Lasts = Annotated[
+    int | None, typer.Option("--expires", metavar="DAYS", min=1, max=3650, help="Days after which the token expires.")
+]
 Grace = Annotated[
     float | None,
     typer.Option("--grace", metavar="HOURS", min=0, max=8760, help="Hours after which the old token expires."),
@@ -32,27 +35,30 @@ Grace = Annotated[
 @connections_app.command("add")
 def add_connection(
     name: Name,
-    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Project of its records.")],
+    project: OfProject,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent of all its records.")] = None,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Add a connection and print its token, once."""
+    """Add a connection, whose records are of one project, and print its token, once."""
     with _opened(database) as access, _kept(access, "connections add", name, project):
         token = access.add(Holder("connection", name, project, agent))
-    _show_token(token)
+    _show_token(name, token, as_json=as_json)
 
 
 @operators_app.command("add")
 def add_operator(
     name: Name,
-    project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Only this project.")] = None,
+    project: Project = None,
     scopes: Annotated[
         str | None,
         typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all by default."),
     ] = None,
+    expires: Lasts = None,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Add an operator and print the token, once.
+    """Add an operator, for one project or all, and print the token, once.
 
     Scopes: read; review (human scores, decisions on incidents); query (own SQL; needs access to every project); admin.
     """
@@ -62,24 +68,26 @@ def add_operator(
     if project and "query" in given:
         raise InputError("scopes: query is for operators of every project", hint="Leave out query, or --project.")
     with _opened(database) as access, _kept(access, "operators add", name, project):
-        token = access.add(Holder("operator", name, project, scopes=given))
-    _show_token(token)
+        token = access.add(Holder("operator", name, project, scopes=given), _days(expires))
+    _show_token(name, token, as_json=as_json)
 
 
 def _add_common(app: typer.Typer, kind: Kind) -> None:
     """Add the commands that connections and operators share."""
 
-    @app.command("list", help=f"List the {kind}s and the state of their tokens; no token is shown.")
+    @app.command("list", help=f"List the {kind}s by name and the state of their tokens; no token is shown.")
     def show(database: Database = None, as_json: AsJson = False) -> None:
         with _opened(database) as access:
             rows = [_row(holder, tokens) for holder, tokens in access.holders(kind)]
         show_rows(rows, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)")
 
     @app.command("rotate", help="Print another token, once; the old one stays valid until it is revoked or its grace ends.")
-    def rotate(name: Name, grace: Grace = None, database: Database = None) -> None:
+    def rotate(
+        name: Name, grace: Grace = None, expires: Lasts = None, database: Database = None, as_json: AsJson = False
+    ) -> None:
         with _opened(database) as access, _kept(access, f"{kind}s rotate", name):
-            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace))
-        _show_token(token)
+            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _days(expires))
+        _show_token(name, token, as_json=as_json)
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of NAME, at once.")
     def revoke(
@@ -87,16 +95,24 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
             str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Name that holds the tokens, or the prefix of one token.")
         ],
         database: Database = None,
+        as_json: AsJson = False,
     ) -> None:
         # Somebody may paste a whole token: what is kept of it is what finds it.
         shown = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
         with _opened(database) as access, _kept(access, f"{kind}s revoke", shown):
             revoked = access.revoke(kind, which)
-        out.print(f"{counted(revoked, 'token')} revoked")
+        if as_json:
+            print_json({"revoked": revoked})
+        else:
+            out.print(f"{counted(revoked, 'token')} revoked")
 
 
 _add_common(connections_app, "connection")
 _add_common(operators_app, "operator")
+
+
+def _days(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
 
 
 def _opened(database: Any) -> AccessStore:
@@ -126,15 +142,24 @@ def _account() -> str:
         return "unknown"
 
 
-def _show_token(token: str) -> None:
-    """Print a token alone on its line, so that a script can take it."""
-    out.say(token)
+def _show_token(name: str, token: str, *, as_json: bool) -> None:
+    """Print a token alone on its line, so that a script can take it, or as JSON."""
+    if as_json:
+        print_json({"name": name, "token": token})
+    else:
+        out.say(token)
     err.print("The token is shown only once: keep it where you keep secrets. The server stores only its digest.")
 
 
 def _row(holder: Holder, tokens: list[TokenState]) -> dict[str, Any]:
     states = [
-        {"token": f"{MARK}_{token.prefix}", "state": token.state, "created": token.created_at, "expires": token.expires_at}
+        {
+            "token": f"{MARK}_{token.prefix}",
+            "state": token.state,
+            "created": token.created_at,
+            "expires": token.expires_at,
+            "lastUsed": token.last_used_at,
+        }
         for token in tokens
     ]
     scopes = [scope for scope in SCOPES if scope in holder.scopes] if holder.kind == "operator" else None
@@ -154,4 +179,5 @@ def _agent_or_scopes(row: dict[str, Any]) -> str:
 
 def _short(token: dict[str, Any]) -> str:
     until = f" until {token['expires'][:16]}Z" if token["expires"] and token["state"] == "live" else ""
-    return f"{token['token']} {token['state']}{until}"
+    used = f", used {token['lastUsed'][:16]}Z" if token["lastUsed"] else ""
+    return f"{token['token']} {token['state']}{until}{used}"

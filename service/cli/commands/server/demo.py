@@ -13,15 +13,20 @@ from rich.console import RenderableType
 
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
+from schemas.records import Incident
 from service.cli.commands.drift.watching import check_projects
 from service.cli.commands.records.import_results import file_progress, show
 from service.cli.incident_views import check_limits, check_view
+from service.cli.progress import working
 from service.cli.terminal import err, out
 from service.cli.views import SIMULATED
-from service.demo.conversations import PROJECTS, WORSE_SINCE, Session, dialogues
+from service.demo import judge_change
+from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.fleet import write_fleet
 from service.demo.fleet_events import EVENTS_FILE
+from service.demo.releases import WORSE_SINCE
 from service.demo.texts import policy_file
+from service.documents.why.explaining import why
 from service.imports.importing import Importer
 from service.reports.cost_comparison import records_of
 from service.reports.cost_report import cost_report
@@ -37,6 +42,8 @@ PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 """Project of the imported sessions; those that come over HTTP have projects of their own."""
+TELLING = frozenset({"roll_back", "check_judge"})
+"""Actions that name what changed."""
 
 
 def demo(
@@ -56,9 +63,9 @@ def demo(
     with unwound_by_signals():
         _import_transcripts(folder, settings)
         sessions = dialogues()
-        with err.status("starting a server and a judge") as status:
-            judge_over_http(sessions, settings, folder, status.update)
-        with open_workspace(settings, now=lambda: PRESENT) as workspace, err.status("making the report"):
+        with working("starting a server and a judge") as tell:
+            judge_over_http(sessions, settings, folder, tell)
+        with open_workspace(settings, now=lambda: PRESENT) as workspace, working("making the report"):
             parts = list(_report(workspace, sessions))
         for part in parts:
             # A line that is cut in two cannot be copied.
@@ -85,6 +92,10 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
     yield delivered_line(store, projects, len(sessions))
+    yield (
+        f"the judge of {judge_change.PROJECT} is stricter since {judge_change.SINCE:%m-%d}, by {judge_change.STRICTNESS} of the scale "
+        f"and under the same name; {judge_change.ANCHORS} anchors were judged {len(judge_change.ROUNDS)} times"
+    )
     yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
     yield fleet_report(store, PROJECT)
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): the scores of the {SIMULATED} ━━")
@@ -98,18 +109,29 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
         if row["project"] in projects
     ]
     agents = {project: agent for agent, project in PROJECTS.items()}
-    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults)
+    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults, judge_change.strictness_of)
     program, database, policy = program_name(), settings.database, settings.policy or Path()
     worst = worst_first(store, projects)[0]["session_id"]
     yield heading("Look closer")
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
     # What is last is what is seen first.
     yield heading(f"In short, checked as of {PRESENT:%Y-%m-%d}; {SIMULATED}")
-    yield from [f"{one.project}: {incident.title}" for one in found for incident in one.opened]
+    yield from _in_short([incident for one in found for incident in one.opened])
     quiet = sum(bool(one.looked) and not one.findings for one in found)
     yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
     yield heading("See it in a browser")
     yield from pages_steps(program, database, policy)
+
+
+def _in_short(incidents: Sequence[Incident]) -> Iterator[str]:
+    """Say what was found and, if the evidence names it, what to undo or to check: once in each project."""
+    told = set()
+    for incident in incidents:
+        yield f"{incident.project}: {incident.title}"
+        for action in why(incident).actions:
+            if action.id in TELLING and (incident.project, action.title) not in told:
+                told.add((incident.project, action.title))
+                yield f"    → {action.title}"
 
 
 def _make_room(folder: Path) -> None:

@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import duckdb
-import typer
 
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
+from schemas.lazy.duckdb import duckdb
 from service.access.access import AccessStore, access_file
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
-from service.cli.commands.records.topics import administration_of
+from service.cli.commands.records.topics import CollectorTopic, administration_of, topics_of_collector
+from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
-from service.kafka import collector_topics, framing_of
+from service.kafka import framing_of
 from service.settings import Settings
 from service.wiring import policy_of
 from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
@@ -43,12 +42,13 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+@fails_when("something does not work")
 def doctor(
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the configuration: what is set, what is missing and what to do. Exit 1 if something does not work."""
+    """Check the configuration: what is set, what is missing and what to do."""
     settings = settings_of(database, policy)
     findings = [finding for look in LOOKS for finding in look(settings)]
     if as_json:
@@ -59,7 +59,7 @@ def doctor(
             out.say(plain(finding.detail, 400))
             if finding.advice:
                 out.say(f"         → {finding.advice}")
-    raise typer.Exit(1 if any(finding.state == "problem" for finding in findings) else 0)
+    leave(failed=any(finding.state == "problem" for finding in findings))
 
 
 def _look_at_versions(_settings: Settings) -> Iterator[Finding]:
@@ -182,10 +182,8 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         return
     try:
         framing_of(settings)
-        wanted = collector_topics(settings)
         with administration_of(settings) as administration:
-            mismatches, found = administration.check(), administration.foreign(wanted)
-            unread = administration.unread(found)
+            mismatches, collected = administration.check(), topics_of_collector(settings, administration)
     except DriftlineError as error:
         yield Finding("Kafka", "problem", str(error), error.hint)
         return
@@ -195,24 +193,24 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
     else:
         yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are as they should be")
-    yield from _collector(wanted, found, unread)
+    yield from _collector(collected)
 
 
-def _collector(wanted: Iterable[str], found: Mapping[str, int], unread: Mapping[str, int | None]) -> Iterator[Finding]:
+def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
     """Report the topics of an OpenTelemetry Collector: whether they are there, and whether their messages are read."""
     subject = "Collector"
-    if not found:
-        words = f"no topic {' and none '.join(wanted)}: no OpenTelemetry Collector has put anything on this cluster"
+    if not any(one.partitions for one in topics):
+        names = " and none ".join(one.topic for one in topics)
+        words = f"no topic {names}: no OpenTelemetry Collector has put anything on this cluster"
         yield Finding(subject, "note", words, "see docs/how-to/collector.md if one should")
         return
-    for name in wanted:
-        left = unread.get(name)
-        if name not in found:
-            yield Finding(subject, "note", f"there is no topic {name}")
-        elif left is None:
-            yield Finding(subject, "note", f"{name}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}")
+    for one in topics:
+        if not one.partitions:
+            yield Finding(subject, "note", f"there is no topic {one.topic}")
+        elif one.unread is None:
+            yield Finding(subject, "note", f"{one.topic}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}")
         else:
-            words = f"{name}: {counted(found[name], 'partition')}, {counted(left, 'message')} not read yet"
+            words = f"{one.topic}: {counted(one.partitions, 'partition')}, {counted(one.unread, 'message')} not read yet"
             yield Finding(subject, "ok", words)
 
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.commands.options import Database, PolicyFile, settings_of
-from service.cli.commands.records.topics import Kafka
+from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
 from service.cli.terminal import out
 from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.supervisor.logs import configure_logs
@@ -26,9 +25,7 @@ JUDGES = {
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [DRIFTLINE_PORT, 8377].")] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].")
-    ] = None,
+    judge: ChosenJudge = None,
     name: Annotated[
         list[str] | None, typer.Option("--name", metavar="HOST", help="Host name that the server answers to; may be repeated.")
     ] = None,

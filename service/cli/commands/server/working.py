@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from schemas.errors import SettingsError
-from service.cli.commands.options import PolicyFile, settings_of
-from service.cli.commands.records.topics import Kafka
+from service.cli.commands.options import ChosenJudge, Kafka, PolicyFile, settings_of
+from service.cli.entry.exit_codes import end_with
 from service.cli.terminal import out
 from service.judge_setup import unpriced_note, who_judges
 from service.kafka import collector_topics, connection_of
@@ -36,9 +36,7 @@ def worker(
     processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Processes to run [1].")] = 1,
     kafka: Kafka = None,
     policy: PolicyFile = None,
-    judge: Annotated[
-        str | None, typer.Option(help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].")
-    ] = None,
+    judge: ChosenJudge = None,
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
     """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce the results. Stops at SIGTERM or Ctrl-C."""
@@ -51,7 +49,7 @@ def worker(
     if child:
         from service.supervisor.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
-        raise typer.Exit(run_worker(settings, wanted, sys.stdin.fileno(), collected))
+        end_with(run_worker(settings, wanted, sys.stdin.fileno(), collected))
     from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
     partitions = partitions_of(connection_of(settings), wanted, collected)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from api_server import NOW, BodyBuilder, Call, Tokens
+from browsers import cookie, signed_in
 
 from schemas.errors import StoreError
 from service.access.access import AccessStore, Holder
@@ -211,3 +213,35 @@ class TestAuditLog:
         answer = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"})
         assert (503, "log_unavailable") == (answer.status_code, answer.json()["code"])
         assert access.holder("connection", "west") is None
+
+
+def test_a_token_that_expires_opens_nothing_after_that(
+    call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Access for a while ends by itself, also of a token that takes another one's place."""
+    given = call("POST", OPERATORS, tokens.root, json={"name": "guest", "expiresInDays": 7}).json()["token"]
+    again = call("POST", f"{OPERATORS}/guest/rotate", tokens.root, json={"expiresInDays": 30}).json()["token"]
+    monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=6, hours=23))
+    assert [True, True] == [access.find(one.encode()) is not None for one in (given, again)]
+    monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=7))
+    assert [False, True] == [access.find(one.encode()) is not None for one in (given, again)]
+    assert 400 == call("POST", OPERATORS, tokens.root, json={"name": "x", "expiresInDays": 0}).status_code
+
+
+def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """Which of them nobody needs any more is seen, not guessed."""
+    call("GET", "/api/audit/ops/scores", tokens.ops_reader)
+    access.note_use()
+    states = {one.name: states[0].last_used_at for one, states in access.holders("operator")}
+    assert (None, True) == (states["root"], states["reader"] is not None)
+
+
+def test_the_sign_ins_of_an_operator_are_listed_and_ended(call: Call, tokens: Tokens) -> None:
+    """A laptop that is lost is signed out of, while the token goes on opening the API."""
+    lost, other = signed_in(call, tokens.ops_reader), signed_in(call, tokens.root)
+    listed = call("GET", "/api/audit/sign-ins", tokens.root).json()["signIns"]
+    assert ["reader", "root"] == sorted(one["name"] for one in listed)
+    assert {"name": "reader", "ended": 1} == call("POST", f"{OPERATORS}/reader/sign-out", tokens.root).json()
+    assert [303, 200] == [call("GET", "/", headers=cookie(one)).status_code for one in (lost, other)]
+    assert 200 == call("GET", "/api/audit/ops/scores", tokens.ops_reader).status_code
+    assert 404 == call("POST", f"{OPERATORS}/nobody/sign-out", tokens.root).status_code

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from datetime import timedelta
-from html import unescape
 from typing import Any
 
 import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
+from drawn_charts import drawn_charts
 from watched import history, put, steady
 
 from analytics.store.store import Store
@@ -74,20 +72,17 @@ def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str
 
 
 def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
-    """A line with a title, and a row of the table for whoever cannot see it."""
+    """A line, and a row of the table for whoever cannot see it."""
     call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
     page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
-    day = f"{NOW - timedelta(days=1):%Y-%m-%d}"
     assert "<b>2.0" not in page
-    titles = {unescape(one) for one in re.findall(r'<line class="deployed"[^>]*><title>([^<]*)</title>', page)}
-    assert {f"{day}: deployed agent_version <b>2.0"} == titles
-    assert '<th scope="col" class="number">Deployed</th>' in page
+    assert [[[12.0, "deployment"]]] * 3 == [drawn["marks"] for drawn in drawn_charts(page).values()]
+    assert '<th scope="col" class="number">Changes</th>' in page
+    assert "deployed agent_version &lt;b&gt;2.0" in page
 
 
 def test_a_chart_without_deployments_is_as_it_was() -> None:
     """Most charts have none, and no empty column."""
     points = [Point("2026-10-01", 1.0, "10-01"), Point("2026-10-02", 2.0, "10-02")]
     for drawn in (line(Chart(key="k", title="t"), points), bars(Chart(key="k", title="t"), points)):
-        assert "eployed" not in drawn
-    marked = Chart(key="k", title="t", deployed=json.loads('{"2026-10-02": "agent_version 2", "2026-11-01": "later"}'))
-    assert 1 == line(marked, points).count('class="deployed"') == bars(marked, points).count('class="deployed"')
+        assert "Changes" not in drawn

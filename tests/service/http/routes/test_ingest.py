@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import duckdb
 import pytest
 from api_server import BodyBuilder, Call, Tokens
+from msgspec.structs import replace
 
 from analytics.store.store import Store
 from schemas.errors import BusyError, StoreError

@@ -181,3 +181,44 @@ def test_a_server_cleans_up_at_its_start_and_once_a_day(
 
     assert [] == exchanges(engine.store)
     assert isinstance(engine.policy, Policy)
+
+
+def test_a_dry_run_counts_what_a_run_deletes(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """One sees what goes before it goes; counting deletes nothing, and leaves no line in the audit log."""
+    for number, days in ((1, 100), (2, 95), (3, 50), (4, 0)):
+        send(call, tokens, exchange_body, number, timestamp=(NOW - timedelta(days=days)).isoformat())
+    drain(loop, engine)
+    plan = call("POST", "/api/audit/retention/plan", tokens.root).json()
+    [ops] = plan["projects"]
+    assert ("ops", 2, "2026-06-23", "2026-06-28") == (ops["project"], ops["exchanges"], ops["firstDay"], ops["lastDay"])
+    assert (2, 2) == (plan["rows"]["exchanges"], plan["rows"]["scores"])
+    assert 4 == len(exchanges(engine.store))
+    nearer = call("POST", "/api/audit/retention/plan", tokens.root, json={"retentionDays": 30}).json()
+    assert 3 == nearer["rows"]["exchanges"]
+    purged = call("POST", RUN, tokens.root).json()
+    assert (2, 2) == (purged["exchangesPurged"], purged["scoresPurged"])
+    assert {} == call("POST", "/api/audit/retention/plan", tokens.root).json()["rows"]
+    assert [RUN] == [line["route"] for line in call("GET", "/api/audit/audit-log", tokens.root).json()["lines"]]
+
+
+def test_a_dry_run_of_an_erasure_counts_what_it_deletes(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
+) -> None:
+    """A session, or the whole connection; of a name that is reserved it says so as the erasure does."""
+    for number in (1, 2):
+        send(call, tokens, exchange_body, number)
+    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(1, session="s2")).status_code
+    drain(loop, engine)
+    address = f"{ERASURES}/plan"
+    one = call("POST", address, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
+    everything = call("POST", address, tokens.root, json={"connection": "north"}).json()
+    assert (2, 1, ["ops"]) == (one["rows"]["exchanges"], one["sessions"], one["projects"])
+    assert (3, 2) == (everything["rows"]["exchanges"], everything["sessions"])
+    assert {} == call("POST", address, tokens.root, json={"connection": "south"}).json()["rows"]
+    assert 400 == call("POST", address, tokens.root, json={"connection": "anchors"}).status_code
+    assert 3 == len(exchanges(engine.store))
+    erased = call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
+    deleted = erased["erasure"]["deleted"]
+    assert one["rows"] == {table: deleted[table] for table in one["rows"]}

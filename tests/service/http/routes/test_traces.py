@@ -186,7 +186,7 @@ def test_a_log_that_takes_nothing_says_when_to_try_again(
     async def publish(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(engine, "publish", publish)
+    monkeypatch.setattr(engine, "publish_admitted", publish)
     response = send(body([agent(0)]))
     assert status == response.status_code
     assert 0 < int(response.headers["retry-after"])

@@ -1,198 +1,184 @@
-"""Charts: what they show for known, unknown, odd and hostile numbers, and that nobody needs to see them to know what they say."""
+"""Charts: what they say for known, unknown, odd and hostile numbers, and that nobody needs to see them to know what they say."""
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from itertools import pairwise
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import assume, given
+from drawn_charts import drawn_charts
+from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from service.pages.charts.axes import HEIGHT, WIDTH, known, scale_of, ticks_between
-from service.pages.charts.charts import Band, Chart, Point, bars, line, share_bar, sparkline, stacked_bars
+from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
+from service.pages.charts.marks import Mark, place_of
+from service.pages.charts.spark import share_bar, spark
+from service.pages.rendering import NOTHING, share, usd
 
 CHART = Chart(key="tier2", title="Tier 2", words="Means day by day.", limits=(1, 5))
 ANY = Chart(key="any", title="Anything")
 NUMBERS = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 HOSTILE = '"><script>alert(1)</script>\u202e\x00&'
+FIRST, DAY = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1)
 
 
-def days(*values: float | None) -> list[Point]:
+def days(*values: float | None, **fields: Any) -> list[Point]:
     """Points of days in a row."""
-    return [Point(f"2026-10-{place:02d}", value) for place, value in enumerate(values, start=1)]
+    return [
+        Point(f"{FIRST + place * DAY:%Y-%m-%d}", value, at=FIRST + place * DAY, **fields) for place, value in enumerate(values)
+    ]
 
 
 def read(markup: Markup) -> ET.Element:
     """The markup, read strictly: every element is closed, every text escaped."""
-    return ET.fromstring(f"<x>{markup}</x>")  # noqa: S314 - markup of ours
+    text = str(markup).replace('" open>', '" open="">')
+    return ET.fromstring(f"<x>{text}</x>")  # noqa: S314 - markup of ours
 
 
-def of_class(markup: Markup, kind: str) -> list[ET.Element]:
-    """The elements with a class."""
-    return [one for one in read(markup).iter() if kind in one.get("class", "").split()]
+def table(markup: Markup) -> list[list[str]]:
+    """The rows of a chart's table, its headings first."""
+    return [["".join(cell.itertext()) for cell in row] for row in read(markup).iter("tr")]
 
 
-def drawn_parts(markup: Markup) -> list[ET.Element]:
-    """The parts of bars, without the swatches of the legend."""
-    return [one for one in read(markup).iter("rect") if one.get("class", "").startswith("part-") and one.get("x")]
+def drawn(markup: Markup) -> dict[str, Any]:
+    """What the script draws."""
+    [found] = drawn_charts(markup).values()
+    return found
+
+
+def legend(markup: Markup) -> list[str]:
+    """The names in a legend."""
+    return ["".join(one.itertext()).strip() for one in read(markup).iter("li")]
 
 
 def test_a_chart_says_what_it_shows_in_words_and_as_a_table() -> None:
-    """Who cannot see it must not know less."""
-    drawn = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
-    found = read(drawn)
-    assert ["Tier 2", "Means day by day."] == [
-        one.text for one in found.iter() if one.get("id") in ("tier2-title", "tier2-words")
-    ]
-    rows = [["".join(cell.itertext()) for cell in row] for row in found.iter("tr")]
+    """Who cannot see it, or has no script, must not know less; the tooltips are rows of it."""
+    made = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
+    figure = read(made)[0]
+    assert ("Tier 2", "Means day by day.") == (figure.get("aria-label"), figure[0].text)
     assert [
-        ["Day", "Value", "Marked"], ["2026-10-01", "4.00", ""], ["2026-10-02", "\u2013", ""], ["2026-10-03", "3.50", "marked"]
-    ] == rows  # fmt: skip
+        ["Day", "Value", "Marked"], ["2026-10-01", "4.00", ""], ["2026-10-02", NOTHING, ""], ["2026-10-03", "3.50", "marked"]
+    ] == table(made)  # fmt: skip
+
+
+def test_a_mean_says_of_how_many_it_is_and_how_sure() -> None:
+    """Two scores and two hundred look alike as a dot; no interval reaches beyond the measure."""
+    points = [Point("a", 4.9, count=2, half=0.3), Point("b", None), Point("c", 3.0, count=1)]
+    assert [
+        ["Day", "Value", "Scores", "95 % interval"],
+        ["a", "4.90", "2", "4.60 to 5.00"], ["b", NOTHING, NOTHING, NOTHING], ["c", "3.00", "1", NOTHING],
+    ] == table(line(CHART, points))  # fmt: skip
+
+
+def test_the_period_before_is_a_second_line_and_a_column() -> None:
+    """A fall that comes every week is none."""
+    for made in (line(CHART, days(4.0, 2.0), previous=[3.0, None]), bars(CHART, days(4.0, 2.0), previous=[3.0, None])):
+        assert ["Period before", "3.00", NOTHING] == [row[-1] for row in table(made)]
+        assert [3.0, None] == drawn(made)["previous"]
+        assert "The period before" in legend(made)
+    assert "Period before" not in line(CHART, days(4.0, 2.0))
 
 
 def test_where_nothing_is_known_the_line_has_a_gap() -> None:
     """A day without scores is not a day of zero."""
-    drawn = line(CHART, days(4.0, 3.0, None, 2.0, 3.0))
-    assert [2, 2] == [len(one.get("points", "").split()) for one in of_class(drawn, "line")]
-    assert 4 == len(of_class(drawn, "dot"))
+    assert [[4.0, 3.0, None, 2.0]] == drawn(line(CHART, days(4.0, 3.0, None, 2.0)))["series"]
 
 
-def test_a_number_without_neighbours_is_seen_among_many() -> None:
-    """A line needs two ends; of ninety days most have no dot."""
-    values = [None if place in (40, 42) else 3.0 for place in range(90)]
-    drawn = line(CHART, [Point(f"{place}", value) for place, value in enumerate(values)])
-    assert 1 == len(of_class(drawn, "dot"))
+def test_the_band_steps_where_the_baseline_does() -> None:
+    """What was normal on a day is what the day is held against."""
+    made = line(CHART, days(4.0, 2.0, 3.0), band=[Band(3.5, 0.5), Band(3.5, 0.5), Band(2.0, 0.25)])
+    assert [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]] == drawn(made)["band"]
+    assert [[0, 1, 3.0, 3.5, 4.0]] == drawn(line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5)))["band"]
 
 
-def test_drift_has_a_shape_of_its_own() -> None:
-    """Red alone says nothing to one man in twelve."""
-    drawn = line(CHART, days(4.0, 2.0), marked={"2026-10-02"})
-    assert ["polygon"] == [one.tag for one in of_class(drawn, "bad")]
-    assert 1 == len(of_class(drawn, "drift"))
-
-
-def test_the_band_lies_around_the_mean() -> None:
-    """What is normal is what the line is held against."""
-    drawn = line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5))
-    [band], [mean] = of_class(drawn, "band"), of_class(drawn, "mean")
-    middle = float(band.get("y", "")) + float(band.get("height", "")) / 2
-    assert math.isclose(middle, float(mean.get("y1", "")), abs_tol=0.11)
-
-
-def test_the_axis_does_not_go_beyond_the_measure() -> None:
-    """There is no 5.5 of 5."""
-    scale = scale_of([4.9, 5.0], 2, (1, 5), None)
-    assert max(scale.ticks) <= 5
-    assert scale.high == 5
-
-
-def test_counts_have_whole_ticks() -> None:
-    """There is no half anomaly."""
-    drawn = bars(Chart(key="n", title="Anomalies", digits=0), days(0, 1, 0))
-    texts = [one.text for one in read(drawn).iter("text")]
-    assert not [text for text in texts if text and "." in text]
-
-
-def test_numbers_beyond_the_measure_stand_at_its_end() -> None:
-    """A fault in the data must not push everything else off the chart."""
-    assert (1, 5) == ((scale := scale_of([1e16, -3.0], 2, (1, 5), None)).low, scale.high)
-    assert scale_of([1e16], 1, (1, 5), None).high == 5
-
-
-def test_bars_stand_on_nothing() -> None:
-    """A bar that began at 90 would make 95 look like half of 100."""
-    drawn = bars(Chart(key="n", title="Exchanges", digits=0), days(90, 100))
-    low, high = (float(one.get("height", "")) for one in of_class(drawn, "part-0"))
-    assert math.isclose(0.9, low / high, rel_tol=0.01)
-
-
-def test_what_is_below_nothing_hangs_from_it() -> None:
-    """A statement may answer with negative numbers."""
-    up, down = of_class(bars(ANY, days(2.0, -2.0)), "part-0")
-    assert math.isclose(float(up.get("y", "")) + float(up.get("height", "")), float(down.get("y", "")), abs_tol=0.2)
-
-
-def test_the_parts_of_a_bar_stand_on_each_other() -> None:
-    """Their sum is what is read off."""
-    drawn = stacked_bars(ANY, days(None), {"a": [1.0], "b": [2.0]})
-    below, above = drawn_parts(drawn)
-    assert math.isclose(float(below.get("y", "")), float(above.get("y", "")) + float(above.get("height", "")), abs_tol=0.2)
-    assert ["a", "b"] == [(one.text or "") + "".join(one.itertext()).strip() for one in read(drawn).iter("li")]
+@pytest.mark.parametrize(("form", "name"), [(None, "number"), (usd, "usd"), (share, "share")])
+def test_axes_write_numbers_as_the_table_does(form: Any, name: str) -> None:
+    """Dollars beside plain numbers would be two measures."""
+    assert name == drawn(line(Chart(key="x", title="x", form=form), days(1.0)))["form"]
 
 
 def test_too_many_parts_are_one() -> None:
     """Nobody tells twelve colours apart; the table still has each."""
-    drawn = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
-    assert 7 == len(list(read(drawn).iter("li")))
-    assert 1 + 12 == len(next(read(drawn).iter("tr")))
-    heights = [float(one.get("height", "")) for one in drawn_parts(drawn)]
-    assert math.isclose(6, heights[-1] / heights[0], rel_tol=0.02)
+    made = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
+    assert ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"] == legend(made)
+    assert [[1.0]] * 6 + [[6.0]] == drawn(made)["series"]
+    assert 1 + 12 == len(table(made)[0])
 
 
 @pytest.mark.parametrize("values", [(), (None,), (math.nan, math.inf)])
 def test_where_nothing_is_known_there_is_no_chart(values: tuple[float | None, ...]) -> None:
     """Axes without numbers look like a fault."""
-    for drawn in (line(CHART, days(*values)), bars(CHART, days(*values))):
-        assert "Tier 2: There are no numbers to show." == "".join(read(drawn).itertext())
+    for made in (line(CHART, days(*values)), bars(CHART, days(*values))):
+        assert "Tier 2: There are no numbers to show." == "".join(read(made).itertext())
+
+
+def test_marks_stand_where_they_happened_and_are_told_in_the_row_of_their_point() -> None:
+    """At noon of the second day is the middle of the second day; what lies outside is left out."""
+    marks = [
+        Mark(FIRST + 1.5 * DAY, "deployment", "deployed version 2"),
+        Mark(FIRST + 2 * DAY, "judge", "judge changed from a to b"),
+        Mark(FIRST - DAY, "policy", "long ago"),
+        Mark(FIRST + 9 * DAY, "policy", "later"),
+    ]
+    made = bars(Chart(key="x", title="x", marks=marks, step=DAY), days(1.0, 2.0, 3.0))
+    assert [[1.0, "deployment"], [1.5, "judge"]] == drawn(made)["marks"]
+    assert ["Changes", "", "deployed version 2", "judge changed from a to b"] == [row[-1] for row in table(made)]
+    assert ["Deployment", "Judge changed"] == legend(made)
+
+
+def test_among_moments_a_mark_stands_before_the_first_one_after_it() -> None:
+    """A deployment between two runs is between them."""
+    times = [FIRST, FIRST + 3 * DAY]
+    places = [place_of(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
+    assert [None, 0.5, 0.5, None] == places
+
+
+def test_a_point_leads_somewhere_without_a_script_too() -> None:
+    """A click on a day shows that day; the same link stands in the table."""
+    [link] = read(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
+    assert ("/projects/ops?window=24h&until=2026-10-01", "2026-10-01") == (link.get("href"), link.text)
 
 
 def test_no_label_is_markup() -> None:
     """Names of models, agents and columns come from outside."""
-    chart = Chart(key="x", title=HOSTILE, words=HOSTILE, column=HOSTILE, first="What")
-    for drawn in (
-        line(chart, [Point(HOSTILE, 1.0)], marked={HOSTILE}),
-        stacked_bars(chart, [Point(HOSTILE, None)], {HOSTILE: [1.0], "b": [2.0]}),
-        sparkline([1, 2], HOSTILE),
+    marks = [Mark(FIRST, "deployment", HOSTILE)]
+    chart = Chart(key="x", title=HOSTILE, words=HOSTILE, column=HOSTILE, first="What", marks=marks, step=DAY)
+    for made in (
+        line(chart, [Point(HOSTILE, 1.0, HOSTILE, at=FIRST)], marked={HOSTILE}),
+        stacked_bars(chart, [Point(HOSTILE, None, at=FIRST)], {HOSTILE: [1.0], "b": [2.0]}),
+        spark([1, 2], HOSTILE),
     ):
-        assert not list(read(drawn).iter("script"))
-        assert "\u202e" not in drawn
-        assert not re.search(r"\s(?:style|on\w+)=", drawn)
+        assert not list(read(made).iter("script"))
+        assert "\u202e" not in made
+        assert "\x00" not in made
+        assert not [one for one in read(made).iter() for name in one.attrib if name == "style" or name.startswith("on")]
 
 
-@given(st.lists(NUMBERS, max_size=120), st.none() | st.tuples(st.floats(-9, 9), st.floats(0, 9)))
-def test_whatever_the_numbers_a_chart_stays_within_its_frame(
-    values: list[float | None], band: tuple[float, float] | None
-) -> None:
-    """Pages show what statements answer: any number, and none."""
+@given(st.lists(NUMBERS, max_size=40), st.none() | st.tuples(st.floats(-9, 9), st.floats(0, 9)))
+def test_whatever_the_numbers_the_script_can_read_them(values: list[float | None], band: tuple[float, float] | None) -> None:
+    """A NaN is no JSON: one odd number would take a page's charts away."""
     points = [Point(f"{place}", value) for place, value in enumerate(values)]
-    normal = Band(*band) if band else None
-    for drawn in (line(ANY, points, band=normal), line(CHART, points, band=normal), bars(ANY, points), sparkline(values, "x")):
-        for one in read(drawn).iter():
-            for name, most in (("x", WIDTH), ("y", HEIGHT), ("cx", WIDTH), ("cy", HEIGHT), ("y1", HEIGHT), ("y2", HEIGHT)):
-                assert -0.1 <= float(one.get(name, 0)) <= most + 0.1
-        assert "nan" not in drawn
-        assert "inf" not in drawn
+    for made in (line(ANY, points, band=Band(*band) if band else None), bars(ANY, points)):
+        for found in drawn_charts(made).values():
+            json.dumps(found, allow_nan=False)
+            assert all(len(points) == len(series) for series in found["series"])
 
 
-@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.booleans())
-def test_ticks_hold_the_numbers_and_are_few(low: float, span: float, whole: bool) -> None:
-    """An axis of a hundred ticks is as useless as one without any."""
-    assume(span > 1e-9 * abs(low) and low == known(low))
-    found = ticks_between(low, low + span, whole=whole)
-    assert 2 <= len(found) <= 8
-    assert found[0] <= low + 1e-6 * abs(low)
-    assert found[-1] >= low + span - 1e-6 * abs(low + span)
-    assert all(one < other for one, other in pairwise(found))
-
-
-def test_labels_leave_each_other_room() -> None:
-    """Ninety dates below one axis are a black bar."""
-    points = [
-        Point(f"2026-{1 + place // 28:02d}-{1 + place % 28:02d}", 1.0, f"{1 + place // 28:02d}-{1 + place % 28:02d}")
-        for place in range(90)
-    ]
-    labels = [one for one in read(line(ANY, points)).iter("text") if one.get("y") == str(HEIGHT - 6)]
-    assert 4 <= len(labels) <= 12
-    assert points[-1].short == labels[-1].text
+def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
+    """One number is no line."""
+    assert '<span class="spark" data-spark="[0.9,null,0.6]" role="img" aria-label="falling"></span>' == spark(
+        [0.9, None, 0.6], "falling"
+    )
+    assert "" == spark([None, 1.0, math.nan], "one")
 
 
 def test_a_share_is_a_bar_that_is_not_read_out() -> None:
     """The number beside it is."""
-    assert ["64", "16"] == [one.get("width") for one in read(share_bar(0.25)).iter("rect")]
+    assert '<progress class="share bad" max="1" value="0.25" aria-hidden="true"></progress>' == share_bar(0.25, "bad")
     assert "" == share_bar(None)
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import incident
 
 from schemas.records import Incident
-from service.pages.incidents.change_days import before_of, days_of, marked_days
+from service.pages.incidents.change_days import before_of, days_of, marked_days, shown_by
 
 DAYS = {"2026-10-01": 0.9, "2026-10-02": 0.86, "2026-10-03": 0.5, "2026-10-04": None, "2026-10-05": 0.97, "2026-10-06": 0.4}
 
@@ -44,13 +44,16 @@ def test_a_rise_is_marked_above() -> None:
     """The other direction is the other side."""
     told = json.dumps({"rules": {"rate_ratio": {"since": "2026-10-01", "until": "2026-10-06", "baselineRate": 0.88}}})
     risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told)
-    assert {"2026-10-01", "2026-10-05"} == marked_days("anomaly_spike", [risen], DAYS)
-    assert frozenset() == marked_days("tier2", [risen], DAYS)
+    flat = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told.replace("0.88", "0.98"))
+    shown = shown_by("anomaly_spike", [risen, flat], DAYS)
+    assert [risen] == [one.incident for one in shown]
+    assert {"2026-10-01", "2026-10-05"} == marked_days(shown)
+    assert not shown_by("tier2", [risen], DAYS)
 
 
 def test_where_a_tier_came_from_is_of_what_is_open() -> None:
     """What was decided on is the level of today."""
     told = seen("sequential", meanBefore=0.9)
-    assert (date(2026, 10, 2), 0.9) == before_of("tier2", [told])
+    assert (date(2026, 10, 2), 0.9, 0.0) == before_of("tier2", [told])
     assert before_of("tier1", [told]) is None
     assert before_of("tier2", [incident(status="accepted", metadata=told.metadata)]) is None

@@ -8,12 +8,13 @@ from datetime import timedelta
 
 import pytest
 from api_server import NOW
-from builders import closing, exchange
+from builders import closing, exchange, score
+from drawn_charts import drawn_charts
 from finished import filled
-from watched import put
+from watched import JUDGED, put
 
 from analytics.store.store import Store
-from schemas.records import CostAnalysis, Diagnosis, DimensionScores
+from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Label
 from service.pages.rendering import NOTHING
 
 Looks = Callable[..., str]
@@ -81,17 +82,17 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
         ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", ""],
         ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", ""],
     ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
-    assert 2 == looks().count('href="/projects/ops/runs/run_003"') + 1
+    assert 2 == looks().count('href="/projects/ops/runs/run_003"'), "in the list, and in the chart's table"
 
 
-def test_a_run_without_evidence_is_a_gap_and_no_zero(looks: Looks, store: Store) -> None:
-    """Nothing is known of it."""
+def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: Store) -> None:
+    """Nothing is known of it: it is no zero, and the runs beside it are compared with each other."""
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
-    assert NOTHING == cells(page, "Runs beside the run of the same agent before")[1][2]
-    chart = page.split('id="trust-0-title"')[1].split("</svg>")[0]
-    assert "<polyline" not in chart
-    assert 2 == chart.count("<circle")
+    rows = cells(page, "Runs beside the run of the same agent before")
+    assert [["80", "▼ 10"], [NOTHING, NOTHING], ["90", NOTHING]] == [row[2:4] for row in rows]
+    assert "No runtime events: only exchanges were received" in rows[1][7]
+    assert [[90, 80]] == drawn_charts(page)["trust-0"]["series"]
 
 
 def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
@@ -101,7 +102,7 @@ def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
     assert 'href="/projects/ops/agents?agent=a%26b"' in page
     one = looks("/projects/ops/agents?agent=a%26b")
     assert ["run_001"] == [row[0] for row in cells(one, "Runs beside the run of the same agent before")]
-    assert 1 == one.count('<svg class="chart" ')
+    assert 1 == one.count(' data-chart="')
     assert ["run_003"] == [
         row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")
     ]
@@ -112,7 +113,7 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
     """What is left out is said."""
     put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
     page = looks("/projects/ops/agents?runs=250")
-    assert 12 == page.count('<svg class="chart" ')
+    assert 12 == page.count(' data-chart="')
     assert "28 more agents" in page
     assert "150 older runs are not listed" in page
     assert len(page) < 300_000
@@ -137,7 +138,7 @@ def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Stor
 
 
 def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
-    """One of exchanges alone ends without becoming a run; one that goes on after its end is open again."""
+    """Its run is made once the end has been diagnosed; one that goes on after its end is open again."""
     ended = closing("s", 1)
     filled(
         store,
@@ -148,8 +149,8 @@ def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: 
         ("exchanges", exchange("open", 1)),
     )
     page = looks("/projects/ops/wrap-quality")
-    state = {name: re.search(rf">{name}</td>.*?>(ended, no events|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
-    assert {"s": "ended, no events", "on": "not finished", "open": "not finished"} == state
+    state = {name: re.search(rf">{name}</bdi></a></td>.*?>(ended|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
+    assert {"s": "ended", "on": "not finished", "open": "not finished"} == state
 
 
 def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
@@ -162,3 +163,29 @@ def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
     one = looks("/projects/ops/wrap-quality?limit=1")
     assert 1 == one.split("<tbody>")[1].count("<tr>")
     assert 'href="/projects/ops/wrap-quality?limit=1&amp;cursor=' in one
+
+
+def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: Looks, store: Store) -> None:
+    """Who released version 7 asks this first: the answer has both versions, when the last began, the numbers, and a way to read on."""
+    for number in range(1, 9):
+        version, mean = ("6", 0.9) if number < 5 else ("7", 0.4)
+        said = exchange(f"s{number}", number, agent="scout", labels=[Label(name="agent_version", value=version)])
+        made = {**JUDGED, "tier2_score": mean + number / 1000, "agent": "scout", "exchange_at": said.occurred_at}
+        filled(store, ("exchanges", said), ("scores", score(f"s{number}", number, **made)))
+    put(store, "diagnoses", [run(number, 50 if number > 4 else 90) for number in range(1, 9)])
+    said_of = " ".join(re.sub(r"<[^>]+>", " ", looks().split('id="versions"')[1].split('id="agents"')[0]).split())
+    assert "Worse scout agent_version 7 since 2026-" in said_of
+    assert "Version 7 is worse than 6: Tier 2 0.41, before 0.90 (\u22120.50, 95 %: \u2212" in said_of
+    assert "4 of 4 runs unsafe, before 0 of 4 (95 %: +" in said_of
+    assert 'href="/projects/ops/exchanges?agent=scout&amp;label=agent_version%3D7&amp;window=90d"' in looks()
+    assert "agent_version 7 since" in cells(looks(), "Agents with their runs")[0][0]
+
+
+def test_an_agent_whose_versions_are_not_known_cannot_be_compared_and_the_page_says_what_is_missing(
+    looks: Looks, store: Store
+) -> None:
+    """An empty place would read as no difference."""
+    put(store, "diagnoses", [run(1, 90)])
+    page = looks()
+    assert "No version is known" in page
+    assert "<code>agent_version</code>" in page

@@ -17,7 +17,7 @@ from watched import put
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
 from service.access.access import AccessStore, Holder
-from service.pages.projects import evaluations as pages
+from service.pages.lists import listing
 from service.pages.texts import MAX_SHOWN
 
 LIST = "/projects/shop/evaluations"
@@ -85,7 +85,7 @@ def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: T
     later = first.run_at and first.run_at + timedelta(days=21)
     put(store, "evaluations", [msgspec.structs.replace(first, evaluation_id="x", session_id="s-later", run_at=later)])
     page = shown(call, tokens)
-    assert 1 == page.count('<svg class="chart"')
+    assert 1 == page.count(' data-chart="')
     assert "Mean final score of 4 runs" in page
 
 
@@ -93,7 +93,7 @@ def test_pages_of_the_list_go_on_where_the_last_one_ended(
     call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every evaluation is on one page, and the filter stays."""
-    monkeypatch.setattr(pages, "SHOWN", 2)
+    monkeypatch.setattr(listing, "SHOWN", 2)
     landed(store, *SET)
     path, seen = f"{LIST}?case=refund-policy", []
     while path:
@@ -102,7 +102,7 @@ def test_pages_of_the_list_go_on_where_the_last_one_ended(
         following = re.findall(r'href="([^"]+)" rel="next"', page)
         path = html.unescape(following[0]) if following else ""
     assert (3, 3) == (len(seen), len(set(seen)))
-    assert "To the newest" in page
+    assert "To the first page" in page
 
 
 def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Store) -> None:

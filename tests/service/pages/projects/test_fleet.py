@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
+from html import unescape
 
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import incident, score
 from finished import diagnosed, filled
+from listed import cards_of, projects_of
+from listed import text_of as text
 from watched import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
 from service.access.access import AccessStore, Holder
 from service.documents.project_health import ENOUGH
-from service.pages.projects.fleet import BEGINNING
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:
@@ -27,7 +30,7 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
     """A red project among a thousand green ones must not have to be looked for."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    names = re.findall(r'data-name="([^"]+)"', shown)
+    names = projects_of(shown)
     assert "ops" == names[0]
     assert sorted(names[1:]) == names[1:]
     assert {"capped", "dark", "ops", "web"} == set(names)
@@ -37,13 +40,8 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
 def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
     """The green badge is a promise."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = dict(re.findall(r'data-name="([^"]+)".*?(Not audited|>Audit<)', shown, re.DOTALL))
-    assert ("Not audited", ">Audit<") == (cards["dark"], cards["ops"])
-
-
-def text(page: str) -> str:
-    """What a page says, without its tags."""
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    cards = {project: re.findall(">(Not audited|Audit)<", card) for project, card in cards_of(shown).items()}
+    assert (["Not audited"], ["Audit"]) == (cards["dark"], cards["ops"])
 
 
 def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
@@ -58,7 +56,7 @@ def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call
     """Tier 1 is known, and said."""
     put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "Tier 1 1.00 Anomalous 0.0%" in shown
+    assert "Tier 1 1.00 Exchanges 1 before 0 Anomalous 0.0%" in shown
     assert "Tier 2" not in shown
 
 
@@ -80,8 +78,8 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
     )
     put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
-    assert "Warning 1 of 1 exchanges due to be judged are unscored: this server has no judge" in cards["web"]
+    cards = {project: text(card) for project, card in cards_of(shown).items()}
+    assert "Warning 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in cards["web"]
     assert "Warning 1 unsafe run in 7 days" in cards["capped"]
     assert "Healthy" in cards["ops"]
 
@@ -94,7 +92,7 @@ def test_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: St
         ("diagnoses", diagnosed("q", project="capped", closed_at=NOW)),
     )
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {card.split('"')[0]: text(f"<{card}") for card in shown.split('data-name="')[1:]}
+    cards = {project: text(card) for project, card in cards_of(shown).items()}
     assert "Not known yet Not enough data: 1 of 20 exchanges in 7 days Not checked yet." in cards["web"]
     assert "Not known yet Not enough data: 1 of 20 runs" in cards["capped"]
     assert "Healthy" not in cards["web"] + cards["capped"]
@@ -106,9 +104,9 @@ def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Token
     value = signed_in(call, tokens.root)
 
     def card() -> str:
-        return text("<" + call("GET", "/", headers=cookie(value)).text.split('data-name="ops"')[1].split("</li>")[0])
+        return text(cards_of(call("GET", "/", headers=cookie(value)).text)["ops"])
 
-    assert "Not known yet Not checked yet." in card()
+    assert re.search(r"Not known yet Tier 2 .* in 7 days Not checked yet\.", card())
     assert 200 == call("POST", "/api/audit/ops/check", tokens.root).status_code
     assert "Healthy" in card()
     assert "Checked 2026-10-01 12:00 UTC: nothing found." in card()
@@ -120,7 +118,7 @@ def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: T
     put(store, "scores", history(fallen(0), 2, end=NOW))
     value = signed_in(call, tokens.root)
     cards, table = (call("GET", path, headers=cookie(value)).text for path in ("/", "/?view=table"))
-    assert re.findall(r'data-name="[^>]*', cards) == re.findall(r'data-name="[^>]*', table)
+    assert projects_of(cards) == projects_of(table)
     row = re.search(r'<tr class="critical".*?</tr>', table, re.DOTALL)
     assert row
     assert "ops Critical 1" in text(row[0])
@@ -142,28 +140,105 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
     glance = call("GET", "/", headers=cookie(value)).text.split('class="glance"')[1].split("</p>")[0]
     assert 33 <= glance.count("<a ")
     assert (
-        'title="team-07: Critical, 1 open; 1 of 1 exchanges due to be judged are unscored: this server has no judge"'
+        'title="team-07: Critical, 1 open; 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge"'
         == re.findall(r'title="[^"]*"', glance)[0]
     )
 
 
-def test_of_a_large_fleet_the_worst_come_first_and_all_by_a_link(call: Call, tokens: Tokens, store: Store) -> None:
-    """A thousand cards take longer than one waits; sums and squares are of all, and without a script a link leads to the rest."""
+def test_a_card_says_what_fell_since_when_with_a_small_line(call: Call, tokens: Tokens, store: Store) -> None:
+    """The question at a glance: what got worse, by how much, since when, and where to read on."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
     value = signed_in(call, tokens.root)
-    put(
-        store,
-        "scores",
-        [score(f"s{place}", 1, project=f"team-{place:02}", exchange_at=NOW, scored_at=NOW) for place in range(BEGINNING)],
+    (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    card = cards_of(call("GET", "/", headers=cookie(value)).text)["ops"]
+    before, after = made["moved"][0]["from"], made["moved"][0]["to"]
+    assert f"Tier 2 {before:.2f} → {after:.2f} since 26 Sep" in text(card)
+    assert f'href="/projects/ops/incidents/{made["id"]}"' in card
+    levels = json.loads(unescape(re.search(r'data-spark="([^"]*)"', card)[1]))  # type: ignore[index]
+    assert (28, True) == (len(levels), levels[0] - levels[-1] > 0.3)
+    assert 'aria-label="Tier 2 · semantics by day, 28 days to 2026-10-01' in card
+
+
+def test_the_last_days_stand_beside_those_before_and_nothing_is_of_a_lifetime(call: Call, tokens: Tokens, store: Store) -> None:
+    """A sum since the first day hardly moves, whatever happened this week."""
+    put(store, "scores", history(fallen(7, to=0.5, before=0.9), 40, a_day=3, end=NOW))
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    card = text(cards_of(shown)["ops"])
+    assert re.search(r"Tier 2 0\.9\d → 0\.5\d in 7 days", card)
+    assert "Exchanges 21 before 21" in card
+    assert "123" not in text(shown)
+    assert "Exchanges in 7 days 21 before 21" in text(shown)
+
+
+def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: Store) -> None:
+    """Somebody works on it; the agent is as bad as before."""
+    put(store, "incidents", [incident(), incident(revision=1, status="acknowledged", acknowledged_by="ann")])
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert cards_of(shown)["ops"].startswith('<li class="card critical">')
+    assert (
+        '<a class="pill critical" href="/incidents?project=ops&amp;confirmed=true">1 open incident, 1 acknowledged</a>' in shown
     )
-    put(store, "incidents", [incident(project="team-59")])
-    for view, rest in (("", "/?whole=true"), ("?view=table", "/?view=table&amp;whole=true")):
-        first = call("GET", f"/{view}", headers=cookie(value)).text
-        assert BEGINNING + 4 == first.split('class="glance"')[1].split("</p>")[0].count("<a ")
-        assert f'data-rest="{BEGINNING + 4}"' in first
-        assert f'<a href="{rest}">' in first
-        whole = call("GET", rest.replace("&amp;", "&"), headers=cookie(value)).text
-        assert "data-rest" not in whole
-        beginning, everything = (re.findall(r'data-name="[^>]*', shown) for shown in (first, whole))
-        assert (BEGINNING, BEGINNING + 4) == (len(beginning), len(everything))
-        assert everything[:BEGINNING] == beginning
-        assert beginning[0].startswith('data-name="team-59"')
+
+
+def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: Store) -> None:
+    """The number is read first, and the next question is which."""
+    put(store, "incidents", [incident()])
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert '<a href="/incidents?confirmed=true">Open incidents</a></dt><dd>1' in shown
+
+
+def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
+    """Names say nothing about how bad it is."""
+    for project, after in (("a", 0.8), ("b", 0.4), ("c", 0.6)):
+        levels = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": after}]})
+        put(store, "incidents", [incident(incident_id=project, project=project, metadata=levels)])
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert ["b", "c", "a"] == projects_of(shown)[:3]
+
+
+def test_a_series_named_by_a_sender_is_text(call: Call, tokens: Tokens, store: Store) -> None:
+    """The name of an agent stands in the name of its series."""
+    levels = json.dumps({"moved": [{"name": "Trust (<b>\u202e)", "from": 99.7, "to": 91.5}]})
+    put(store, "incidents", [incident(metadata=levels, tier="trust", agent="<b>\u202e")])
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert "&lt;b&gt;" in shown
+    assert "\u202e" not in shown
+    assert "99.7 → 91.5" in shown
+
+
+def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) -> None:
+    """What the page says is in the API, with its levels by day."""
+    put(store, "scores", history(fallen(6), 40, end=NOW))
+    (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}
+    change = projects["ops"]["change"]
+    assert ("tier2", "Tier 2", made["id"], "2026-09-26") == tuple(
+        change[name] for name in ("series", "name", "incident", "since")
+    )
+    assert (made["moved"][0]["from"], made["moved"][0]["to"]) == (change["before"], change["after"])
+    assert 28 == len(change["levels"])
+    assert 70 == projects["ops"]["before"]["scores"]
+    assert None is projects["web"]["change"]
+
+
+def test_a_figure_of_the_last_days_says_how_many_of_them_lie_before_the_change(
+    call: Call, tokens: Tokens, store: Store
+) -> None:
+    """The card's mean of seven days and the incident's since its first day differ, and whoever sees both must see why."""
+    put(store, "scores", history(fallen(3), 20, end=NOW))
+    metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.45}]})
+    put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=3))])
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    until = f"{NOW:%Y-%m-%d}"
+    assert f"In 7 days to {until}, 3 of them before the change" in shown
+
+
+def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:
+    """Tier 2 means nothing to whoever is on call for the first time: its scale is there, and its meaning is a click away."""
+    put(store, "scores", history(steady, 20, end=NOW))
+    value = cookie(signed_in(call, tokens.root))
+    for path in ("/", "/?view=table"):
+        page = call("GET", path, headers=value).text
+        assert 'href="/help#tier2"' in page
+        assert "Tier 2 · semantics 0 to 1; more is better." in text(page)
+        assert "Tier 3" not in text(page), "it is explained where it is shown"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import unescape
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import event, exchange, incident, judgement, score
+from drawn_charts import drawn_charts
 from finished import filled
 from watched import JUDGED, fallen, history, put
 
@@ -97,9 +98,9 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
     """Of one the cause is known, of the other it is not: they may have the same."""
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
-    assert "Not known Moved on the same day: Tier 1 · structure" in text(page)
-    assert "The agent changed Moved on the same day: Tier 2 · semantics" in text(page)
-    assert 'Moved on the same day: <a href="/projects/ops/incidents/i2">' in page.text
+    assert "Suspected: the agent changed Began with it: Tier 1 · structure" in text(page)
+    assert "The agent changed Began with it: Tier 2 · semantics" in text(page)
+    assert 'Began with it: <a href="/projects/ops/incidents/i2">' in page.text
 
 
 def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
@@ -127,9 +128,7 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
     )
     models = looks(call, root, "/projects/ops/details").text.split(">Cost by model</caption>")[1].split("</table>")[0]
     sessions = (
-        looks(call, root, "/projects/ops/costs?window=7d")
-        .text.split(">Most expensive sessions</caption>")[1]
-        .split("</table>")[0]
+        looks(call, root, "/projects/ops/costs?window=7d").text.split("<h2>Most expensive sessions")[1].split("</table>")[0]
     )
     assert 'href="/projects/ops/costs?window=14d"' in looks(call, root, "/projects/ops/details").text
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-01-01"))
@@ -144,7 +143,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
     assert "ops Audit Warning" in said
-    assert "1 of 1 exchanges due to be judged are unscored: this server has no judge" in said
+    assert "1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in said
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
@@ -163,13 +162,12 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
     put(store, "baselines", [baseline()])
     put(store, "incidents", [drift()])
     page = looks(call, root).text
-    tier2 = re.search(r'id="trend-tier2-title".*?</figure>', page, re.DOTALL)
-    assert tier2
-    assert 3 == tier2[0].count("<polygon")
-    assert '<rect class="band"' in tier2[0]
+    tier2 = drawn_charts(page)["trend-tier2"]
+    assert [11, 12, 13] == tier2["marked"]
+    assert [[0, 13, 0.75, 0.85, 0.95]] == tier2["band"]
     assert "drift on 3 days" in text(looks(call, root))
     assert "Baseline 0.85 ± 0.10 over 140 scores, as sampled" in text(looks(call, root))
-    assert "<polygon" not in page.split('id="trend-tier1-title"')[1].split("</figure>")[0]
+    assert "marked" not in drawn_charts(page)["trend-tier1"]
 
 
 def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
@@ -181,9 +179,8 @@ def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> N
     put(store, "scores", made)
     put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
     page = looks(call, root)
-    tier2 = page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0]
-    assert 2 == tier2.count("<polygon")
-    assert f"Drift on {days[0]}, {days[1]}" in tier2
+    assert [11, 12] == drawn_charts(page.text)["trend-tier2"]["marked"]
+    assert f"Drift on {days[0]}, {days[1]}" in page.text.split('id="trend-tier2-chart"')[1].split("</figure>")[0]
     assert "drift on 2 days" in text(page)
 
 
@@ -200,10 +197,10 @@ def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, ro
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [told])
     page = looks(call, root)
-    assert 1 == page.text.count('<line class="before"')
-    assert "before the change 0.90, dotted" in text(page)
+    assert [None, None, *[0.9] * 3] == drawn_charts(page.text)["trend-tier2"]["before"][-5:]
+    assert "Before the change 0.90, dotted" in text(page)
     put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
-    assert '<line class="before"' not in looks(call, root).text
+    assert "before" not in drawn_charts(looks(call, root).text)["trend-tier2"]
 
 
 def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: Store) -> None:
@@ -233,17 +230,16 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     put(store, "scores", history(fallen(0), 10, end=NOW))
     put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
     page = looks(call, root)
-    assert 2 == page.text.split('id="trend-tier2-title"')[1].split("</figure>")[0].count('<rect class="band"')
+    assert [(0, 12), (13, 13)] == [(first, last) for first, last, *_ in drawn_charts(page.text)["trend-tier2"]["band"]]
     assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
-    assert "before 2026-09-26 the first one is shown" in text(page)
+    assert "The oldest baseline is of 2026-09-26; earlier days show it, too." in text(page)
 
 
 def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
     """One line says what there is not."""
     put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
     page = looks(call, root)
-    assert 'id="trend-tier1-title"' in page.text
-    assert 'id="trend-tier2-title"' not in page.text
+    assert {"trend-tier1", "exchanges"} == set(drawn_charts(page.text))
     assert "There are no scores of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
 
 
@@ -276,8 +272,75 @@ def test_where_nothing_came_lately_the_days_end_with_what_came_last(call: Call, 
     """Empty charts say nothing about a project that ended its work."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     said = text(looks(call, root))
-    assert "No exchanges or events since 2026-08-02." in said
+    assert "The last exchange came on 2026-08-02, 60 days ago. That is unusual: " in said
+    assert "the longest time between two days with exchanges was 1 day that quarter." in said
     assert "2026-07-20 to 2026-08-02" in said
+
+
+def test_a_pause_as_long_as_those_before_is_usual(call: Call, root: str, store: Store) -> None:
+    """An agent that works once a month has not stopped in the third week."""
+    for back in (20, 50):
+        at = NOW - timedelta(days=back)
+        filled(
+            store,
+            ("exchanges", exchange(f"s{back}", 1, occurred_at=at)),
+            ("scores", score(f"s{back}", 1, exchange_at=at, scored_at=at)),
+        )
+    assert "The last exchange came 2026-09-11 12:00 UTC, 20 days ago. That is usual: the longest time" in text(
+        looks(call, root)
+    )
+
+
+def test_the_band_stays_as_it_was_before_an_open_change(call: Call, root: str, store: Store) -> None:
+    """Bad days count in baselines: a band that follows the fall calls it usual."""
+    since = NOW.date() - timedelta(days=4)
+    seen = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.85, "sigma": 0.05, "change": -0.4}
+    put(store, "scores", history(fallen(5), 10, end=NOW))
+    fell = TierStatistics(mean=0.65, stddev=0.2, count=90)
+    put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=6)), baseline(baseline_id="b2", tier2=fell)])
+    told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
+    put(store, "incidents", [told])
+    band = drawn_charts(looks(call, root).text)["trend-tier2"]["band"]
+    assert [(0, 13, 0.85)] == [(first, last, mean) for first, last, _low, mean, _high in band]
+    put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="dismissed", resolved_at=NOW, resolved_by="ada")])
+    assert 2 == len(drawn_charts(looks(call, root).text)["trend-tier2"]["band"])
+
+
+def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compared_with(
+    call: Call, root: str, store: Store
+) -> None:
+    """A history that is imported after the fall has a single baseline, of good and bad days: nobody should be held against that."""
+    since = NOW.date() - timedelta(days=4)
+    seen = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
+    put(store, "scores", history(fallen(5), 10, end=NOW))
+    put(store, "baselines", [baseline(tier2=TierStatistics(mean=0.65, stddev=0.3, count=90))])
+    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
+    page = looks(call, root)
+    assert [(0, 13, 0.9)] == [
+        (first, last, mean) for first, last, _low, mean, _high in drawn_charts(page.text)["trend-tier2"]["band"]
+    ]
+    assert "Baseline 0.65" not in text(page)
+
+
+def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(call: Call, root: str, store: Store) -> None:
+    """Its name and the policy are the same, so that nothing else marks the day; the agent's own change is no mark."""
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    day = datetime.combine(NOW.date() - timedelta(days=2), datetime.min.time(), NOW.tzinfo)
+    put(store, "incidents", [drift(cause="judge", first_day=day), drift(incident_id="i2", cause="agent", first_day=day)])
+    page = looks(call, root).text
+    assert [[10.5, "judge"]] == drawn_charts(page)["trend-tier2"]["marks"]
+    assert "judge answers anchors differently" in page
+
+
+def test_a_day_leads_to_its_exchanges(call: Call, root: str, store: Store) -> None:
+    """Hours are a closer look at the curve; what was said on that day is the list."""
+    put(store, "scores", history(fallen(3), 10, end=NOW, anomaly=True))
+    page = looks(call, root).text
+    day = f"{NOW:%Y-%m-%d}"
+    assert f'<a href="/projects/ops/exchanges?window=24h&amp;until={day}">10</a>' in page.split('id="exchanges-table"')[1]
+    anomalous = f'<a href="/projects/ops/exchanges?anomalies=yes&amp;window=24h&amp;until={day}">10</a>'
+    assert anomalous in page.split('id="anomalies-table"')[1].split("</table>", maxsplit=1)[0]
+    assert '<a href="/projects/ops/exchanges?window=14d">Exchanges of this time</a>' in page
 
 
 def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Store) -> None:
@@ -287,7 +350,7 @@ def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Sto
     put(store, "baselines", [baseline(tier1=one, tier2=one, exchange_count=1)])
     said = text(looks(call, root))
     assert "Baseline so far 0.67, of 1 score" in said
-    assert "±" not in said.replace("mean ± one sigma", "")
+    assert "±" not in said.replace("± one sigma", "")
     tiers = call("GET", "/api/audit/ops/baseline", headers=cookie(root)).json()["baseline"]["dimensionAverages"]
     assert {"avg": 0.667, "stddev": None, "count": 1} == tiers["tier1"]
 
@@ -297,7 +360,7 @@ def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root:
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     filled(store, ("agent-events", event("run", 1)))
     said = text(looks(call, root))
-    assert "No exchanges since 2026-08-02. The newest event is of 2026-10-01." in said
+    assert "The newest event is of 2026-10-01, so agents are at work." in said
 
 
 @pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x"])
@@ -458,8 +521,8 @@ def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: st
     while path:
         page = looks(call, root, path).text
         seen += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)\?at=', page)
-        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Older', page)
-        path = following[1] if following else ""
+        following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Next page', page)
+        path = unescape(following[1]) if following else ""
     assert [f"{place}" for place in range(1, 61)] == seen
     assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
 

@@ -48,7 +48,9 @@ def shown(call: Call, token: str, query: str = "") -> str:
 
 def listed(page: str) -> list[tuple[str, str]]:
     """Status and session of each row."""
-    return re.findall(r'<tr><td>\s*<span class="pill \w+" title="(\w+)">.*?</td><td class="words">(.*?)</td>', page, re.DOTALL)
+    return re.findall(
+        r'<tr><td>\s*<span class="pill \w+" title="(\w+)">.*?</td><td class="words"><a [^>]*>(.*?)</a></td>', page, re.DOTALL
+    )
 
 
 def figures(page: str) -> list[str]:
@@ -109,6 +111,15 @@ def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: To
     assert "<img src=x" not in page
     waiting = shown(call, tokens.root, "?alerts=waiting")
     assert ("i2" in waiting, "i1" in waiting) == (True, False)
+
+
+def test_an_alert_about_a_silent_session_leads_to_the_session(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever was woken by it wants to see what the session did last; one about many sessions has no single place."""
+    silence = {"kind": "telemetry", "subject_id": "north/a/b"}
+    Outbox(store).put([alert(1, **silence), alert(2, kind="telemetry", subject_id="ops: many sessions")])
+    page = shown(call, tokens.root)
+    assert 'Silence of <a href="/projects/ops/sessions/a%2Fb?connection=north">a/b</a>' in page
+    assert "Silence of ops: many sessions" in page
 
 
 def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, tokens: Tokens, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from api_server import Call, Tokens
 from browsers import HTML, cookie, signed_in
 from builders import START, event, score
 from evaluated import CLAUDE, REFUND, Made, evaluated
-from finished import filled
+from finished import diagnosed, filled
 from servers import until
 
 from analytics.store.store import Store
@@ -23,8 +24,8 @@ from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness, diagnose
 from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
-from service.documents.runs import events_of
-from service.pages.runs.run_data import PAYLOAD_SHOWN, read_events
+from service.documents.runs import events_of, run_row
+from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because
 from streams.engine.engine import Engine
 
@@ -63,7 +64,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
 
 def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
     """The list is looked at before the first session has ended."""
-    assert "Exchanges alone make none" in look(RUNS)
+    assert "A session becomes a run when it ends" in look(RUNS)
     assert "No such run" in look(f"{RUNS}?readiness=unsafe_for_production")
     look(RUN, 404)
     look(f"{RUNS}/run_1", 400)
@@ -187,11 +188,29 @@ def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[.
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("scores", score("quiet", 1)))
     shown = look(RUN)
-    assert "No evidence to judge by" in shown
+    assert "<h2>No runtime events: only exchanges were received</h2>" in shown
     assert "Insufficient evidence" in shown
+    assert "No runtime events: only exchanges were received" in look(RUNS)
+    assert "no failure" not in look(RUNS)
+    assert "dimensions-title" not in shown
     assert "<meter" not in shown
     assert 'id="graph"' not in shown
     assert "/projects/ops/exchanges/" in shown
+
+
+def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next_end(
+    store: Store, look: Callable[..., str]
+) -> None:
+    """The verdict is the recorded one, and says that it rests on none of them."""
+    nothing = SessionEvidence()
+    record = to_record(
+        diagnose(nothing, AS_EVENTS), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
+        started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
+    )  # fmt: skip
+    filled(store, ("diagnoses", record), ("agent-events", event("quiet", 0, event="decision")))
+    shown = look(RUN)
+    assert "1 event has come since. The run gets its verdict from it when the session ends again." in shown
+    assert 'id="timeline"' in shown
 
 
 def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callable[..., str]) -> None:
@@ -261,6 +280,38 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
     assert list(range(150)) == loops
     assert frozenset({150}) == read.failed
     assert 149 == sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing)
+
+
+def test_evidence_is_looked_for_where_a_cause_was_found_or_events_came_since(store: Store) -> None:
+    """Most runs have none, and to find that again takes longer than all else on the page of a very long one."""
+    calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(5)]
+    cursor = filled(store, *(("agent-events", one) for one in calls)).cursor()
+
+    def evidence(**fields: int) -> list[int]:
+        return list(read_events(cursor, "local", "s", diagnosed("s", **fields)).evidence)
+
+    assert [] == evidence(failure_cause_count=0, event_count=5)
+    assert [0, 1, 2, 3, 4] == evidence(failure_cause_count=1, event_count=5)
+    assert [0, 1, 2, 3, 4] == evidence(failure_cause_count=0, event_count=4)
+
+
+@pytest.mark.parametrize("apart", [timedelta(hours=1), timedelta(days=9)], ids=["near", "far"])
+def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart: timedelta) -> None:
+    """Those of the days around it are read first, and most projects have none there."""
+    runs = [diagnosed(f"s{number}", ended_at=START + number * apart) for number in range(1, 5)]
+    with filled(store, *(("diagnoses", one) for one in runs)).transaction() as transaction:
+        transaction.number_all_runs()
+    cursor = store.cursor()
+    contexts = []
+    for number in range(1, 5):
+        row = run_row(cursor, "ops", f"run_{number:03}")
+        assert row is not None
+        contexts.append(read_context(cursor, row))
+
+    assert [None, "run_001", "run_002", "run_003"] == [one.previous for one in contexts]
+    assert ["run_002", "run_003", "run_004", None] == [one.following for one in contexts]
+    assert [["run_001"], ["run_002", "run_001"]] == [[run["run_id"] for run in one.history] for one in contexts[:2]]
+    assert [1, 2, 3, 4] == [len(one.history) for one in contexts]
 
 
 @pytest.mark.parametrize(

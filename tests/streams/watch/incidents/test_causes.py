@@ -63,7 +63,7 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Attribution(cause="agent", reason="rules"), "Tier 2 is by rules, which did not change, so the agent changed."),
+        (Attribution(cause="agent", reason="rules"), "Tier 2 comes from fixed rules and not from the judge. The rules did not change, so the agent did."),
         (Attribution(cause=None, reason="no_anchors"), "The anchors cannot tell whether the agent or the judge changed: none were judged."),
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
         (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "too few rounds before the change, 1 of 2"),

@@ -56,6 +56,18 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     assert not any(one["label"] == "tenant" for one in found["slices"])
 
 
+def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
+    """A version of weeks ago may have had more exchanges, and has been replaced since."""
+    versions = {
+        "1": (range(10, 21), 10, 0.85), "2": (range(SINCE, 10), 10, 0.85), "2-canary": (range(SINCE, 10), 2, 0.85), "3": (range(SINCE), 10, 0.45),
+    }  # fmt: skip
+    for seed, (version, (days, a_day, quality)) in enumerate(versions.items()):
+        scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
+        labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
+    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
+    assert ("3", "2") == (found["slices"][0]["value"], found["usual"]["value"])
+
+
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """One agent, one model: the answer says what to send."""
     labelled(store, history(fallen(SINCE), 20))

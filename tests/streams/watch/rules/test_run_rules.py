@@ -151,7 +151,7 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
     assert "r" == evidence["madeWith"]["rule_version"]
     with contextlib.closing(store.cursor()) as cursor:
         answers = {query["name"]: query_rows(cursor, query["name"], query["parameters"]) for query in evidence["queries"]}
-    assert {"run_days", "watched_runs", "incident_runs"} == set(answers)
+    assert {"run_days", "watched_runs", "incident_runs", "failure_change"} == set(answers)
     assert session_ids(evidence["runs"]) == {row["session_id"] for row in answers["incident_runs"]}
     seen = evidence["rules"]["runs"]
     told = {f"{row['day']}": row["mean"] for row in answers["run_days"]}

@@ -1,0 +1,38 @@
+-- purpose: how the judge scored each dimension of Tier 2 or Tier 3 before a change and after it
+-- grain: one row a dimension, by name; judged_before, judged_after: exchanges with a score of it; sessions_: of how many sessions; mean_: weighted by 1 / sampling_probability; error_: the standard error of that mean, with sessions as clusters, NULL for fewer than two
+-- parameters: $project, $tier (tier2 or tier3), $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
+WITH judged AS (
+    SELECT
+        is_after, connection, session_id, log.weight_of($tier, sampling_probability) AS weight,
+        unnest(CASE $tier WHEN 'tier2' THEN tier2_dimensions WHEN 'tier3' THEN tier3_dimensions END) AS given
+    FROM log.scores_around(
+        $project, $before_since::TIMESTAMP, $before_until::TIMESTAMP, $after_since::TIMESTAMP, $after_until::TIMESTAMP
+    )
+    WHERE CASE $tier WHEN 'tier2' THEN tier2_state WHEN 'tier3' THEN tier3_state END = 'scored'
+), sessions AS (
+    -- In millionths, so that no order of rows changes a sum.
+    SELECT
+        is_after, connection, session_id, given.dimension AS dimension, count(*) AS judged,
+        sum(round(weight * 1e6)::BIGINT) AS w, sum(round(weight * given.score * 1e6)::BIGINT) AS t
+    FROM judged
+    GROUP BY is_after, connection, session_id, given.dimension
+), sums AS (
+    SELECT
+        is_after, dimension, sum(judged)::BIGINT AS judged, count(*) AS n, sum(w) / 1e6 AS w, sum(t) / 1e6 AS t, sum(w * w) / 1e12 AS ww,
+        sum(w * t) / 1e12 AS wt, sum(t * t) / 1e12 AS tt
+    FROM sessions
+    GROUP BY is_after, dimension
+), sides AS (
+    SELECT
+        is_after, dimension, judged, n, t / w AS mean,
+        CASE WHEN n > 1 THEN sqrt(greatest(0, tt - 2 * t / w * wt + (t / w) ** 2 * ww) * n / (n - 1)) / w END AS error
+    FROM sums
+)
+SELECT
+    dimension, coalesce(any_value(judged) FILTER (NOT is_after), 0) AS judged_before, coalesce(any_value(judged) FILTER (is_after), 0) AS judged_after,
+    coalesce(any_value(n) FILTER (NOT is_after), 0) AS sessions_before, coalesce(any_value(n) FILTER (is_after), 0) AS sessions_after,
+    round(any_value(mean) FILTER (NOT is_after), 4) AS mean_before, round(any_value(mean) FILTER (is_after), 4) AS mean_after,
+    round(any_value(error) FILTER (NOT is_after), 4) AS error_before, round(any_value(error) FILTER (is_after), 4) AS error_after
+FROM sides
+GROUP BY dimension
+ORDER BY dimension

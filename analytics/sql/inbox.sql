@@ -1,0 +1,60 @@
+-- purpose: the incidents of the whole fleet, or of a project, that match filters, a page at a time, in one of several orders
+-- grain: one row an incident in its latest revision, with the columns of its record; total: how many match; sort_number and sort_text: its place in the order, before its time and its id
+-- parameters: $project (NULL for all), $statuses (list, NULL: any), $type (NULL: any), $confidence (suspected or confirmed, NULL: any), $severity (NULL: any), $agent (of its leading series, or named in its evidence; NULL: any), $assignee (NULL: any; an empty text: nobody), $text (in lower case, in the title, the description, the project, the agent or the beginning of the id; NULL: any), $since (found then or later) and $until (found before; each NULL: any), $sort (worst, newest, oldest, since, project, state or assignee), $after_number, $after_text, $after_at and $after_id (of the last one that was shown; NULL for the first page), $limit, $outlined (whether metadata has nothing but its members moved and rules; NULL: it has all)
+WITH latest AS (
+    SELECT incident_id, max((revision, _offset)) AS version
+    FROM log.incidents
+    WHERE $project::VARCHAR IS NULL OR project = $project::VARCHAR
+    GROUP BY incident_id
+), known AS MATERIALIZED (
+    -- Evidence is most of an incident; it is read of those alone that are shown.
+    SELECT
+        i.rowid AS row, i.incident_id, revision, agent, project, detected_at, coalesce(first_day, detected_at) AS began_at, severity, confidence, type,
+        log.incident_status(status) AS state, log.incident_assignee(assignee, assigned_at, acknowledged_by) AS owner
+    FROM log.incidents AS i
+    JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version
+    WHERE ($statuses::VARCHAR[] IS NULL OR list_contains($statuses::VARCHAR[], log.incident_status(status)))
+        AND ($type::VARCHAR IS NULL OR type = $type::VARCHAR) AND ($confidence::VARCHAR IS NULL OR confidence = $confidence::VARCHAR)
+        AND ($severity::VARCHAR IS NULL OR severity = $severity::VARCHAR)
+        AND ($assignee::VARCHAR IS NULL
+            OR coalesce(log.incident_assignee(assignee, assigned_at, acknowledged_by), '') = $assignee::VARCHAR)
+        AND ($since::TIMESTAMP IS NULL OR detected_at >= $since::TIMESTAMP)
+        AND ($until::TIMESTAMP IS NULL OR detected_at < $until::TIMESTAMP)
+        AND ($text::VARCHAR IS NULL OR starts_with(i.incident_id, $text::VARCHAR)
+            OR contains(lower(concat_ws(chr(10), title, description, project, agent)), $text::VARCHAR))
+), matching AS MATERIALIZED (
+    SELECT
+        known.*,
+        CASE $sort
+            WHEN 'worst' THEN log.incident_worst(state, confidence, severity, type, CASE WHEN state IN ('open', 'acknowledged') THEN size END)
+            WHEN 'oldest' THEN 4611686018427387904 - epoch_us(detected_at)
+            WHEN 'since' THEN epoch_us(began_at)
+            WHEN 'state' THEN 4 - list_position(['open', 'acknowledged', 'resolved', 'dismissed'], state)
+            WHEN 'assignee' THEN (owner IS NOT NULL)::BIGINT
+            ELSE 0
+        END AS sort_number,
+        CASE $sort WHEN 'project' THEN project WHEN 'assignee' THEN coalesce(owner, '') ELSE '' END AS sort_text
+    FROM known
+    LEFT JOIN log.incident_outlines AS o ON known.incident_id = o.incident_id AND known.revision = o.version
+    WHERE $agent::VARCHAR IS NULL OR agent = $agent::VARCHAR OR list_contains(agents, $agent::VARCHAR)
+), page AS (
+    SELECT row, sort_number, sort_text
+    FROM matching
+    WHERE $after_number::BIGINT IS NULL OR sort_number < $after_number::BIGINT OR (sort_number = $after_number::BIGINT AND (
+        sort_text > $after_text::VARCHAR OR (sort_text = $after_text::VARCHAR
+            AND (detected_at, incident_id) < ($after_at::TIMESTAMP, $after_id::VARCHAR))))
+    ORDER BY sort_number DESC, sort_text, detected_at DESC, incident_id DESC
+    LIMIT $limit
+)
+SELECT
+    i.* EXCLUDE (_topic, _partition, _offset)
+    REPLACE (
+        log.incident_status(status) AS status, log.incident_resolution(status, resolution) AS resolution,
+        log.incident_assignee(assignee, assigned_at, acknowledged_by) AS assignee,
+        CASE WHEN $outlined::BOOLEAN THEN o.evidence ELSE metadata END AS metadata
+    ),
+    (SELECT count(*) FROM matching) AS total, sort_number, sort_text
+FROM log.incidents AS i
+JOIN page AS p ON i.rowid = p.row
+LEFT JOIN log.incident_outlines AS o ON i.incident_id = o.incident_id AND i.revision = o.version
+ORDER BY sort_number DESC, sort_text, detected_at DESC, i.incident_id DESC

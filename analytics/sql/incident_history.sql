@@ -1,0 +1,7 @@
+-- purpose: who did what with an incident: decisions, assignments and comments
+-- grain: one row a review, oldest first
+-- parameters: $incident (id)
+SELECT kind, reviewer, status, assignee, comment, occurred_at
+FROM reviews
+WHERE subject_id = $incident AND kind IN ('incident_decision', 'incident_assignment', 'incident_comment')
+ORDER BY occurred_at, review_id

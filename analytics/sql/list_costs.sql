@@ -1,0 +1,38 @@
+-- purpose: the sessions of a project by what judging their exchanges cost, whenever the judge answered, filtered and sorted as one likes, a page at a time
+-- grain: one row a session; a question about no exchange (an evaluation), or about one that is gone, counts by the time of its answer; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange, $agent ('' for none named; NULL: any), $least and $most (bounds of the cost in USD, both inclusive; NULL: none), $sort (session, agent, judgements, input, output, writes, reads or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+WITH sessions AS (
+    SELECT
+        connection, session_id, max(agent) AS agent, sum(judgements)::BIGINT AS judgements,
+        sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
+        sum(cache_write_tokens)::BIGINT AS cache_write_tokens, sum(cache_read_tokens)::BIGINT AS cache_read_tokens,
+        log.known_usd(sum(judgements), sum(unknown_costs), sum(nano_usd)) AS cost_usd,
+        sum(unknown_costs)::BIGINT AS unknown_costs, sum(simulated)::BIGINT AS simulated
+    FROM log.cost_hours($project, $since::TIMESTAMP, $until::TIMESTAMP)
+    GROUP BY connection, session_id
+), wanted AS (
+    SELECT
+        *,
+        CASE $sort
+            WHEN 'judgements' THEN judgements::DOUBLE WHEN 'input' THEN input_tokens::DOUBLE WHEN 'output' THEN output_tokens::DOUBLE
+            WHEN 'writes' THEN cache_write_tokens::DOUBLE WHEN 'reads' THEN cache_read_tokens::DOUBLE WHEN 'cost' THEN cost_usd
+        END AS sort_number,
+        CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN agent END AS sort_text,
+        connection || '/' || coalesce(session_id, '') AS sort_id
+    FROM sessions
+    WHERE ($agent IS NULL OR coalesce(agent, '') = $agent) AND ($least IS NULL OR cost_usd >= $least) AND ($most IS NULL OR cost_usd <= $most)
+), page AS (
+    SELECT *
+    FROM wanted
+    WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
+    ORDER BY
+        sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id
+    LIMIT $limit
+)
+SELECT p.*, printf('run_%03d', n.number) AS run_id
+FROM page AS p
+LEFT JOIN log.run_numbers AS n ON n.project = $project AND n.connection = p.connection AND n.session_id = p.session_id
+ORDER BY
+    sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id

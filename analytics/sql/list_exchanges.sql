@@ -1,0 +1,77 @@
+-- purpose: the exchanges of a project that have a score, filtered and sorted as one likes, a page at a time
+-- grain: one row an exchange, with its current score; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for none named; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (what became of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $reach_number and $reach_text (what `list_reach` answers: rows farther down are left out; NULL: all are there that have a number or a text), $skip (the same as there: of the rows at that place, or of those that have neither, as many by their ids, and one more; NULL: all), $limit
+WITH tagged AS (
+    SELECT connection || '/' || exchange_id AS id
+    FROM log.exchanges
+    WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
+        AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
+        AND ($model IS NULL OR agent_model = $model)
+        AND ($label IS NULL OR len(list_filter(labels, lambda one: one.name = $label AND ($value IS NULL OR one.value = $value))) > 0)
+), listed AS NOT MATERIALIZED (
+    SELECT *
+    FROM log.listed_scores(
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $agent, $session, $anomalies, $reason, $outcome, $tier, $least, $most, $sort
+    )
+    WHERE log.listed_after($down, sort_number, sort_text, score_id, $last_number, $last_text, $last_id)
+        AND ($last_number IS NULL OR sort_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number ELSE sort_number >= $last_number END)
+        -- Ids are read only where there is something to look up: what is compared is '' for all else.
+        AND (
+            $model IS NULL AND $label IS NULL
+            OR CASE WHEN $model IS NULL AND $label IS NULL THEN '' ELSE connection || '/' || exchange_id END IN (SELECT id FROM tagged)
+        )
+), near AS MATERIALIZED (
+    SELECT *
+    FROM listed
+    WHERE (sort_number IS NOT NULL OR sort_text IS NOT NULL)
+        AND ($reach_number IS NULL OR CASE WHEN $down THEN sort_number > $reach_number ELSE sort_number < $reach_number END)
+        AND ($reach_text IS NULL OR CASE WHEN $down THEN sort_text > $reach_text ELSE sort_text < $reach_text END)
+        AND ($reach_number IS NULL OR $sort <> 'at' OR CASE WHEN $down THEN exchange_at > make_timestamp($reach_number::BIGINT) ELSE exchange_at < make_timestamp($reach_number::BIGINT) END)
+    UNION ALL
+    (
+        SELECT *
+        FROM listed
+        WHERE CASE
+                WHEN $reach_number IS NOT NULL THEN sort_number = $reach_number
+                WHEN $reach_text IS NOT NULL THEN sort_text = $reach_text
+                ELSE $sort NOT IN ('at', 'session', 'outcome') AND sort_number IS NULL AND sort_text IS NULL
+            END
+            AND ($reach_number IS NULL OR $sort <> 'at' OR exchange_at = make_timestamp($reach_number::BIGINT))
+        ORDER BY score_id
+        LIMIT coalesce($skip::BIGINT, 1000000000000) + 1
+    )
+), later AS (
+    -- Few scores are made again: only those are looked at twice.
+    SELECT score_id, max((revision, _offset)) AS version
+    FROM log.scores
+    WHERE project = $project AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM near)
+    GROUP BY score_id
+), current AS (
+    -- A record that came twice is there twice: a page reads a few rows more than it needs.
+    SELECT near.*
+    FROM near
+    LEFT JOIN later AS l USING (score_id)
+    WHERE l.version IS NULL OR (revision, _offset) = l.version
+    ORDER BY
+        sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, score_id
+    LIMIT $limit + 50
+), page AS MATERIALIZED (
+    SELECT * FROM current QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
+), said AS MATERIALIZED (
+    -- The time alone tells the few rows; what is wide is read of these.
+    SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT exchange_at FROM page)
+), exchanges AS MATERIALIZED (
+    SELECT occurred_at, exchange_id, connection, agent_model, labels FROM log.exchanges AS e SEMI JOIN said ON e.rowid = said.row
+)
+SELECT
+    s.exchange_at, s.score_id, s.exchange_id, s.connection, s.agent, s.session_id, s.turn_number, s.disposition, s.sampling_reason,
+    s.tier1_score, s.tier1_flags, s.tier2_score, s.tier2_5_alignment, s.tier3_score, s.anomaly, s.anomaly_reasons, s.cost_usd, s.simulated,
+    e.agent_model, e.labels, p.sort_number, p.sort_text, p.score_id AS sort_id
+FROM page AS p
+JOIN log.scores AS s ON s.rowid = p.row
+LEFT JOIN exchanges AS e ON e.occurred_at = s.exchange_at AND e.exchange_id = s.exchange_id AND e.connection = s.connection
+ORDER BY
+    p.sort_number IS NULL AND p.sort_text IS NULL, CASE WHEN $down THEN -p.sort_number ELSE p.sort_number END,
+    CASE WHEN NOT $down THEN p.sort_text END, CASE WHEN $down THEN p.sort_text END DESC, p.score_id
+LIMIT $limit

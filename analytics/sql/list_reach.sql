@@ -1,0 +1,71 @@
+-- purpose: how far down a list of exchanges goes for so many rows, found by the column it is sorted by alone: what lies farther down need not be read
+-- grain: one row with the number or the text of the row after $skip first scores, none where there are fewer; another one, of NULLs, where so many have neither; scores that replaced earlier ones are not counted, and those that were replaced are
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for none named; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (what became of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text (place of the row after which to go on; NULL: from the first one), $skip
+WITH tagged AS (
+    SELECT connection || '/' || exchange_id AS id
+    FROM log.exchanges
+    WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
+        AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
+        AND ($model IS NULL OR agent_model = $model)
+        AND ($label IS NULL OR len(list_filter(labels, lambda one: one.name = $label AND ($value IS NULL OR one.value = $value))) > 0)
+), counted AS NOT MATERIALIZED (
+    SELECT *
+    FROM log.listed_scores(
+        $project, $since::TIMESTAMP, $until::TIMESTAMP, $agent, $session, $anomalies, $reason, $outcome, $tier, $least, $most, $sort
+    )
+    WHERE revision = 0
+), plain AS NOT MATERIALIZED (
+    SELECT * FROM counted WHERE $model IS NULL AND $label IS NULL
+), named AS NOT MATERIALIZED (
+    SELECT * FROM counted SEMI JOIN tagged ON connection || '/' || exchange_id = id WHERE $model IS NOT NULL OR $label IS NOT NULL
+)
+(
+    -- All branches but one or two are planned away. A scan that is ordered by a stored column leaves out what cannot be among the first.
+    SELECT epoch_us(exchange_at)::DOUBLE AS number, NULL AS text FROM plain
+    WHERE $sort = 'at' AND $down AND ($last_number IS NULL OR exchange_at <= make_timestamp($last_number::BIGINT))
+    ORDER BY exchange_at DESC LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT epoch_us(exchange_at)::DOUBLE, NULL FROM plain
+    WHERE $sort = 'at' AND NOT $down AND ($last_number IS NULL OR exchange_at >= make_timestamp($last_number::BIGINT))
+    ORDER BY exchange_at LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT turn_number, NULL FROM plain
+    WHERE $sort = 'turn' AND $down AND turn_number IS NOT NULL AND ($last_number IS NULL OR turn_number <= $last_number)
+    ORDER BY turn_number DESC LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT turn_number, NULL FROM plain
+    WHERE $sort = 'turn' AND NOT $down AND turn_number IS NOT NULL AND ($last_number IS NULL OR turn_number >= $last_number)
+    ORDER BY turn_number LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT sort_number, NULL FROM plain
+    WHERE $sort NOT IN ('at', 'turn') AND $down AND sort_number IS NOT NULL AND ($last_number IS NULL OR sort_number <= $last_number)
+    ORDER BY sort_number DESC LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT sort_number, NULL FROM plain
+    WHERE $sort NOT IN ('at', 'turn') AND NOT $down AND sort_number IS NOT NULL AND ($last_number IS NULL OR sort_number >= $last_number)
+    ORDER BY sort_number LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT NULL, sort_text FROM plain
+    WHERE $down AND sort_text IS NOT NULL AND ($last_text IS NULL OR sort_text <= $last_text)
+    ORDER BY sort_text DESC LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT NULL, sort_text FROM plain
+    WHERE NOT $down AND sort_text IS NOT NULL AND ($last_text IS NULL OR sort_text >= $last_text)
+    ORDER BY sort_text LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT sort_number, sort_text FROM named
+    WHERE (sort_number IS NOT NULL OR sort_text IS NOT NULL)
+        AND ($last_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number ELSE sort_number >= $last_number END)
+        AND ($last_text IS NULL OR CASE WHEN $down THEN sort_text <= $last_text ELSE sort_text >= $last_text END)
+    ORDER BY CASE WHEN $down THEN -sort_number ELSE sort_number END, CASE WHEN NOT $down THEN sort_text END, sort_text DESC
+    LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT sort_number, sort_text FROM plain
+    WHERE $sort NOT IN ('at', 'session', 'outcome') AND sort_number IS NULL AND sort_text IS NULL
+    LIMIT 1 OFFSET $skip
+) UNION ALL (
+    SELECT sort_number, sort_text FROM named
+    WHERE $sort NOT IN ('at', 'session', 'outcome') AND sort_number IS NULL AND sort_text IS NULL
+    LIMIT 1 OFFSET $skip
+)
+ORDER BY number IS NULL AND text IS NULL

@@ -1,0 +1,42 @@
+-- purpose: the runs of a project with their verdicts, filtered and sorted as one likes, a page at a time
+-- grain: one row a run, that is a finalized session; last_at: when it ended, or was closed where that is not known; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: no bound), $readiness (only runs of this level; NULL: any), $agents (list; '' for none named; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and $most (bounds of trust, both inclusive; NULL: none), $sort (at, run, trust, trust_score, failure, agent, session, calls or events; trust: by readiness, of one level by trust), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+WITH wanted AS (
+    SELECT
+        n.number, d.connection, d.session_id, d.agent, coalesce(d.ended_at, d.closed_at) AS last_at, d.readiness_level, d.trust_score,
+        d.primary_failure_type, d.primary_severity, d.event_counts, d.event_count,
+        CASE $sort
+            WHEN 'at' THEN epoch_us(last_at)::DOUBLE WHEN 'run' THEN number::DOUBLE WHEN 'trust_score' THEN d.trust_score::DOUBLE
+            WHEN 'trust' THEN
+                coalesce(list_position(['unsafe_for_production', 'review_recommended', 'ready_for_runtime'], d.readiness_level), 4) * 1000
+                + coalesce(d.trust_score, 999)
+            WHEN 'calls' THEN coalesce(list_sum([c.count FOR c IN d.event_counts IF c.event = 'tool_call']), 0)::DOUBLE
+            WHEN 'events' THEN d.event_count::DOUBLE
+        END AS sort_number,
+        CASE $sort WHEN 'failure' THEN d.primary_failure_type WHEN 'agent' THEN d.agent WHEN 'session' THEN d.session_id END AS sort_text,
+        -- Of equals the one that was finished last comes first.
+        999999999999999999 - number AS place
+    FROM log.run_diagnoses($project) AS d
+    JOIN log.run_numbers AS n ON n.connection = d.connection AND n.session_id = d.session_id AND n.project = $project
+    WHERE ($since IS NULL OR last_at >= $since::TIMESTAMP) AND ($until IS NULL OR last_at < $until::TIMESTAMP)
+        AND ($readiness IS NULL OR d.readiness_level = $readiness)
+        AND ($agents::VARCHAR[] IS NULL OR list_contains($agents::VARCHAR[], coalesce(d.agent, '')))
+        AND ($failure IS NULL OR coalesce(d.primary_failure_type, '') = $failure)
+        AND ($least IS NULL OR d.trust_score >= $least) AND ($most IS NULL OR d.trust_score <= $most)
+), page AS (
+    SELECT *
+    FROM wanted
+    WHERE log.listed_after($down, sort_number, sort_text, printf('%018d', place), $last_number, $last_text, $last_id)
+    ORDER BY
+        sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, place
+    LIMIT $limit
+)
+SELECT
+    printf('run_%03d', number) AS run_id, agent, connection, session_id, last_at, readiness_level, trust_score, primary_failure_type,
+    primary_severity, coalesce(list_sum([c.count FOR c IN event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, event_count,
+    sort_number, sort_text, printf('%018d', place) AS sort_id
+FROM page
+ORDER BY
+    sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, place

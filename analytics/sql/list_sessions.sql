@@ -1,0 +1,109 @@
+-- purpose: the sessions of a project, by the scores of their exchanges, their events and their runs, filtered and sorted as one likes, a page at a time
+-- grain: one row a session that had an exchange with a score, or an event, in the time; counts, means and costs are of this time; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for none named; NULL: any), $anomalies (true: only sessions with an anomaly, false: only those without; NULL: any), $failure (primary failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the mean of this tier, both inclusive; NULL: none), $sort (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+WITH kept AS MATERIALIZED (
+    SELECT * EXCLUDE (project) FROM log.session_days($project, $since::TIMESTAMP, $until::TIMESTAMP)
+), bound AS (
+    -- Where only the newest are asked for, the first page is among the sessions since the last day that had enough.
+    SELECT
+        coalesce(
+            max(day) FILTER (
+                sessions >= $limit AND $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $anomalies IS NULL
+                AND $failure IS NULL AND $readiness IS NULL AND $least IS NULL AND $most IS NULL
+            ),
+            $since::TIMESTAMP
+        ) AS earliest
+    FROM (SELECT day, count(*) AS sessions FROM kept GROUP BY day)
+), near AS MATERIALIZED (
+    SELECT connection, session_id FROM kept JOIN bound ON last_at >= earliest
+    UNION
+    SELECT connection, session_id
+    FROM log.agent_events JOIN bound ON occurred_at >= earliest AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
+    WHERE project = $project
+), said AS (
+    SELECT
+        connection, session_id, min(first_at) AS first_at, max(last_at) AS last_at, max(agent) AS agent, sum(exchanges)::BIGINT AS turns,
+        sum(anomalies)::BIGINT AS anomalies, log.mean_of(sum(tier1_count), sum(tier1_sum)) AS tier1,
+        log.mean_of(sum(tier2_count), sum(tier2_sum)) AS tier2, log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)) AS tier2_5,
+        log.mean_of(sum(tier3_count), sum(tier3_sum)) AS tier3, log.known_usd(sum(exchanges), sum(unknown_costs), sum(nano_usd)) AS cost_usd,
+        sum(simulated)::BIGINT AS simulated
+    FROM kept
+    SEMI JOIN near USING (connection, session_id)
+    GROUP BY connection, session_id
+), acted AS (
+    SELECT
+        connection, session_id, min(occurred_at) AS first_at, max(occurred_at) AS last_at, max(agent) AS agent, count(*) AS events,
+        count(*) FILTER (event = 'tool_call') AS tool_calls
+    FROM log.agent_events
+    SEMI JOIN near USING (connection, session_id)
+    WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
+    GROUP BY connection, session_id
+), sessions AS (
+    SELECT
+        connection, session_id, least(s.first_at, a.first_at) AS first_at, greatest(s.last_at, a.last_at) AS last_at,
+        coalesce(s.agent, a.agent) AS agent, coalesce(turns, 0) AS turns, coalesce(anomalies, 0) AS anomalies, tier1, tier2, tier2_5, tier3,
+        cost_usd, coalesce(simulated, 0) AS simulated, coalesce(events, 0) AS events, coalesce(tool_calls, 0) AS tool_calls,
+        CASE $sort
+            WHEN 'at' THEN epoch_us(greatest(s.last_at, a.last_at))::DOUBLE WHEN 'turns' THEN coalesce(turns, 0)::DOUBLE
+            WHEN 'events' THEN coalesce(events, 0)::DOUBLE WHEN 'anomalies' THEN coalesce(anomalies, 0)::DOUBLE WHEN 'tier1' THEN tier1
+            WHEN 'tier2' THEN tier2 WHEN 'tier2_5' THEN tier2_5 WHEN 'tier3' THEN tier3 WHEN 'cost' THEN cost_usd
+        END AS number,
+        CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN coalesce(s.agent, a.agent) END AS sort_text,
+        connection || '/' || session_id AS sort_id
+    FROM said AS s
+    FULL JOIN acted AS a USING (connection, session_id)
+    WHERE ($agent IS NULL OR coalesce(s.agent, a.agent, '') = $agent) AND ($anomalies IS NULL OR (coalesce(anomalies, 0) > 0) = $anomalies)
+        AND (
+            $least IS NULL AND $most IS NULL
+            OR CASE $tier WHEN 'tier1' THEN tier1 WHEN 'tier2' THEN tier2 WHEN 'tier2_5' THEN tier2_5 ELSE tier3 END
+                BETWEEN coalesce($least, '-infinity'::DOUBLE) AND coalesce($most, 'infinity'::DOUBLE)
+        )
+), listed AS (
+    -- Runs are read of the page alone, unless they decide what is on it.
+    FROM sessions
+    WHERE $failure IS NULL AND $readiness IS NULL AND $sort NOT IN ('readiness', 'trust')
+        AND log.listed_after($down, number, sort_text, sort_id, $last_number, $last_text, $last_id)
+    ORDER BY
+        number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -number ELSE number END, CASE WHEN NOT $down THEN sort_text END,
+        CASE WHEN $down THEN sort_text END DESC, sort_id
+    LIMIT $limit
+), chosen AS MATERIALIZED (
+    FROM listed
+    UNION ALL
+    FROM sessions WHERE $failure IS NOT NULL OR $readiness IS NOT NULL OR $sort IN ('readiness', 'trust')
+), numbered AS MATERIALIZED (
+    SELECT connection, session_id, number AS run
+    FROM log.run_numbers
+    SEMI JOIN chosen USING (connection, session_id)
+    WHERE project = $project
+), runs AS (
+    SELECT
+        connection, session_id, any_value(run) AS run, arg_max(readiness_level, (revision, _offset)) AS readiness_level,
+        arg_max_null(trust_score, (revision, _offset)) AS trust_score,
+        arg_max_null(primary_failure_type, (revision, _offset)) AS primary_failure_type
+    FROM log.diagnoses
+    JOIN numbered USING (connection, session_id)
+    WHERE closed_at >= $since::TIMESTAMP
+    GROUP BY connection, session_id
+), wanted AS (
+    SELECT
+        c.* EXCLUDE (number, sort_text, sort_id), printf('run_%03d', run) AS run_id, readiness_level, trust_score, primary_failure_type,
+        CASE $sort
+            WHEN 'trust' THEN trust_score::DOUBLE
+            WHEN 'readiness' THEN list_position(
+                ['unsafe_for_production', 'review_recommended', 'ready_for_runtime', 'insufficient_evidence'], readiness_level)::DOUBLE
+            ELSE number
+        END AS sort_number,
+        sort_text, sort_id
+    FROM chosen AS c
+    LEFT JOIN runs USING (connection, session_id)
+    WHERE ($failure IS NULL OR (run IS NOT NULL AND coalesce(primary_failure_type, '') = $failure))
+        AND ($readiness IS NULL OR readiness_level = $readiness)
+)
+SELECT *
+FROM wanted
+WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
+ORDER BY
+    sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id
+LIMIT $limit

@@ -1,0 +1,69 @@
+-- purpose: how the sessions of a project were wrapped up: the steps of a proper end in their last five exchanges, filtered and sorted as one likes, a page at a time
+-- grain: one row a session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: no bound), $agent ('' for none named; NULL: any), $missing (a step that is missing; NULL: any), $least and $most (bounds of the number of steps, both inclusive; NULL: none), $sort (at, session, agent, exchanges or found), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+WITH recent AS (
+    -- Where only the newest are asked for, the first page is among the sessions of the last exchanges, if these are of enough sessions.
+    -- Nothing is joined here: only then does the scan begin with the last ones.
+    SELECT connection, session_id, occurred_at
+    FROM log.exchanges
+    WHERE $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $missing IS NULL AND $least IS NULL AND $most IS NULL
+        AND project = $project AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
+    ORDER BY occurred_at DESC
+    LIMIT 5000
+), bound AS (
+    SELECT
+        CASE WHEN count(DISTINCT (connection, session_id)) > $limit THEN min(occurred_at)
+            ELSE coalesce($since::TIMESTAMP, TIMESTAMP '1970-01-01') END AS earliest
+    FROM recent
+), beyond AS (
+    SELECT DISTINCT connection, session_id FROM log.exchanges WHERE project = $project AND occurred_at >= $until::TIMESTAMP
+), ended AS (
+    SELECT DISTINCT connection, session_id
+    FROM log.exchanges JOIN bound ON occurred_at >= earliest
+    ANTI JOIN beyond USING (connection, session_id)
+    WHERE project = $project AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
+), heard AS (
+    SELECT
+        connection, session_id, max(agent) AS agent, count(*) AS exchange_count, max(occurred_at) AS last_at, max(_offset, 5) AS offsets
+    FROM log.exchanges
+    SEMI JOIN ended USING (connection, session_id)
+    WHERE project = $project
+    GROUP BY connection, session_id
+), ends AS (
+    SELECT connection, session_id, unnest(offsets) AS _offset FROM heard WHERE $agent IS NULL OR coalesce(agent, '') = $agent
+), steps AS (
+    SELECT connection, session_id, log.wrap_steps(user_message || chr(10) || agent_response) AS step
+    FROM log.exchanges
+    JOIN ends USING (connection, session_id, _offset)
+    WHERE project = $project
+), found AS (
+    SELECT
+        connection, session_id, bool_or(step.version_bump) AS version_bump, bool_or(step.changelog) AS changelog,
+        bool_or(step.learnings) AS learnings, bool_or(step.next_session_prime) AS next_session_prime, bool_or(step.commit) AS "commit"
+    FROM steps
+    GROUP BY connection, session_id
+), wanted AS (
+    SELECT
+        h.* EXCLUDE (offsets), printf('run_%03d', number) AS run_id, f.* EXCLUDE (connection, session_id),
+        version_bump::BIGINT + changelog::BIGINT + learnings::BIGINT + next_session_prime::BIGINT + "commit"::BIGINT AS found,
+        found / 5 AS score,
+        CASE $sort
+            WHEN 'at' THEN epoch_us(last_at)::DOUBLE WHEN 'exchanges' THEN exchange_count::DOUBLE WHEN 'found' THEN found::DOUBLE
+        END AS sort_number,
+        CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN agent END AS sort_text,
+        connection || '/' || session_id AS sort_id
+    FROM heard AS h
+    JOIN found AS f USING (connection, session_id)
+    LEFT JOIN (SELECT connection, session_id, number FROM log.run_numbers WHERE project = $project) AS r USING (connection, session_id)
+    WHERE ($missing IS NULL OR NOT CASE $missing
+            WHEN 'version_bump' THEN version_bump WHEN 'changelog' THEN changelog WHEN 'learnings' THEN learnings
+            WHEN 'next_session_prime' THEN next_session_prime ELSE "commit" END)
+)
+SELECT *
+FROM wanted
+WHERE found BETWEEN coalesce($least::DOUBLE, 0) AND coalesce($most::DOUBLE, 5)
+    AND log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
+ORDER BY
+    sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
+    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, sort_id
+LIMIT $limit

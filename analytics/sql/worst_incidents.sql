@@ -1,0 +1,22 @@
+-- purpose: the incident that says most about each project: the worst of the confirmed ones that are open or acknowledged, in the order in which the inbox lists them
+-- grain: one row a project with such an incident, the worst first; since: its first day; metadata: of its evidence what moved and what the rules saw, as JSON
+-- parameters: $project (NULL for all)
+WITH latest AS (
+    SELECT incident_id, max((revision, _offset)) AS version
+    FROM log.incidents
+    WHERE $project IS NULL OR project = $project
+    GROUP BY incident_id
+), live AS (
+    SELECT i.*
+    FROM log.incidents AS i
+    JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version
+    WHERE log.incident_status(status) IN ('open', 'acknowledged') AND confidence = 'confirmed'
+)
+SELECT
+    project, i.incident_id, severity, log.incident_status(status) AS status, acknowledged_by, type, tier, agent, direction,
+    first_day::DATE AS since, evidence AS metadata
+FROM live AS i
+LEFT JOIN log.incident_outlines AS o ON i.incident_id = o.incident_id AND i.revision = o.version
+QUALIFY row_number() OVER (PARTITION BY project ORDER BY
+    log.incident_worst(log.incident_status(status), confidence, severity, type, size) DESC, detected_at DESC, i.incident_id DESC) = 1
+ORDER BY log.incident_worst(log.incident_status(status), confidence, severity, type, size) DESC, detected_at DESC, i.incident_id DESC

@@ -1,0 +1,149 @@
+"""The inbox over 20 000 incidents of 1 000 projects: what its list, its filters and its changes take of the processor.
+
+Each incident has three revisions with evidence of some 10 KB, and 400 of them wait for somebody. The processor's time is this process's, all
+threads, so that what else the machine does counts for nothing. `--incidents N` says how many.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from benchmarks.measure import print_table
+from schemas.records import Incident
+from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
+from streams.log.store_log import StoreLog
+from streams.watch.changing import Change, Person, change
+from streams.watch.watching import Watch
+
+INCIDENTS, PROJECTS, REVISIONS, TIMES, CHANGED = 20_000, 1_000, 3, 5, 50
+AT = datetime(2026, 10, 1, tzinfo=UTC)
+STATES = {"open": 1, "acknowledged": 1, "resolved": 70, "dismissed": 28}
+"""Of a hundred incidents, how many are in each state."""
+AT_ONCE = 2_000
+"""Records of one transaction."""
+
+
+def _evidence(lots: random.Random) -> str:
+    exchanges = [
+        {
+            "agent": f"agent-{lots.randrange(50)}",
+            "scoreId": f"{lots.getrandbits(128):032x}",
+            "reason": f"{lots.getrandbits(1200):x}",
+        }
+        for _ in range(10)
+    ]
+    queries = [
+        {"name": f"query_{number}", "sql": "SELECT mean FROM days WHERE project = $project " * 20} for number in range(6)
+    ]
+    return json.dumps({"exchanges": exchanges, "queries": queries})
+
+
+def made(count: int) -> Iterator[Incident]:
+    """The incidents, each with its revisions."""
+    lots = random.Random(7)
+    for number in range(count):
+        (status,) = lots.choices(list(STATES), list(STATES.values()))
+        at = AT - timedelta(minutes=lots.randrange(500_000))
+        evidence = _evidence(lots)
+        for revision in range(REVISIONS):
+            is_last = revision == REVISIONS - 1
+            yield Incident(
+                incident_id=f"{number:08x}",
+                revision=revision,
+                project=f"project-{number % PROJECTS}",
+                type="drift",
+                status=status if is_last else "open",
+                severity=lots.choice(["critical", "warning"]),
+                title="Tier 2 fell from 0.90 to 0.61 on 28 October",
+                description="Since 28 October the mean of Tier 2 is 0.61, 0.90 before.",
+                metadata=evidence,
+                detected_at=at,
+                confidence=lots.choice(["confirmed", "suspected"]),
+                acknowledged_by="ann" if is_last and status == "acknowledged" else None,
+            )
+
+
+def _filled(store: Store, count: int) -> None:
+    batch: list[Incident] = []
+    for one in made(count):
+        batch.append(one)
+        if len(batch) == AT_ONCE:
+            asyncio.run(StoreLog(store, Policy(), lambda: AT).publish("incidents", batch))
+            batch = []
+    if batch:
+        asyncio.run(StoreLog(store, Policy(), lambda: AT).publish("incidents", batch))
+
+
+def _milliseconds(asked: Callable[[], object]) -> float:
+    """Milliseconds of the processor that each of some calls takes, at the least."""
+    found = []
+    for _ in range(TIMES):
+        start = time.process_time()
+        asked()
+        found.append(1000 * (time.process_time() - start))
+    return min(found)
+
+
+def _questions(cursor: duckdb.DuckDBPyConnection) -> dict[str, Callable[[], object]]:
+    live = InboxFilter(statuses=LIVE_STATES)
+    first = inbox(cursor, InboxFilter(sort="newest"), None, 5000)
+    far = first.listed[-1].place if first.listed else None
+    return {
+        "first page, worst first": lambda: inbox(cursor, live, None, 51),
+        "all states, newest first": lambda: inbox(cursor, InboxFilter(sort="newest"), None, 51),
+        "all states, by project": lambda: inbox(cursor, InboxFilter(sort="project"), None, 51),
+        "all states, 5 000 further down": lambda: inbox(cursor, InboxFilter(sort="newest"), far, 51),
+        "one project": lambda: inbox(cursor, InboxFilter(project="project-7", statuses=LIVE_STATES), None, 51),
+        "a text": lambda: inbox(cursor, InboxFilter(text="fell from"), None, 51),
+        "an agent, live": lambda: inbox(cursor, InboxFilter(agent="agent-7", statuses=LIVE_STATES), None, 51),
+        "an agent, all states": lambda: inbox(cursor, InboxFilter(agent="agent-7"), None, 51),
+        "choices of the filters": lambda: choices(cursor, None),
+        "open ones, for the navigation": lambda: open_incidents(cursor, None),
+    }
+
+
+async def _change(store: Store, count: int) -> None:
+    watch = Watch(StoreLog(store, Policy(), lambda: AT))
+    for number in range(count):
+        await change(
+            watch,
+            (f"project-{number % PROJECTS}", f"{number:08x}"),
+            Change(comment="looked", assigns=True, assignee="bob"),
+            Person("ann"),
+        )
+
+
+def main(options: list[str] | None = None) -> None:
+    """Fill a database and ask."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--incidents", type=int, default=INCIDENTS)
+    count = parser.parse_args(options or []).incidents
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "inbox.duckdb") as store:
+        _filled(store, count)
+        cursor = store.cursor()
+        rows = [[name, f"{_milliseconds(asked):.1f}"] for name, asked in _questions(cursor).items()]
+        start = time.process_time()
+        asyncio.run(_change(store, min(CHANGED, count)))
+        rows.append(
+            [
+                "one incident of a bulk assigned, with a comment",
+                f"{1000 * (time.process_time() - start) / min(CHANGED, count):.1f}",
+            ]
+        )
+        size = (Path(folder) / "inbox.duckdb").stat().st_size / 1e6
+    print(f"{count:,} incidents, {REVISIONS} revisions each, {size:,.0f} MB\n")
+    print_table(["question", "ms of processor"], rows)
+
+
+if __name__ == "__main__":
+    main()

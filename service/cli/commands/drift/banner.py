@@ -1,0 +1,53 @@
+"""`driftline banner`: the banner for agents."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from schemas.bounds.limits import NAME
+from schemas.errors import InputError
+from service.banner import banner_text
+from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
+from service.cli.completion.values import PROJECTS, completed
+from service.cli.terminal import err, out, plain
+from service.documents.project_checks import check_row, check_words
+from service.judge_setup import who_judges
+from service.known_projects import require_known
+from service.workspace import Workspace, open_workspace
+
+
+def banner(
+    project: Annotated[
+        str, typer.Argument(metavar="PROJECT", help="Name of the project.", autocompletion=completed(kind=PROJECTS))
+    ],
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the banner that an agent of the project sees when a session begins."""
+    if not re.fullmatch(NAME, project):
+        raise InputError(
+            f"{plain(project, 64)!r} is not a valid project name",
+            hint="Names have a-z, 0-9, _ . - and at most 63 characters.",
+        )
+    with open_workspace(settings_of(database, policy)) as workspace:
+        _note_unknown(workspace, project)
+        settings = workspace.policy.for_project(project).settings
+        row = check_row(workspace.store.cursor(), workspace.policy, workspace.now(), project)
+        judge = who_judges(workspace.settings, workspace.policy).name
+        text = banner_text(settings, row["open_incidents"], judge, check_words(row))
+    if as_json:
+        print_json({"project": project, "banner": text})
+    else:
+        out.say(text)
+
+
+def _note_unknown(workspace: Workspace, project: str) -> None:
+    """Say that an unknown project is new or misspelt: a banner is shown before the first record, too."""
+    try:
+        require_known(workspace, project, place="PROJECT")
+    except InputError as error:
+        err.say(f"note: {error}. {error.hint}", style="yellow")

@@ -1,0 +1,1 @@
+"""Commands on the command line itself: help and completion."""

@@ -1,0 +1,94 @@
+"""Exit codes: what each one says, and which commands can end with `FAILED`.
+
+A command never raises an exit by itself. It says with `fails_when` in which case it ends with `FAILED`, and ends by `leave` or
+`agreed`, so that help, reference and behaviour cannot differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, NoReturn, TypeVar
+
+import typer
+
+from schemas.errors import SettingsError
+from service.cli.terminal import err
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    ERROR = 2
+    FAULT = 3
+    INTERRUPTED = 130
+
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.DONE: "Done.",
+    ExitCode.FAILED: "The command ran, but a check or gate failed, some input was refused, or you declined. "
+    "The help of each command says when.",
+    ExitCode.ERROR: "Nothing was done: a wrong option, setting, file or name. The message says what to do.",
+    ExitCode.FAULT: "A fault of Driftline itself. Please report it with the printed trace.",
+    ExitCode.INTERRUPTED: "Interrupted by Ctrl-C (SIGTERM: 143).",
+}
+"""What each exit code says."""
+DECLINED = "you decline"
+_ATTRIBUTE = "fails_when"
+
+
+def fails_when(words: str) -> Callable[[Command], Command]:
+    """Declare when a command ends with `FAILED`; the words follow "Exit 1 if …" in its help."""
+
+    def declare(command: Command) -> Command:
+        setattr(command, _ATTRIBUTE, words)
+        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\nExit {ExitCode.FAILED} if {words}."
+        return command
+
+    return declare
+
+
+def failing_case(command: Callable[..., Any] | None) -> str | None:
+    """Return when a command ends with `FAILED`; None if it never does."""
+    return getattr(command, _ATTRIBUTE, None)
+
+
+def codes_of(command: Callable[..., Any] | None) -> tuple[ExitCode, ...]:
+    """Return the exit codes that a command can end with."""
+    return tuple(code for code in ExitCode if code is not ExitCode.FAILED or failing_case(command) is not None)
+
+
+def leave(*, failed: bool) -> NoReturn:
+    """End the command: with `FAILED`, or with `DONE`."""
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)
+
+
+def leave_interrupted() -> NoReturn:
+    """End a command that was interrupted."""
+    raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def agree(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes` answers already; end with `FAILED` if the answer is no. SettingsError if there is no input."""
+    if yes:
+        return
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as error:
+        err.say("")  # the question is still on the line
+        if isinstance(error.__context__, KeyboardInterrupt):
+            leave_interrupted()
+        raise SettingsError("cannot ask: the input has ended", hint="Use --yes to agree beforehand.") from None
+    if not agreed:
+        err.say("declined: nothing was done")
+        leave(failed=True)
+
+
+def end_with(code: int) -> NoReturn:
+    """End the command as another one ended that it ran: its codes are those of this one."""
+    raise typer.Exit(code)

@@ -1,0 +1,28 @@
+"""Errors of typing: an unknown command or option, a value that is none; each with where it is explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from schemas.bounds.validation_messages import words_of
+
+
+def usage_message(error: typer.TyperException) -> str:
+    """Return what is wrong, with the option or argument it is about; empty if the error has shown its help already."""
+    cause: Any = error.__cause__
+    parameter = getattr(error, "param", None)
+    if parameter is not None and hasattr(cause, "errors"):
+        is_option = parameter.param_type_name == "option"
+        name = parameter.opts[0] if is_option else parameter.metavar or parameter.name.upper()
+        return f"{name}: {words_of(cause.errors()[0])}"
+    return error.format_message()
+
+
+def usage_hint(error: typer.TyperException) -> str:
+    """Return where the command is explained that was typed."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "driftline"
+    listed = "lists what there is" if context is None or hasattr(context.command, "commands") else "shows its options"
+    return f"`{path} --help` {listed}."

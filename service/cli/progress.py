@@ -1,0 +1,95 @@
+"""Progress of long work, in one line on the error output while it lasts. Without a terminal nothing is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import RenderableType
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from service.cli.terminal import err, plain
+
+
+class Bar(Protocol):
+    """Moves a bar."""
+
+    def __call__(self, done: float, total: float | None = None, words: str = "") -> None:
+        """Say how far the work is, of how much if that has changed, and in a few words what it has come to."""
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show that work of unknown length goes on, and since when. The work may say something else meanwhile."""
+    with _line(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as line:
+        task = line.add_task(what, total=None)
+        yield lambda words: line.update(task, description=plain(words))
+
+
+@contextmanager
+def counting(what: str, total: float | None = None) -> Iterator[Bar]:
+    """Show a bar over things that are counted."""
+    with _bar(what, total, MofNCompleteColumn()) as bar:
+        yield bar
+
+
+@contextmanager
+def measuring(what: str, total: float | None = None) -> Iterator[Bar]:
+    """Show a bar over bytes."""
+    with _bar(what, total, DownloadColumn()) as bar:
+        yield bar
+
+
+@contextmanager
+def growing(what: str, total: float, size: Callable[[], float]) -> Iterator[None]:
+    """Show a bar over the bytes that have been written: `size` is asked for them now and then."""
+    with _Growing(size, *_columns(DownloadColumn()), console=err, transient=True, disable=not err.is_terminal) as line:
+        line.task = line.add_task(what, total=total, words="")
+        yield
+
+
+def _columns(count: ProgressColumn) -> tuple[ProgressColumn, ...]:
+    described, words = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[words]}", markup=False)
+    return described, BarColumn(), count, words, TimeRemainingColumn()
+
+
+@contextmanager
+def _bar(what: str, total: float | None, count: ProgressColumn) -> Iterator[Bar]:
+    with _line(*_columns(count)) as line:
+        task = line.add_task(what, total=total, words="")
+
+        def move(done: float, total: float | None = None, words: str = "") -> None:
+            line.update(task, completed=done, total=total, words=plain(words))
+
+        yield move
+
+
+def _line(*columns: ProgressColumn) -> Progress:
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+
+
+class _Growing(Progress):
+    """A bar that asks how far it is whenever it is drawn."""
+
+    def __init__(self, size: Callable[[], float], *columns: ProgressColumn, **given: object) -> None:
+        self._size = size
+        self.task: TaskID | None = None
+        super().__init__(*columns, **given)  # type: ignore[arg-type]
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar, as far as it is now."""
+        if self.task is not None:
+            self.update(self.task, completed=self._size())
+        yield from super().get_renderables()

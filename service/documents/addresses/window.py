@@ -1,0 +1,216 @@
+"""The time that a page shows: its length, its end, and whether the period before stands beside it. All three are in the address.
+
+1. Up to three days are told hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
+2. `until` is the last UTC day, or a time. A window of days ends with that day; one of hours ends at that time, or with that day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+from schemas.bounds.limits import EARLIEST, LATEST
+
+Length = Literal["6h", "24h", "3d", "7d", "14d", "30d", "90d"]
+LENGTHS: Mapping[Length, timedelta] = {
+    "6h": timedelta(hours=6),
+    "24h": timedelta(hours=24),
+    "3d": timedelta(days=3),
+    "7d": timedelta(days=7),
+    "14d": timedelta(days=14),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+"""The lengths of a window, the shortest first."""
+USUAL: Length = "14d"
+"""The length without one in the address."""
+NAMES = ("window", "until", "compare")
+"""The parameters of an address that say which time a page shows."""
+BEFORE = "before"
+_HOUR, _DAY, _LEAST = timedelta(hours=1), timedelta(days=1), timedelta(microseconds=1)
+_MOST_HOURLY = timedelta(days=3)
+_LAST = (LATEST - _DAY).date()
+_FIRST = (EARLIEST + 180 * _DAY).date()
+_DAY_TEXT = len("2026-11-26")
+_NO_TIME = "must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRange:
+    """The time that an address asks for."""
+
+    length: Length = USUAL
+    until: date | datetime | None = None
+    """The last day, or the end; None for now."""
+    compare: bool = False
+    is_given: bool = False
+    """Whether the address names a length or an end: lists show everything otherwise."""
+    unknown: tuple[str, ...] = ()
+    """Unknown names in the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Consecutive UTC hours or days."""
+
+    length: Length
+    end: datetime
+    """The first moment after it."""
+    is_pinned: bool = False
+    """Whether the address names its end, so that the window stays where it is."""
+    compare: bool = False
+    """Whether the period before stands beside it."""
+
+    @property
+    def is_hourly(self) -> bool:
+        """Tell whether its points are hours; days otherwise."""
+        return LENGTHS[self.length] <= _MOST_HOURLY
+
+    @property
+    def step(self) -> timedelta:
+        """Return the length of a point."""
+        return _HOUR if self.is_hourly else _DAY
+
+    @property
+    def start(self) -> datetime:
+        """Return the first moment."""
+        return self.end - LENGTHS[self.length]
+
+    @property
+    def first(self) -> date:
+        """Return the first day."""
+        return self.start.date()
+
+    @property
+    def last(self) -> date:
+        """Return the last day."""
+        return (self.end - _LEAST).date()
+
+    @property
+    def before(self) -> Window:
+        """Return the period before, which is as long and ends where this one starts."""
+        return replace(self, end=self.start, is_pinned=True)
+
+    def slots(self) -> list[datetime]:
+        """Return the beginning of each point, the oldest first."""
+        return [self.start + place * self.step for place in range(LENGTHS[self.length] // self.step)]
+
+    def label(self, slot: datetime) -> str:
+        """Name a point, as tables have it."""
+        return f"{slot:%Y-%m-%d %H:%M}" if self.is_hourly else f"{slot:%Y-%m-%d}"
+
+    def slot_of(self, moment: datetime) -> datetime:
+        """Return the beginning of the point that holds a moment, which may lie outside."""
+        midnight = datetime.combine(moment.astimezone(UTC).date(), time(), UTC)
+        return midnight + (moment - midnight) // self.step * self.step
+
+    @property
+    def words(self) -> str:
+        """Name the time from its first to its last point."""
+        if not self.is_hourly:
+            return f"{self.first} to {self.last}"
+        return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M}"
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Return its parameters in an address."""
+        return self.asked_of(self.length)
+
+    @property
+    def query(self) -> str:
+        """Return its part of an address."""
+        return "?" + "&".join(f"{name}={value}" for name, value in self.asked.items())
+
+    def asked_of(self, length: Length, end: datetime | None = None) -> dict[str, str]:
+        """Return the parameters that show another length up to the same end, or to another one."""
+        until = end or (self.end if self.is_pinned else None)
+        return {
+            "window": length,
+            **({"until": until_text(length, until)} if until else {}),
+            **({"compare": BEFORE} if self.compare else {}),
+        }
+
+    def earlier(self) -> dict[str, str] | None:
+        """Return the parameters that show the period before; None if there is none."""
+        return self.asked_of(self.length, self.start) if (self.start - _DAY).date() >= _FIRST else None
+
+    def later(self, now: datetime) -> dict[str, str] | None:
+        """Return the parameters that show the period after; None if that is in the future."""
+        if self.end >= now:
+            return None
+        last, current = self.end + LENGTHS[self.length], replace(self, is_pinned=False)
+        return self.asked_of(self.length, last) if last < now else current.asked
+
+
+def until_text(length: Length, end: datetime) -> str:
+    """Write the end of a window for an address: the last day where it ends at midnight or consists of days, else the hour."""
+    if LENGTHS[length] > _MOST_HOURLY or end.timetz() == time(tzinfo=UTC):
+        return f"{(end - _LEAST).date()}"
+    return f"{end:%Y-%m-%dT%H:%MZ}"
+
+
+def window_of(asked: AskedRange, now: datetime, newest: datetime | None = None) -> Window:
+    """Return the requested window. Without an end it ends with the hour or day of now, or of `newest` if nothing came since."""
+    window = Window(asked.length, now, asked.until is not None, asked.compare)
+    if isinstance(asked.until, datetime):
+        # A time on the hour is the end itself.
+        return replace(window, end=window.slot_of(asked.until - _LEAST) + window.step)
+    if asked.until is not None:
+        return replace(window, end=datetime.combine(asked.until + _DAY, time(), UTC))
+    return replace(window, end=window.slot_of(newest or now) + window.step)
+
+
+def listed_window(asked: AskedRange, now: datetime) -> Window | None:
+    """Return the time that a list is narrowed to; None for all of it, as without a range in the address."""
+    return window_of(asked, now) if asked.is_given else None
+
+
+def bounds(window: Window | None) -> tuple[datetime | None, datetime | None]:
+    """Return the first moment of a window and the first one after it; no bounds without one."""
+    return (None, None) if window is None else (window.start, window.end)
+
+
+def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of an address that its links keep, as far as they are valid."""
+    if "since" in parameters and "window" not in parameters:
+        # Such an address asks for days of runs, from one to another.
+        return {}
+    return {name: parameters[name] for name, is_valid in _VALID.items() if name in parameters and is_valid(parameters[name])}
+
+
+def range_of(parameters: Mapping[str, str]) -> AskedRange:
+    """Return the time that the valid parameters of an address ask for."""
+    kept = kept_of(parameters)
+    length = next((one for one in LENGTHS if one == kept.get("window")), USUAL)
+    return AskedRange(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, "window" in kept or "until" in kept)
+
+
+def _is_until(text: str) -> bool:
+    try:
+        return read_until(text) is not None
+    except ValueError:
+        return False
+
+
+def read_until(text: object) -> date | datetime | None:
+    """Return the end that an address names; None without one; ValueError in words that follow the name of the field."""
+    if text is None or isinstance(text, date):
+        return text
+    try:
+        found = date.fromisoformat(str(text)) if len(str(text)) == _DAY_TEXT else datetime.fromisoformat(str(text))
+    except ValueError:
+        raise ValueError(_NO_TIME) from None
+    if isinstance(found, datetime):
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+        if not datetime.combine(_FIRST, time(), UTC) <= found <= datetime.combine(_LAST, time(), UTC):
+            raise ValueError(_BOUNDS)
+        return found.astimezone(UTC)
+    if not _FIRST <= found <= _LAST:
+        raise ValueError(_BOUNDS)
+    return found
+
+
+_BOUNDS = f"must be from {_FIRST} to {_LAST}"
+_VALID: Mapping[str, Callable[[str], bool]] = {"window": LENGTHS.__contains__, "until": _is_until, "compare": BEFORE.__eq__}

@@ -1,0 +1,1 @@
+"""The agents of a project: their versions, each beside the one before."""

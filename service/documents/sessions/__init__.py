@@ -1,0 +1,1 @@
+"""A session as a document: everything that is known of it."""

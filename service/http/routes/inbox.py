@@ -1,0 +1,145 @@
+"""Incidents of all projects over HTTP: one list that filters, orders and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, cast
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from service.documents.addresses.cursors import page_of
+from service.documents.inbox.incident_list import MAX_TEXT, ME, InboxFilter, Sort, inbox
+from service.documents.incidents import incident_document
+from service.http.auth.audit_trail import name_subject
+from service.http.auth.authentication import Reader, Reviewer, require_project
+from service.http.bounds import INBOX, INBOX_BULK
+from service.http.context import Services, durable_or_refused
+from service.http.documents.bodies import JsonRoute
+from service.http.documents.incident_bodies import BulkBody, GivenStatus
+from service.http.documents.models import ConnectionName, Id
+from service.http.documents.response_models import Answer
+from service.http.errors import documented
+from service.http.incident_changes import Outcome, change_selected
+from service.http.paging import Cursor, Limit, NextCursor
+from service.http.routes.incidents import IncidentAnswer, IncidentStatus, IncidentType
+from streams.watch.incidents.states import assignee_of, current_status
+
+router = APIRouter(route_class=JsonRoute, tags=["incidents"])
+
+
+class InboxAnswer(Answer):
+    """Incidents of all projects that the caller may see."""
+
+    incidents: list[IncidentAnswer]
+    count: int
+    total: int = Field(description="How many match, on all pages.")
+    next_cursor: NextCursor = None
+
+
+class OutcomeAnswer(Answer):
+    """The outcome of the change of one incident."""
+
+    project: str
+    id: str
+    done: bool = Field(description="Whether it is now as asked for.")
+    status: IncidentStatus | None = Field(description="Its state now; null if there is no such incident.")
+    assignee: str | None
+    code: str | None = Field(description="Why it was not changed.", examples=["not_found", "conflict", "other_project"])
+    error: str | None
+
+
+class BulkAnswer(Answer):
+    """The outcome for each incident, in the order of the call."""
+
+    results: list[OutcomeAnswer]
+    done: int
+    failed: int
+
+
+@router.get(INBOX, responses=documented(400))
+async def list_incidents_of_all_projects(
+    caller: Reader,
+    services: Services,
+    *,
+    status: Annotated[
+        list[GivenStatus] | None, Query(description="Only incidents in this state, or in one of several.")
+    ] = None,
+    project: Annotated[ConnectionName | None, Query(description="Only incidents of this project.")] = None,
+    confirmed: Annotated[bool | None, Query(description="true: only confirmed ones; false: only suspected ones.")] = None,
+    kind: Annotated[IncidentType | None, Query(alias="type", description="Only incidents of this type.")] = None,
+    severity: Annotated[Literal["warning", "critical"] | None, Query(description="Only incidents of this severity.")] = None,
+    agent: Annotated[Id | None, Query(description="Only incidents whose leading series or evidence names this agent.")] = None,
+    assignee: Annotated[
+        Id | None, Query(description="Only incidents of this person; me: of the caller; nobody: without an assignee.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=MAX_TEXT,
+            description="Only incidents with this text in the title, description, project or agent, or at the beginning of the id.",
+        ),
+    ] = None,
+    sort: Annotated[
+        Sort,
+        Query(
+            description="worst: live, confirmed, critical and open ones first, of equals a drift before a spike, then the one that moved "
+            "farthest; since: the newest first day first."
+        ),
+    ] = "newest",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> InboxAnswer:
+    """List the incidents of all projects that the caller may see, without the texts of their queries."""
+    if project is not None:
+        require_project(caller, project)
+    wanted = InboxFilter(
+        project=caller.project or project,
+        statuses=[current_status(one) for one in status or ()],
+        kind=kind,
+        confirmed=confirmed,
+        severity=severity,
+        agent=agent,
+        assignee=caller.name if assignee == ME else assignee,
+        text=text,
+        sort=sort,
+    )
+    found = await services.ask(lambda reading: inbox(reading, wanted, cursor, limit + 1))
+    shown, following = page_of(found.listed, limit, lambda one: one.place)
+    answers = [IncidentAnswer.model_validate(incident_document(one.incident, with_sql=False)) for one in shown]
+    return InboxAnswer(incidents=answers, count=len(answers), total=found.total, next_cursor=following)
+
+
+@router.post(INBOX_BULK, responses=documented(400, 408, 413, 415))
+async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> BulkAnswer:
+    """Decide on many incidents, assign them, or comment on them, with one reason for all.
+
+    Each is changed by itself: the answer says which were, and why others were not.
+    """
+    wanted, person = body.change(caller, services.engine.redactor)
+    selected = [(one.project, one.id) for one in body.incidents]
+    name_selected(request, selected)
+    with durable_or_refused():
+        outcomes = await change_selected(services, caller, selected, wanted, person)
+    results = [_outcome(one) for one in outcomes]
+    done = sum(one.done for one in results)
+    return BulkAnswer(results=results, done=done, failed=len(results) - done)
+
+
+def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
+    """Name the incidents that a call changes in its line of the audit log: how many, and as many ids as have room."""
+    name_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
+
+
+def _outcome(one: Outcome) -> OutcomeAnswer:
+    now = one.incident
+    return OutcomeAnswer(
+        project=one.project,
+        id=one.incident_id,
+        done=one.error is None,
+        status=None if now is None else cast(IncidentStatus, current_status(now.status)),
+        assignee=None if now is None else assignee_of(now),
+        code=one.code,
+        error=one.error,
+    )

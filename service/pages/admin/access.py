@@ -1,0 +1,169 @@
+"""Access as pages: who has it, giving it, and one person's tokens and sign-ins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from service.access.access import MARK, MAX_LIVE, SCOPES, Holder, Kind, Scope, TokenState
+from service.http.context import ApiContext, Services
+from service.http.documents.models import ConnectionName
+from service.http.errors import ApiError
+from service.known_projects import known_projects, named_projects
+from service.pages.admin.viewing import Administrator
+from service.pages.rendering import page
+
+router = APIRouter(include_in_schema=False)
+EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))
+"""Days after which a token expires, and how the page says so; the first is chosen."""
+SHOWN_LINES = 10
+"""Lines of the audit log on a person's page."""
+Name = Annotated[ConnectionName, Path()]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice of the form: its name, a sentence about it, and its scopes."""
+
+    name: str
+    words: str
+    scopes: tuple[Scope, ...]
+
+
+CHOICES = (
+    Choice("Read", "See everything on the pages. Change nothing.", ("read",)),
+    Choice("Review", "Read, score exchanges, and decide on incidents.", ("read", "review")),
+    Choice("Query", "Read, and ask in SQL. Sees all projects.", ("read", "query")),
+    Choice("Admin", "Everything, these pages too.", SCOPES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as a page shows it."""
+
+    prefix: str
+    state: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A holder of tokens as a page shows it."""
+
+    holder: Holder
+    tokens: tuple[Token, ...]
+    sign_ins: int = 0
+
+    @property
+    def live(self) -> tuple[Token, ...]:
+        """The tokens that open something."""
+        return tuple(token for token in self.tokens if token.state == "live")
+
+    @property
+    def last_used_at(self) -> datetime | None:
+        """The time at which any of the tokens was used last."""
+        return max((token.last_used_at for token in self.tokens if token.last_used_at), default=None)
+
+    @property
+    def words(self) -> str:
+        """The scopes, in one word where there is one."""
+        held = [scope for scope in SCOPES if scope in self.holder.scopes]
+        without = frozenset({"query"} if self.holder.project else ())
+        # Of choices that come to the same in one project, the first is what was meant.
+        own: dict[frozenset[str], str] = {frozenset(one.scopes) - without: one.name for one in reversed(CHOICES)}
+        return own.get(self.holder.scopes) or ", ".join(held)
+
+
+@router.get("/admin/access")
+async def people(request: Request, _: Administrator, services: Services) -> HTMLResponse:
+    """Show who has access, who is signed in, who reviews, and the connections."""
+    signed_in = Counter(one.name for one in services.access.sign_ins.going_on())
+    reviewers = await services.ask(lambda cursor: query_rows(cursor, "reviewers"))
+    operators = _shown(services, "operator", signed_in)
+    values = {
+        "people": sorted(operators, key=lambda one: not one.live),
+        "connections": _shown(services, "connection", signed_in),
+        "reviewers": reviewers,
+    }
+    return page(request, "admin/people.html", values)
+
+
+@router.get("/admin/access/new")
+async def give(request: Request, viewer: Administrator, services: Services) -> HTMLResponse:
+    """Show the form that gives access, within what the viewer has."""
+    named = named_projects(services.engine.policy, services.access)
+    values = {
+        "choices": [choice for choice in CHOICES if set(choice.scopes) <= viewer.scopes],
+        "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
+        "expiries": EXPIRIES,
+    }
+    return page(request, "admin/give.html", values)
+
+
+@router.get("/admin/access/people/{name}")
+async def person(request: Request, viewer: Administrator, services: Services, name: Name) -> HTMLResponse:
+    """Show an operator: its tokens, sign-ins and last changes."""
+    found = _one(services, "operator", name)
+    values = {
+        "one": found,
+        "sign_ins": [
+            (_moment(one.created_at), _moment(one.expires_at), one.prefix)
+            for one in services.access.sign_ins.going_on()
+            if one.name == name
+        ],
+        "lines": services.access.audit_log.lines(SHOWN_LINES, name=name),
+        "may_rotate": found.holder.scopes <= viewer.scopes,
+        "is_full": len(found.live) >= MAX_LIVE,
+        "expiries": EXPIRIES,
+        "mark": MARK,
+    }
+    return page(request, "admin/person.html", values)
+
+
+@router.get("/admin/access/connections/{name}")
+async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
+    """Show a connection and its tokens."""
+    found = _one(services, "connection", name)
+    values = {"one": found, "is_full": len(found.live) >= MAX_LIVE, "expiries": EXPIRIES, "mark": MARK}
+    return page(request, "admin/connection.html", values)
+
+
+def _shown(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
+    return [
+        Shown(holder, _tokens(tokens), signed_in[holder.name] if kind == "operator" else 0)
+        for holder, tokens in services.access.holders(kind)
+    ]
+
+
+def _one(services: ApiContext, kind: Kind, name: str) -> Shown:
+    found: Sequence[Shown] = [one for one in _shown(services, kind, Counter()) if one.holder.name == name]
+    if not found:
+        raise ApiError(404, "not_found", f"There is no {kind} {name}.")
+    return found[0]
+
+
+def _tokens(states: Iterable[TokenState]) -> tuple[Token, ...]:
+    """The tokens, newest first."""
+    found = [
+        Token(one.prefix, one.state, _moment(one.created_at), _maybe(one.expires_at), _maybe(one.last_used_at))
+        for one in states
+    ]
+    return tuple(reversed(found))
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _maybe(text: str | None) -> datetime | None:
+    return None if text is None else _moment(text)

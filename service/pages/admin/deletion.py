@@ -1,0 +1,83 @@
+"""Retention and erasure as a page: what would go, then that it goes, and all erasures so far."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.deletion.plans import plan_erasure
+from schemas.errors import InputError
+from service.documents.addresses.cursors import Place, page_of
+from service.http.context import Services
+from service.http.documents.models import ConnectionName, Id
+from service.http.paging import Cursor
+from service.http.routes.retention import MAX_COMMENT
+from service.known_projects import known_projects, named_projects
+from service.pages.admin.viewing import Administrator
+from service.pages.links import Links
+from service.pages.rendering import page
+from streams.upkeep.erasing import erasure, erasures, remains
+from streams.upkeep.retention import plan_purge
+
+router = APIRouter(include_in_schema=False)
+SHOWN = 50
+"""Erasures of a page."""
+Days = Annotated[int | None, Query(ge=1, le=3650)]
+
+
+@router.get("/admin/deletion")
+async def deletion(
+    *,
+    request: Request,
+    _: Administrator,
+    services: Services,
+    days: Days = None,
+    connection: ConnectionName | None = None,
+    session: Id | None = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """Show what is kept for how long, a plan of an erasure if one is asked for, and the erasures so far."""
+    engine = services.engine
+    named = named_projects(engine.policy, services.access)
+    projects = await services.ask(lambda asked: known_projects(asked, named))
+    listed = [
+        one
+        for one in await asyncio.to_thread(erasures, engine.store)
+        if cursor is None or Place(one.erasure["occurred_at"], one.erasure["erasure_id"]) < cursor
+    ]
+    shown, following = page_of(listed, SHOWN, lambda one: Place(one.erasure["occurred_at"], one.erasure["erasure_id"]))
+    plan, refusal = None, ""
+    if connection is not None:
+        try:
+            erasure(connection, session, "", None, engine.now())
+            await engine.land_taken()
+            plan = await asyncio.to_thread(plan_erasure, engine.store, connection, session)
+        except InputError as error:
+            refusal = f"{error}. {error.hint}"
+    values = {
+        "kept": [(project, engine.policy.for_project(project).settings.retention_days) for project in projects],
+        "kept_otherwise": engine.policy.for_project("").settings.retention_days,
+        "days": days,
+        "connection": connection,
+        "session": session,
+        "plan": plan,
+        "refusal": refusal,
+        "erasures": shown,
+        "following": following and Links().deletion(cursor=following),
+        "remains": await asyncio.to_thread(remains, engine.store),
+        "connections": [holder.name for holder, _ in services.access.holders("connection")],
+        "max_comment": MAX_COMMENT,
+    }
+    return page(request, "admin/deletion.html", values)
+
+
+@router.get("/admin/deletion/plan")
+async def retention_plan(request: Request, _: Administrator, services: Services, days: Days = None) -> HTMLResponse:
+    """Show what a run of retention would delete at this moment."""
+    engine = services.engine
+    await engine.land_taken()
+    plan = await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days)
+    return page(request, "admin/retention_plan.html", {"plan": plan, "days": days})

@@ -1,0 +1,30 @@
+"""The administration's first page: what can be done here, and the state of the installation."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from service.http.admin.installation import installed
+from service.http.admin.policy import is_in_force, policy_file, standing
+from service.http.context import Services
+from service.pages.admin.viewing import Administrator
+from service.pages.rendering import page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/admin")
+async def overview(request: Request, _: Administrator, services: Services) -> HTMLResponse:
+    """Show the state of the installation, and the ways to change it."""
+    now = await asyncio.to_thread(standing, policy_file(services))
+    values = {
+        "installation": await installed(services),
+        "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
+        "connections": len(services.access.holders("connection")),
+        "in_force": is_in_force(services, now.policy),
+        "problem": now.problems[0].words if now.problems else None,
+    }
+    return page(request, "admin/overview.html", values)

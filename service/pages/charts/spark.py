@@ -1,0 +1,28 @@
+"""Small lines and bars beside numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from service.pages.charts.numbers import known, short, visible
+
+
+def spark(values: Sequence[float | None], words: str) -> Markup:
+    """Return the place of a small line without axes, which a script draws; `words` describe it. Nothing with fewer than two numbers."""
+    if sum(known(value) is not None for value in values) < 2:
+        return Markup("")
+    return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
+        json.dumps([short(value) for value in values], separators=(",", ":")), visible(words)
+    )
+
+
+def share_bar(value: float | None, kind: str = "") -> Markup:
+    """Return a share of one as a bar beside its number, which is read out; `kind` is a class such as bad or left."""
+    if value is None:
+        return Markup("")
+    return Markup('<progress class="share {}" max="1" value="{}" aria-hidden="true"></progress>').format(
+        kind, round(min(max(value, 0.0), 1.0), 4)
+    )

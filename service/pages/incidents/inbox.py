@@ -1,0 +1,163 @@
+"""The inbox: the incidents of all projects that the viewer may see, narrowed and ordered by the address."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from schemas.errors import InputError
+from service.access.access import Holder
+from service.access.saved_views import MAX_VIEW_NAME
+from service.documents.addresses.cursors import Place, encode_place, page_of
+from service.documents.addresses.window import bounds, listed_window, range_of
+from service.documents.inbox.assignees import people_of
+from service.documents.inbox.inbox_address import FIELDS, Asked, filter_of, query_of, read_address, read_query
+from service.documents.inbox.incident_list import ANY, MAX_TEXT, ME, NOBODY, SEVERITIES, TYPES, choices, inbox
+from service.http.auth.authentication import require_project
+from service.http.bounds import INBOX_PAGE
+from service.http.context import ApiContext, Services
+from service.http.errors import ApiError
+from service.http.paging import Cursor
+from service.http.routes.inbox_views import views_of
+from service.pages.incidents.incidents import USUAL, since_of
+from service.pages.links import Links
+from service.pages.rendering import page
+from service.pages.times.range_control import range_control
+from service.pages.viewing import Viewer
+from streams.upkeep.reviewing import MAX_COMMENT
+from streams.watch.incidents.states import STATUSES
+
+router = APIRouter(include_in_schema=False)
+PAGE = 50
+"""Incidents of a page of the list."""
+MOST_CHOICES = 500
+"""Names that a field suggests."""
+HEADINGS = (
+    ("Incident", "worst", None),
+    ("Project", "project", None),
+    ("State", "state", None),
+    ("Assignee", "assignee", None),
+    ("Since", "since", None),
+    ("Found", "newest", "oldest"),
+)
+"""The columns with the order that each asks for, and the one that it asks for when it has that already."""
+ORDERS = {
+    "worst": "worst first",
+    "newest": "newest first",
+    "oldest": "oldest first",
+    "since": "latest change first",
+    "project": "by project",
+    "state": "by state",
+    "assignee": "by assignee",
+}
+"""The orders in words."""
+USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("Open", {}),
+    ("Mine", {"assignee": ME}),
+    ("Without an assignee", {"assignee": NOBODY}),
+    ("Confirmed", {"confirmed": "true"}),
+    ("Newest", {"sort": "newest"}),
+    ("All", {"status": ANY}),
+)
+"""Views that everybody has: their names and filters."""
+
+
+class Heading(NamedTuple):
+    """A heading of the list: its words, where it leads, and whether the list is ordered by it."""
+
+    words: str
+    address: str
+    order: str | None
+    """ascending or descending, as assistive programs are told; None where the list is ordered by another column."""
+
+
+@router.get(INBOX_PAGE)
+async def show_inbox(request: Request, viewer: Viewer, services: Services, cursor: Cursor = None) -> HTMLResponse:
+    """Show the incidents that match, worst first or in another order."""
+    asked = asked_of(request, viewer)
+    return page(request, "inbox.html", await inbox_values(request, services, viewer, asked, cursor), forms=True)
+
+
+def asked_of(request: Request, viewer: Holder) -> Asked:
+    """Return what the address asks for; ApiError (400) that names a wrong field, 403 for a project that is not the viewer's."""
+    try:
+        asked = read_address(request.query_params.multi_items())
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    for project in asked.get("project", ()):
+        require_project(viewer, project)
+    return asked
+
+
+async def inbox_values(
+    request: Request, services: ApiContext, viewer: Holder, asked: Asked, cursor: Place | None
+) -> dict[str, Any]:
+    """Return the values of the page; its time is that in which incidents were found."""
+    now = services.engine.now()
+    window = listed_window(range_of({name: values[0] for name, values in asked.items()}), now)
+    since, until = bounds(window)
+    wanted = dataclasses.replace(filter_of(asked, viewer.project, viewer.name), since=since, until=until)
+    found, known = await asyncio.gather(
+        services.ask(lambda reading: inbox(reading, wanted, cursor, PAGE + 1, outlined=True)),
+        services.ask(lambda reading: choices(reading, viewer.project)),
+    )
+    shown, following = page_of(found.listed, PAGE, lambda one: one.place)
+    saved = views_of(services, viewer)
+    people = people_of(services.access, viewer.project)
+    return {
+        "incidents": [(one.incident, since_of(one.incident)) for one in shown],
+        "total": found.total,
+        "following": following,
+        "is_first": cursor is None,
+        "asked": asked,
+        "given": {name: ",".join(asked.get(name, ())) for name in FIELDS},
+        "is_narrowed": any(name != "sort" for name in asked),
+        "range": range_control(request, window, now, has_all=True, has_comparison=False),
+        "order": ORDERS[wanted.sort],
+        "is_worst_first": wanted.sort == "worst",
+        "headings": _headings(asked, wanted.sort),
+        "views": [(name, Links().inbox(**fields), _is_view(asked, fields)) for name, fields in USUAL_VIEWS],
+        "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == asked) for one in saved],
+        "query": query_of(asked),
+        "max_view_name": MAX_VIEW_NAME,
+        "statuses": STATUSES,
+        "types": TYPES,
+        "severities": SEVERITIES,
+        "projects": _suggested(known.projects),
+        "agents": _suggested(known.agents),
+        "people": sorted({*people, *_suggested(known.assignees)} - {viewer.name})[:MOST_CHOICES],
+        "max_text": MAX_TEXT,
+        "max_comment": MAX_COMMENT,
+        "may_review": "review" in viewer.scopes,
+        "here": Links().inbox(**asked, cursor=None if cursor is None else encode_place(cursor)),
+        "usual": USUAL[True],
+        "result": None,
+        "own_project": viewer.project,
+    }
+
+
+def _suggested(counts: Mapping[str, int]) -> list[str]:
+    """Return the values with the most incidents that wait for a decision, by name."""
+    return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
+
+
+def _headings(asked: Asked, sort: str) -> list[Heading]:
+    return [_heading(asked, sort, *one) for one in HEADINGS]
+
+
+def _heading(asked: Asked, sort: str, words: str, order: str, reverse: str | None) -> Heading:
+    wanted = reverse if sort == order and reverse else order
+    address = Links().inbox(**{**asked, "sort": [wanted] if wanted != "worst" else None})
+    is_ascending = sort == reverse or order in {"project", "assignee"}
+    return Heading(words, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
+
+
+def _is_view(asked: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
+    """Tell whether the address is that of a view."""
+    given = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
+    return dict(asked) == given

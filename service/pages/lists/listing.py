@@ -1,0 +1,312 @@
+"""A list by its columns and filters: reads the address, asks the query, names the next page. There is one of these, and a table per list.
+
+1. A list is a named query that takes `$sort`, `$down`, the place of the last row and `$limit`, and answers the place of each row.
+2. Order and filters are in the address, and nowhere else: a shared address shows the same.
+3. A cursor is the place of a row under one order. Under another order it is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from markupsafe import Markup, escape
+from starlette.datastructures import QueryParams
+
+from analytics.queries import queries, query_rows
+from analytics.sums.whole_days import query_days
+from audit.prompts.prompt_quoting import hidden_parts
+from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.cursors import MAX_CURSOR, NO_CURSOR
+from service.http.errors import ApiError
+
+Row = dict[str, Any]
+Bounds = tuple[datetime | None, datetime | None]
+"""The first moment of the time that a list shows, and the first one after it; None for no bound."""
+SHOWN = 50
+"""Rows of a page."""
+MAX_FILTER = 512
+"""Characters of a filter's value."""
+_AHEAD, _FARTHER = 4, 64
+"""How many times as many rows as a page has are looked at, and how many times as many as these if they do not do."""
+_KEPT = 40
+"""Parameters of an address that its links keep, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: what heads it, which cell it has, by what it is sorted and exported."""
+
+    key: str
+    """The column of the query that is exported."""
+    title: str
+    cell: str = ""
+    """Name of the macro in `list_cells.html` that shows it; empty where the page shows it in a way of its own."""
+    sort: str | None = None
+    """What `$sort` calls it; None: it is not sorted by."""
+    down: bool = True
+    """Whether the first click puts the largest first."""
+    is_number: bool = False
+    is_shown: bool = True
+    """Whether pages show it; files have every column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A filter: a parameter of the address, and of the query."""
+
+    name: str
+    label: str
+    choices: Mapping[str, str] | None = None
+    """Values and their words; None: any text."""
+    read: Callable[[str], Any] = str
+    """Makes the query's value of the text; ValueError says what is wrong."""
+    hint: str = ""
+    """What may be typed."""
+    many: str = ""
+    """The query's parameter, of a filter that may be there several times: it takes all values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOf:
+    """A list of a project, or the list of projects."""
+
+    name: str
+    """Of the files that are exported."""
+    query: str
+    reach: str | None = None
+    """The query that says how far down so many rows go, of a list that is too long to read each row of it; the other takes its answer."""
+    columns: Sequence[Column]
+    filters: Sequence[Filter]
+    sort: str
+    """How it is sorted at first, the largest first."""
+    constant: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the query that the address does not change."""
+    has_comparison: bool = False
+    """Whether its page compares figures with the period before."""
+    has_all: bool = False
+    """Whether it shows all of the time if the address names none; else it shows the window of the project's pages."""
+    prepare: Callable[[Mapping[str, str]], Mapping[str, Any]] = lambda _: {}
+    """Makes further parameters of the query of the texts in the address."""
+
+    @property
+    def shown(self) -> list[Column]:
+        """The columns of a page."""
+        return [column for column in self.columns if column.is_shown]
+
+    @property
+    def sorts(self) -> dict[str, Column]:
+        """The columns that can be sorted by, by their names in the address."""
+        return {column.sort: column for column in self.columns if column.sort is not None}
+
+
+class Last(msgspec.Struct, frozen=True, array_like=True):
+    """The place of a row, and the order that it is a place in."""
+
+    sort: str
+    down: bool
+    number: float | None
+    text: str | None
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request for a list, as the address makes it."""
+
+    of: ListOf
+    params: Sequence[tuple[str, str]]
+    """The parameters of the address: links keep what they do not change."""
+    path: str
+    """Of the address."""
+    sort: str
+    down: bool
+    values: Mapping[str, Any]
+    """Parameters of the query."""
+    texts: Mapping[str, str]
+    """The filters that are set, as the address has them."""
+    last: Last | None
+
+    def address(self, **changed: str | None) -> str:
+        """Return the same address with some of it changed; None leaves it out. It begins again at the first page."""
+        return self.path + self.query(**changed)
+
+    def query(self, **changed: str | None) -> str:
+        """Return what an address has behind its path, with some of it changed."""
+        changes = {"cursor": None, **changed}
+        kept = [(name, value) for name, value in self.params if name not in changes]
+        told = [*kept, *((name, value) for name, value in changes.items() if value is not None)]
+        return f"?{urlencode(told, quote_via=quote)}" if told else ""
+
+    def field(self, name: str) -> Markup:
+        """Return the text of a filter as the value of a field: characters that hide or turn text as references to them."""
+        parts = hidden_parts(self.texts.get(name, ""))
+        return Markup("").join(escape(seen) + Markup(f"&#{ord(hidden)};" if hidden else "") for seen, hidden in parts)  # noqa: S704
+
+    def sorted_by(self, column: Column) -> str:
+        """Return the address sorted by a column, or the other way round where it is sorted by it."""
+        down = (not self.down) if column.sort == self.sort else column.down
+        return self.address(sort=column.sort, down="true" if down else "false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A page of a list."""
+
+    asked: Asked
+    rows: Sequence[Row]
+    following: str | None
+    """The address of the next page; None on the last one."""
+    first: str | None
+    """That of the first page; None on it."""
+    previous: str | None = None
+    """That of the page before, if it is known and not the first one."""
+
+    @property
+    def bare(self) -> str:
+        """The address without any filter."""
+        return self.asked.address(**dict.fromkeys(one.name for one in self.asked.of.filters))
+
+
+def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
+    """Return what an address asks of a list; ApiError (400) names what is wrong with it."""
+    given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
+    told = dict(given)
+    sort = told.get("sort", of.sort)
+    if sort not in of.sorts:
+        raise ApiError(400, "invalid", f"sort: must be one of {', '.join(of.sorts)}")
+    down = _flag("down", told["down"]) if "down" in told else of.sorts[sort].down
+    given_texts = {one.name: [text for name, text in given if name == one.name] for one in of.filters}
+    texts = {name: ", ".join(found) for name, found in given_texts.items() if found}
+    values = {one.many or one.name: _values(one, given_texts[one.name]) for one in of.filters}
+    return Asked(
+        of=of,
+        params=given,
+        path=path,
+        sort=sort,
+        down=down,
+        values={**values, **of.prepare(texts), **of.constant},
+        texts=texts,
+        last=_last(told.get("cursor"), sort, down=down),
+    )
+
+
+def read_list(
+    cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, limit: int, last: Last | None
+) -> list[Row]:
+    """Return some rows of a list within a time, after the place of one."""
+    since, until = bounds
+    place = {f"last_{name}": getattr(last, name) if last else None for name in ("number", "text", "id")}
+    given = {
+        "project": project,
+        **asked.values,
+        "since": since,
+        "until": until,
+        "sort": asked.sort,
+        "down": asked.down,
+        **place,
+        "limit": limit,
+    }
+    return (
+        query_days(cursor, asked.of.query, given)
+        if asked.of.reach is None
+        else _read_near(cursor, asked.of, asked.of.reach, given)
+    )
+
+
+def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, given: Mapping[str, Any]) -> list[Row]:
+    """Return the first rows of a long list: of those that lie no farther down than some times as many. Where most of these were replaced since, of more."""
+    skip = _AHEAD * given["limit"]
+    while True:
+        asked = {name: value for name, value in {**given, "skip": skip}.items() if name in queries()[reach].parameters}
+        found = query_rows(cursor, reach, asked)
+        number, text = (found[0]["number"], found[0]["text"]) if found else (None, None)
+        rows = query_rows(cursor, of.query, {**given, "reach_number": number, "reach_text": text, "skip": skip})
+        if len(rows) >= given["limit"] or not found:
+            return rows
+        skip *= _FARTHER
+
+
+def page_of_list(
+    cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, most: int | None = None
+) -> Listing:
+    """Return the page that the address asks for, of `most` rows (None: as many as lists show)."""
+    limit = most or SHOWN
+    rows = read_list(cursor, project, asked, bounds, limit=limit + 1, last=asked.last)
+    shown, more = rows[:limit], len(rows) > limit
+    following = asked.address(cursor=encoded(place_of(shown[-1], asked))) if more else None
+    return Listing(asked=asked, rows=shown, following=following, first=asked.address() if asked.last else None)
+
+
+def place_of(row: Row, asked: Asked) -> Last:
+    """Return the place of a row under the order that is asked for."""
+    return Last(asked.sort, asked.down, row["sort_number"], row["sort_text"], row["sort_id"])
+
+
+def encoded(last: Last) -> str:
+    """Return the cursor of a place: text that is safe in an address."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(last)).rstrip(b"=").decode()
+
+
+def _last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
+    if cursor is None:
+        return None
+    try:
+        body = base64.b64decode(cursor[: 4 * MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        last = msgspec.json.decode(body, type=Last)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise ApiError(400, "invalid", f"cursor: {NO_CURSOR}") from None
+    if (last.sort, last.down) != (sort, down):
+        raise ApiError(400, "invalid", "cursor: is of the list in another order; begin at its first page")
+    return last
+
+
+def _values(one: Filter, texts: Sequence[str]) -> Any:
+    """Return the query's value of a filter: None without one, all of them in a list where it may have several, else the last one."""
+    found = [_value(one, text) for text in texts[:_KEPT]]
+    return (found if one.many else found[-1]) if found else None
+
+
+def _value(one: Filter, text: str) -> Any:
+    if len(text) > MAX_FILTER:
+        raise ApiError(400, "invalid", f"{one.name}: must have at most {MAX_FILTER} characters")
+    if one.choices is not None and text not in one.choices:
+        raise ApiError(400, "invalid", f"{one.name}: must be one of {', '.join(one.choices)}")
+    try:
+        return one.read(text)
+    except ValueError as error:
+        raise ApiError(400, "invalid", f"{one.name}: {error}") from None
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ApiError(400, "invalid", f"{name}: must be true or false")
+    return text == "true"
+
+
+def yes_no(text: str) -> bool:
+    """Read a choice of yes and no."""
+    return text == "yes"
+
+
+def decimal(text: str) -> float:
+    """Read a number; ValueError for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
+    if not math.isfinite(number):
+        raise ValueError("must be a number")
+    return number
+
+
+def unnamed(text: str) -> str:
+    """Read a name; a hyphen stands for records that name none."""
+    return "" if text == "-" else text

@@ -1,0 +1,132 @@
+"""The fleet as a list: what its address may ask for, in which orders it comes, and which projects are on a page of it.
+
+Health depends on the policy and on the connections, so no query can order by it: all projects are read and put in order here. A cursor
+of the fleet is a place in the order, and not a project: a page that keeps itself fresh goes on to show, say, the 61st to the 120th.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from service.documents.project_checks import RECENT_DAYS
+from service.documents.project_health import anomalous_share
+from service.pages.lists.listing import Asked, Column, Filter, Last, Listing, ListOf, encoded
+from service.pages.words import TERMS
+
+Row = dict[str, Any]
+WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
+"""How bad each health is; the worst comes first."""
+SHOWN = 60
+"""Projects of a page."""
+VIEWS = {"cards": "Cards", "table": "Table"}
+"""How projects may be shown: as cards, or as a table of narrow rows."""
+_ORDERS = {
+    "worst": ("Worst first", "Best first"),
+    "anomalies": ("Most anomalies", "Fewest anomalies"),
+    "incidents": ("Most incidents", "Fewest incidents"),
+    "exchanges": ("Most exchanges", "Fewest exchanges"),
+    "last": ("Newest first", "Oldest first"),
+    "name": ("By name", "By name, backwards"),
+}
+"""The orders in words, and turned round."""
+FLEET = ListOf(
+    name="fleet",
+    query="projects",
+    sort="worst",
+    filters=(
+        Filter(name="q", label="Find a project", read=lambda text: text.strip().lower(), hint="Name; press / to type"),
+        Filter(name="health", label="Health", choices={health: TERMS[health] for health in WORST}),
+        Filter(name="view", label="View", choices=VIEWS),
+    ),
+    columns=(
+        Column(key="project", title="Project", sort="name", down=False),
+        Column(key="health", title="Health", sort="worst"),
+        Column(key="open_incidents", title="Open", sort="incidents"),
+        Column(key="change", title="Change"),
+        Column(key="recent_scores", title="Exchanges", sort="exchanges", is_number=True),
+        Column(key="recent_tier2", title="Tier 2", is_number=True),
+        Column(key="rate", title="Anomalous", sort="anomalies", is_number=True),
+        Column(key="unscored_rate", title="Unscored", is_number=True),
+        Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),
+        Column(key="recent_cost_usd", title="Cost", is_number=True),
+        Column(key="recent_until", title=f"In {RECENT_DAYS} days to", sort="last"),
+    ),
+)
+"""The fleet: its filters, and the columns of its table."""
+_UNPLACED = float("inf")
+
+
+class Found(NamedTuple):
+    """A page of the fleet."""
+
+    listing: Listing
+    start: int
+    """How many projects come before the page."""
+    total: int
+    """How many projects match."""
+
+
+def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, int]) -> Found:
+    """Return the page that the address asks for; `places` are those of the projects with an incident, the worst 0."""
+    found = in_order([row for row in rows if _fits(row, asked)], asked, places)
+    start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
+    end = start + SHOWN
+    listing = Listing(
+        asked=asked,
+        rows=found[start:end],
+        following=page_from(end, asked) if end < len(found) else None,
+        first=asked.address() if start else None,
+        previous=page_from(start - SHOWN, asked) if start > SHOWN else None,
+    )
+    return Found(listing, start, len(found))
+
+
+def orders(asked: Asked) -> dict[str, str]:
+    """Return the orders in words; the one that is asked for may be turned round."""
+    turned = asked.down != FLEET.sorts[asked.sort].down
+    return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
+
+
+def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, int]) -> list[Row]:
+    """Return rows, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
+    keys: Mapping[str, Callable[[Row], Any]] = {
+        "worst": partial(_badness, places),
+        "anomalies": anomalous_share,
+        "incidents": itemgetter("open_incidents"),
+        "exchanges": itemgetter("recent_scores"),
+        "last": _newest,
+        "name": itemgetter("project"),
+    }
+    key = keys[asked.sort]
+    keyed = [(key(row), row) for row in rows]
+    known = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=asked.down)
+    return [row for _, row in known] + [row for value, row in keyed if value is None]
+
+
+def worst_first(rows: Sequence[Row], places: Mapping[str, int]) -> list[Row]:
+    """Return rows, which are by name, the worst first."""
+    return sorted(rows, key=partial(_badness, places), reverse=True)
+
+
+def _newest(row: Row) -> Any:
+    """Return when the newest exchange came or the newest run ended; None without either."""
+    return max((at for at in (row["last_exchange_at"], row["last_run_at"]) if at), default=None)
+
+
+def _fits(row: Row, asked: Asked) -> bool:
+    text, health = asked.values["q"], asked.values["health"]
+    return (not text or text in row["project"]) and health in (None, row["health"])
+
+
+def _badness(places: Mapping[str, int], row: Row) -> tuple[float, ...]:
+    """Order by health, then as the inbox orders the worst incidents of projects, then by the number of reasons and the share of anomalies."""
+    place = places.get(row["project"], _UNPLACED)
+    return WORST[row["health"]], -place, len(row["reasons"]), anomalous_share(row) or 0.0
+
+
+def page_from(start: int, asked: Asked) -> str:
+    """Return the address of the page that begins after so many projects."""
+    return asked.address(cursor=encoded(Last(asked.sort, asked.down, start, None, "")))

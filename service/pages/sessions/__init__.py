@@ -1,0 +1,1 @@
+"""The page of a session, and the way from its id to it."""

@@ -1,0 +1,43 @@
+"""A figure beside the same figure of the period before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from service.pages.rendering import NOTHING, number
+
+_MINUS = "\u2212"
+
+
+def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:
+    """Write what a figure was before, and by how much it changed: in percent of a count, in points of a mean.
+
+    Percent need something to be a percentage of; from nothing there is only a change.
+    """
+    if before is None:
+        return f"before {NOTHING}"
+    if value is None:
+        return f"before {written(before)}"
+    return f"before {written(before)}, {_percent(value, before)}"
+
+
+def compared_means(value: float | None, before: float | None, digits: int = 2) -> str:
+    """Write the same of a mean, which changes by points."""
+    if value is None or before is None:
+        return f"before {number(before, digits)}"
+    return f"before {number(before, digits)}, {_signed(value - before, digits)}"
+
+
+def _percent(value: float, before: float) -> str:
+    if value == before:
+        return "no change"
+    if not before:
+        return "new"
+    return f"{_signed(100 * (value - before) / before, 0)} %"
+
+
+def _signed(value: float, digits: int) -> str:
+    rounded = round(value, digits)
+    if not rounded:
+        return "no change" if digits else "±0"
+    return f"{'+' if rounded > 0 else _MINUS}{number(abs(rounded), digits)}"

@@ -1,0 +1,109 @@
+"""The attributes of the conventions that a span has, found once for each set of names: the spans of an instrumentor repeat few sets.
+
+What is looked up in a span is then what is there, and not every name that some dialect has for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from streams.sources.otlp import conventions as named
+
+KEPT_SETS = 1_024
+"""Sets of names that are remembered."""
+MAX_NAMES, MAX_CHARACTERS = 128, 8 * 1024
+"""Names of a set that is remembered, and characters of all of them: a sender can make up sets without end."""
+Names = tuple[str, ...]
+
+
+class Present(NamedTuple):
+    """The names that are there, in the order of their table in `conventions`."""
+
+    kinds: Names
+    signs: Names
+    quoted: Names
+    sent: tuple[named.Place, ...]
+    came: tuple[named.Place, ...]
+    whole: tuple[named.Place, ...]
+    called: Names
+    thought: Names
+    session: Names
+    agent: Names
+    agent_of_entity: Names
+    model: Names
+    response_id: Names
+    output: Names
+    read: Names
+    written: Names
+    cache_read: Names
+    cache_written: Names
+    usage_details: Names
+    stop: Names
+    tool: Names
+    tool_call_id: Names
+    arguments: Names
+    result: Names
+    error: Names
+
+    @property
+    def has_usage(self) -> bool:
+        """Tell whether any of them tells of tokens."""
+        return bool(self.read or self.written or self.cache_read or self.cache_written or self.usage_details)
+
+
+def present_in(values: Mapping[str, Any]) -> Present:
+    """The attributes among these that the conventions know."""
+    names = tuple(values)
+    if len(names) <= MAX_NAMES and sum(map(len, names)) <= MAX_CHARACTERS:
+        return _remembered(names)
+    return _found(names)
+
+
+def _found(names: Names) -> Present:
+    there = frozenset(names)
+
+    def among(table: Iterable[str]) -> Names:
+        return tuple(name for name in table if name in there)
+
+    def holding(places: Iterable[named.Place]) -> tuple[named.Place, ...]:
+        return tuple(
+            place for place in places if (_has_flat(names, place.name) if place.shape == "flat" else place.name in there)
+        )
+
+    return Present(
+        kinds=among(name for _, name, _ in named.KINDS),
+        signs=among(name for _, name, _ in named.SIGNS),
+        quoted=among(named.QUOTED),
+        sent=holding(named.SENT),
+        came=holding(named.CAME),
+        whole=holding(named.Place(name, "json") for name in named.WHOLE),
+        called=among(named.CALLED),
+        thought=among(named.THOUGHT),
+        session=among(named.SESSION),
+        agent=among(named.AGENT),
+        agent_of_entity=among((named.AGENT_OF_ENTITY,)),
+        model=among(named.MODEL),
+        response_id=among(named.RESPONSE_ID),
+        output=among((named.OUTPUT,)),
+        read=among(named.READ),
+        written=among(named.WRITTEN),
+        cache_read=among(named.CACHE_READ),
+        cache_written=among(named.CACHE_WRITTEN),
+        usage_details=among((named.USAGE_DETAILS,)),
+        stop=among(named.STOP),
+        tool=among(named.TOOL),
+        tool_call_id=among(named.TOOL_CALL_ID),
+        arguments=among(named.ARGUMENTS),
+        result=among(named.RESULT),
+        error=among(named.ERROR),
+    )
+
+
+def _has_flat(names: Iterable[str], prefix: str) -> bool:
+    start = f"{prefix}."
+    return any(name.startswith(start) for name in names)
+
+
+_remembered = functools.lru_cache(KEPT_SETS)(_found)

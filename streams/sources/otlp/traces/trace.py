@@ -1,0 +1,313 @@
+"""A trace: its spans as a tree, and what each of them belongs to. The same spans give the same answers, in whatever order they came."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from streams.sources.otlp.conventions import NAMELESS, NAMING
+from streams.sources.otlp.span_facts import SpanFacts, Usage
+
+SESSION_FROM_TRACE = "session_from_trace"
+"""Tag of an exchange whose spans name no session: the id of its trace stands in for it."""
+_MESSAGES = ("question", "answer", "thinking", "calls", "results")
+_TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
+"""Facts that the span which stands for a request takes from the others, where it lacks them."""
+ENCLOSING = frozenset({"agent", "chain"})
+"""Kinds of spans that enclose an exchange."""
+
+
+class KeptSpan(NamedTuple):
+    """A span as it is kept."""
+
+    span_id: str
+    parent_id: str | None
+    started_at: datetime
+    ended_at: datetime
+    facts: SpanFacts
+
+    @property
+    def place(self) -> tuple[datetime, str]:
+        """Its place among the spans of its trace: by time, and by id where two began together."""
+        return self.started_at, self.span_id
+
+
+class Trace:
+    """The spans of one trace, those that are the records of a log taken into the spans they belong to.
+
+    What is asked of every span is found for all of them at once, from the root down or from the leaves up: a trace may have thousands,
+    each within the one before.
+    """
+
+    def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
+        self.trace_id = trace_id
+        self.spans = told_once(without_circles(_with_records(sorted(spans, key=lambda span: span.place))))
+        self._children: dict[str | None, list[KeptSpan]] = {}
+        by_id = {span.span_id: span for span in self.spans}
+        self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
+        for span in self.spans:
+            self._children.setdefault(span.parent_id if span.parent_id in by_id else None, []).append(span)
+        self._downwards: list[KeptSpan] = list(self._children.get(None, ()))
+        for span in self._downwards:
+            self._downwards += self._children.get(span.span_id, ())
+
+    def within(self, span: KeptSpan) -> list[KeptSpan]:
+        """The span and all that stand within it, in order of time."""
+        found = [span]
+        for one in found:
+            found += self._children.get(one.span_id, ())
+        return sorted(found, key=lambda one: one.place)
+
+    def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
+        """The spans directly within a span."""
+        return self._children.get(span.span_id, ())
+
+    @cached_property
+    def requests(self) -> list[KeptSpan]:
+        """The requests to models that enclose no other: an agent's framework may tell of several in one span."""
+        around = self._with_inner(lambda facts: facts.kind == "inference")
+        return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
+
+    @cached_property
+    def request_ids(self) -> frozenset[str]:
+        """The ids of those requests."""
+        return frozenset(span.span_id for span in self.requests)
+
+    @cached_property
+    def failed_within(self) -> frozenset[str]:
+        """The ids of the spans within which another failed."""
+        return self._with_inner(lambda facts: facts.error is not None)
+
+    @cached_property
+    def outermost(self) -> list[KeptSpan]:
+        """The agents and chains that stand within no other."""
+        covered: set[str] = set()
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if parent is not None and (parent.facts.kind in ENCLOSING or parent.span_id in covered):
+                covered.add(span.span_id)
+        return [span for span in self.spans if span.facts.kind in ENCLOSING and span.span_id not in covered]
+
+    def session_of(self, span: KeptSpan) -> str:
+        """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
+        return self._sessions.get(span.span_id) or self._any_session or self.trace_id
+
+    def agent_of(self, span: KeptSpan) -> str | None:
+        """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""
+        return self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
+
+    def labels_of(self, span: KeptSpan) -> dict[str, str]:
+        """The labels of a span, with those that only the spans around and within it tell."""
+        return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+
+    @cached_property
+    def _any_session(self) -> str | None:
+        return self._any(lambda facts: facts.session_id)
+
+    @cached_property
+    def _sessions(self) -> Mapping[str, str]:
+        return self._nearest(lambda facts: facts.session_id)
+
+    @cached_property
+    def _agents(self) -> Mapping[str, str]:
+        return self._nearest(lambda facts: facts.agent)
+
+    @cached_property
+    def _any_agent(self) -> str | None:
+        return self._any(lambda facts: facts.agent) or self._any(_named_by_span)
+
+    @cached_property
+    def _labels(self) -> Mapping[str, Mapping[str, str]]:
+        names = sorted({name for span in self.spans for name in span.facts.labels})
+        return {name: self._nearest(lambda facts, name=name: facts.labels.get(name)) for name in names}  # type: ignore[misc]
+
+    @cached_property
+    def _service(self) -> str | None:
+        return self._any(lambda facts: facts.service)
+
+    def _any(self, read: Callable[[SpanFacts], str | None]) -> str | None:
+        return next((value for span in self.spans if (value := read(span.facts))), None)
+
+    def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
+        """The value of each span: told by itself, else by the nearest around it, else by the first within it."""
+        own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        found = dict(own)
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if span.span_id not in own and parent is not None and parent.span_id in found:
+                found[span.span_id] = found[parent.span_id]
+        if len(found) == len(self.spans) or not own:
+            return found
+        first = {span.span_id: (span.place, own[span.span_id]) for span in self.spans if span.span_id in own}
+        for span in reversed(self._downwards):
+            parent = self._parents[span.span_id]
+            if parent is not None and span.span_id in first:
+                first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
+        return {**{span_id: value for span_id, (_, value) in first.items()}, **found}
+
+    def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
+        """The ids of the spans that enclose such a one."""
+        found: set[str] = set()
+        for span in reversed(self._downwards):
+            parent = self._parents[span.span_id]
+            if parent is not None and (span.span_id in found or is_one(span.facts)):
+                found.add(parent.span_id)
+        return frozenset(found)
+
+
+def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    by_id = {span.span_id: span for span in spans}
+    met: set[str] = set()
+    roots: set[str] = set()
+    for span in spans:
+        path: dict[str, KeptSpan] = {}
+        one: KeptSpan | None = span
+        while one is not None and one.span_id not in met and one.span_id not in path:
+            path[one.span_id] = one
+            one = by_id.get(one.parent_id or "")
+        if one is not None and one.span_id in path:
+            circle = list(path.values())[list(path).index(one.span_id) :]
+            roots.add(min(circle, key=lambda one: one.place).span_id)
+        met |= path.keys()
+    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
+
+
+def _named_by_span(facts: SpanFacts) -> str | None:
+    names_it = facts.kind == "agent" and facts.dialect in NAMING and facts.name not in NAMELESS
+    return facts.name if names_it else None
+
+
+def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
+    records: dict[str, list[KeptSpan]] = {}
+    for span in ordered:
+        if span.facts.kind == "log":
+            records.setdefault(span.parent_id or span.span_id, []).append(span)
+    spans = [span for span in ordered if span.facts.kind != "log"]
+    there = {span.span_id for span in spans}
+    stand_ins = [
+        first._replace(
+            span_id=span_id, parent_id=None, facts=SpanFacts("inference", dialect="otel", service=first.facts.service)
+        )
+        for span_id, (first, *_) in records.items()
+        if span_id not in there
+    ]
+    told = [_told(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
+    return sorted(told, key=lambda span: span.place)
+
+
+def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
+    """The span with what the records say that it does not say itself."""
+    if not records:
+        return span
+    facts = [record.facts for record in records]
+    own = span.facts
+    answers = [one for one in facts if one.answer or one.calls or one.thinking or one.stop_reason]
+    first = answers[0] if answers else SpanFacts("log")
+    questions = [one.question for one in facts if one.question]
+    has_content = bool(own.question or own.answer or own.calls)
+    return span._replace(
+        facts=msgspec.structs.replace(
+            own,
+            question=own.question or (questions[-1] if questions else None),
+            answer=own.answer or first.answer,
+            thinking=own.thinking or first.thinking,
+            calls=own.calls or first.calls,
+            results=own.results if has_content else tuple(result for one in facts for result in one.results),
+            choices=max(own.choices, len(answers)),
+            stop_reason=own.stop_reason or first.stop_reason,
+            session_id=own.session_id or next((one.session_id for one in facts if one.session_id), None),
+            tags=tuple(sorted({*own.tags, *(tag for one in facts for tag in one.tags)})),
+            ratings=(*own.ratings, *(rating for one in facts for rating in one.ratings)),
+        )
+    )
+
+
+def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, each request to a model in one of them.
+
+    Requests are one where they have the same id of the answer, or where one is the only request within the other. The span that tells
+    most of the messages stands for it and takes what else the others tell; they are no requests then.
+    """
+    requests = [span for span in spans if span.facts.kind == "inference"]
+    changed: dict[str, KeptSpan] = {}
+    for group in _groups(requests, _around(spans)):
+        telling = max(group, key=lambda span: (_weight(span.facts), span.place))
+        others = [span for span in group if span is not telling]
+        changed[telling.span_id] = telling._replace(facts=_merged(telling.facts, [span.facts for span in others]))
+        for span in others:
+            plain = msgspec.structs.replace(span.facts, kind="other", usage=None, error=None, compacted=False)
+            changed[span.span_id] = span._replace(facts=plain)
+    return [changed.get(span.span_id, span) for span in spans]
+
+
+def _around(spans: Sequence[KeptSpan]) -> dict[str, str]:
+    """The nearest request around each request. What is found for a span is kept for those beside it."""
+    by_id = {span.span_id: span for span in spans}
+    found: dict[str, str | None] = {}
+    for span in spans:
+        path = []
+        one: KeptSpan | None = span
+        while one is not None and one.span_id not in found:
+            path.append(one)
+            one = by_id.get(one.parent_id or "")
+        nearest = None if one is None else one.span_id if one.facts.kind == "inference" else found[one.span_id]
+        for one in reversed(path):
+            found[one.span_id] = nearest
+            nearest = one.span_id if one.facts.kind == "inference" else nearest
+    return {span.span_id: outer for span in spans if span.facts.kind == "inference" and (outer := found[span.span_id])}
+
+
+def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
+    """The requests that are told more than once, with all that tell of each."""
+    within = Counter(around.values())
+    first_by_answer: dict[str, str] = {}
+    first: dict[str, str] = {span.span_id: span.span_id for span in requests}
+
+    def head(span_id: str) -> str:
+        while first[span_id] != span_id:
+            span_id = first[span_id]
+        return span_id
+
+    for span in requests:
+        outer = around.get(span.span_id)
+        if outer is not None and within[outer] == 1:
+            first[head(span.span_id)] = head(outer)
+        answer = span.facts.response_id
+        if answer is not None:
+            first[head(span.span_id)] = head(first_by_answer.setdefault(answer, span.span_id))
+    found = defaultdict[str, list[KeptSpan]](list)
+    for span in requests:
+        found[head(span.span_id)].append(span)
+    return (group for group in found.values() if len(group) > 1)
+
+
+def _weight(facts: SpanFacts) -> int:
+    return sum(bool(getattr(facts, name)) for name in _MESSAGES)
+
+
+def _merged(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
+    taken = {
+        name: getattr(own, name) or next((value for one in others if (value := getattr(one, name))), None) for name in _TAKEN
+    }
+    return msgspec.structs.replace(
+        own,
+        **taken,
+        usage=_usage([facts.usage for facts in (own, *others) if facts.usage is not None]),
+        compacted=any(facts.compacted for facts in (own, *others)),
+    )
+
+
+def _usage(told: Sequence[Usage]) -> Usage | None:
+    """Each count as it is told first."""
+    if not told:
+        return None
+    return Usage(
+        *(next((count for one in told if (count := getattr(one, name)) is not None), None) for name in Usage.__struct_fields__)
+    )

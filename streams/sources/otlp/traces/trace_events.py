@@ -1,0 +1,186 @@
+"""The events of a trace: calls of tools and their outputs, tokens, errors, compactions, memory. Texts are redacted and cut already.
+
+1. A call that a message and a span tell of is one: joined by the id of the call, else by name and arguments, else by name in order. The
+   span wins, and takes from the message what it lacks.
+2. Tokens are those of the innermost requests: an agent repeats their sum.
+3. No convention tells whether an output was used, so no event says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from audit.fingerprints import canonical_json
+from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult, Usage
+from streams.sources.otlp.traces.tool_transports import told_better
+from streams.sources.otlp.traces.trace import KeptSpan, Trace
+
+SOURCE = "otlp"
+"""The source that events of traces name."""
+Json = dict[str, Any]
+
+
+class TracedEvent(NamedTuple):
+    """An event of a trace: when it happened, the span that tells of it, and what it says, with its id."""
+
+    at: datetime
+    rank: int
+    event_id: str
+    span: KeptSpan
+    said: Json
+
+
+class _Told(NamedTuple):
+    """A call that a message tells of: in which span, and at which place there."""
+
+    span: KeptSpan
+    place: int
+    call: ToolCall
+
+
+def events_of(trace: Trace) -> list[TracedEvent]:
+    """The events of a trace in order of time; of one moment a call comes before its output, and both before tokens."""
+    events = [event for span in trace.spans for event in _own_events(trace, span)]
+    events += _calls_of_tools(trace)
+    return sorted(events, key=lambda event: (event.at, event.rank, event.event_id))
+
+
+def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
+    facts = span.facts
+    if facts.kind == "inference" and facts.usage is not None and span.span_id in trace.request_ids:
+        said = {"event": "token_usage", "usage": _usage(facts.usage), **_present(model=facts.model)}
+        yield _event(span.ended_at, 3, span, "usage", said)
+    if facts.compacted and facts.kind == "inference":
+        yield _event(span.started_at, 0, span, "compaction", {"event": "context_event", "action": "compaction"})
+    if facts.kind == "memory":
+        said = {"event": "memory_event", **_present(action=facts.memory, error=facts.error)}
+        yield _event(span.started_at, 0, span, "memory", said)
+    # An error that came from within is told again by each span around it.
+    if facts.error is not None and facts.kind != "tool" and span.span_id not in trace.failed_within:
+        yield _event(span.ended_at, 4, span, "err", {"event": "error_event", "action": "error", "message": facts.error})
+
+
+def _usage(usage: Usage) -> Json:
+    """Tokens as events have them: what was read without what came from or went into a cache."""
+    cached = (usage.cache_read or 0) + (usage.cache_write or 0)
+    counts = _present(
+        input=None if usage.input is None else max(0, usage.input - cached),
+        output=usage.output,
+        cache_read=usage.cache_read,
+        cache_write=usage.cache_write,
+    )
+    return {"total": max(usage.input or 0, cached) + (usage.output or 0), **counts}
+
+
+def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
+    every = [span for span in trace.spans if span.facts.kind == "tool"]
+    better = told_better(every)
+    tools = [span for span in every if not _repeats_inner(trace, span) and span.span_id not in better]
+    told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
+    returned = _returned(trace)
+    joined = _joined(tools, told)
+    for span in tools:
+        message = joined.get(span.span_id)
+        yield from _events_of_span(span, None if message is None else message.call, returned)
+    taken = {(message.span.span_id, message.place) for message in joined.values()}
+    for message in told:
+        if (message.span.span_id, message.place) not in taken:
+            yield from _events_of_message(message, returned)
+
+
+def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
+    """Tell whether a tool's span only wraps another of the same tool, which another instrumentor made."""
+    return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
+
+
+def _name(facts: SpanFacts) -> str | None:
+    return None if facts.called is None else facts.called.name
+
+
+def _speaking(trace: Trace) -> list[KeptSpan]:
+    """The spans whose messages count: the innermost requests, else whatever has any."""
+    return trace.requests or [span for span in trace.spans if span.facts.kind == "agent"]
+
+
+def _returned(trace: Trace) -> Mapping[str, tuple[KeptSpan, ToolResult]]:
+    """The outputs that messages tell of, by the id of the call, as they were told first."""
+    found: dict[str, tuple[KeptSpan, ToolResult]] = {}
+    for span in trace.spans:
+        for result in span.facts.results:
+            if result.call_id is not None:
+                found.setdefault(result.call_id, (span, result))
+    return found
+
+
+def _joined(tools: list[KeptSpan], told: list[_Told]) -> dict[str, _Told]:
+    """The message that tells of the same call as a span, by the id of the span."""
+    found: dict[str, _Told] = {}
+    left_spans, left_told = list(tools), list(told)
+    for key in (_by_id, _by_arguments, _by_name):
+        waiting = defaultdict[Any, list[_Told]](list)
+        for message in left_told:
+            waiting[key(message.call)].append(message)
+        for span in left_spans:
+            wanted = None if span.facts.called is None else key(span.facts.called)
+            if wanted is not None and (ready := waiting.get(wanted)):
+                found[span.span_id] = ready.pop(0)
+        taken = {(message.span.span_id, message.place) for message in found.values()}
+        left_spans = [span for span in left_spans if span.span_id not in found]
+        left_told = [message for message in left_told if (message.span.span_id, message.place) not in taken]
+    return found
+
+
+def _by_id(call: ToolCall) -> str | None:
+    return call.call_id
+
+
+def _by_arguments(call: ToolCall) -> tuple[str, str] | None:
+    return None if call.name is None else (call.name, canonical_json(call.arguments))
+
+
+def _by_name(call: ToolCall) -> str | None:
+    return call.name
+
+
+def _events_of_span(
+    span: KeptSpan, message: ToolCall | None, returned: Mapping[str, tuple[KeptSpan, ToolResult]]
+) -> Iterator[TracedEvent]:
+    own, told = span.facts.called or ToolCall(), message or ToolCall()
+    call_id = own.call_id or told.call_id
+    is_telling = own.arguments is not None and (isinstance(own.arguments, dict) or told.arguments is None)
+    call = ToolCall(own.name or told.name, call_id, own.arguments if is_telling else told.arguments)
+    yield _event(span.started_at, 1, span, "call", _call(call))
+    output = span.facts.returned or (returned[call_id][1] if call_id is not None and call_id in returned else None)
+    if output is not None:
+        said = _output(output, call)
+        said["duration_ms"] = round((span.ended_at - span.started_at).total_seconds() * 1000, 3)
+        yield _event(span.ended_at, 2, span, "out", said)
+
+
+def _events_of_message(message: _Told, returned: Mapping[str, tuple[KeptSpan, ToolResult]]) -> Iterator[TracedEvent]:
+    span, call = message.span, message.call
+    yield _event(span.ended_at, 1, span, f"call:{message.place}", _call(call))
+    if call.call_id is not None and call.call_id in returned:
+        asking, output = returned[call.call_id]
+        yield _event(max(span.ended_at, asking.started_at), 2, span, f"out:{message.place}", _output(output, call))
+
+
+def _call(call: ToolCall) -> Json:
+    return {"event": "tool_call", **_present(tool=call.name, tool_call_id=call.call_id, arguments=call.arguments)}
+
+
+def _output(output: ToolResult, call: ToolCall) -> Json:
+    said = {"event": "tool_output", **_present(tool=call.name or output.name, tool_call_id=call.call_id or output.call_id)}
+    return {**said, **_present(is_error=output.is_error), "result": output.output}
+
+
+def _event(at: datetime, rank: int, span: KeptSpan, suffix: str, said: Json) -> TracedEvent:
+    event_id = f"{span.span_id}:{suffix}"
+    return TracedEvent(at, rank, event_id, span, {"event_id": event_id, "source": SOURCE, **said})
+
+
+def _present(**given: Any) -> Json:
+    return {name: value for name, value in given.items() if value is not None}

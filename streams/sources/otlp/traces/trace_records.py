@@ -1,0 +1,148 @@
+"""A complete trace as records: exchanges, events, and the record of the decision that it is complete."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from audit.diagnosis.events import normalise_event, to_record
+from audit.fingerprints import canonical_json, digest
+from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly
+from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
+from streams.sources.openclaw.text import Unwrapped
+from streams.sources.otlp.kept_spans import kept_span
+from streams.sources.otlp.reading import TRUNCATED
+from streams.sources.otlp.traces.trace import Trace
+from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
+from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
+from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
+
+COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
+_MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
+
+
+class Assembly(NamedTuple):
+    """The records that a trace was made into. The positions of the events count from 0 in each session."""
+
+    exchanges: list[Exchange]
+    events: list[AgentEvent]
+    ratings: list[TracedRating]
+    decision: TraceAssembly
+
+
+class Decision(NamedTuple):
+    """That a trace is complete: why, when, and how often it was taken for complete before."""
+
+    reason: str
+    now: datetime
+    revision: int = 0
+    kept: Mapping[str, str] = {}
+    """The digests of exchanges that an earlier revision made, by id."""
+
+
+def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
+    """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
+    first = min(records, key=lambda record: (record.started_at, record.span_id))
+    trace = Trace(first.trace_id, map(kept_span, records))
+    traced = exchanges_of(trace)
+    exchanges = [_exchange(one, first, decision.now) for one in traced]
+    events = events_of(trace)
+    said = [span.facts for span in trace.spans]
+    asks = any(facts.kind in {"inference", "agent"} for facts in said)
+    fresh = [one for one in exchanges if one.exchange_id not in decision.kept]
+    return Assembly(
+        exchanges=fresh,
+        events=_event_records(trace, events, traced, first, decision.now),
+        ratings=list(ratings_of(trace, traced)),
+        decision=TraceAssembly(
+            connection=first.connection,
+            project=first.project,
+            agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
+            session_id=traced[0].session_id if traced else trace.session_of(trace.spans[0]) if trace.spans else first.trace_id,
+            trace_id=first.trace_id,
+            revision=decision.revision,
+            reason=decision.reason,
+            spans=len(records),
+            exchanges=len(fresh),
+            kept_exchanges=sum(
+                decision.kept.get(one.exchange_id, one.content_digest) != one.content_digest for one in exchanges
+            ),
+            events=len(events),
+            state=COMPLETE if traced else NO_CONTENT if asks else NO_MODEL,
+            truncated=any(TRUNCATED in facts.tags for facts in said),
+            sampling_probability=next((facts.probability for facts in said if facts.probability is not None), None),
+            started_at=first.started_at,
+            ended_at=max(record.ended_at for record in records),
+            assembled_at=decision.now,
+        ),
+    )
+
+
+def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
+    told = ToldExchange(
+        exchange_id=traced.exchange_id(span.trace_id),
+        session_id=traced.session_id,
+        at=traced.at,
+        question=traced.question,
+        answer=traced.answer,
+        thinking=traced.thinking,
+        agent=traced.agent,
+        model=traced.model,
+        input_tokens=traced.input_tokens,
+        output_tokens=traced.output_tokens,
+        stop_reason=traced.stop_reason,
+        outcome=traced.outcome,
+        tags=frozenset(traced.tags),
+        labels=_labels(traced.labels),
+    )
+    filing = Filing(span.connection, span.project, now, _counted, unwrap=_as_it_is)
+
+    def identify(clean: Clean) -> str:
+        return digest(canonical_json([*clean, told.session_id, told.at.isoformat(), traced.labels]))
+
+    return build_exchange(told, filing, identify)
+
+
+def _counted(text: str) -> tuple[str, Counter[str]]:
+    """The text, whose secrets were taken out when its span came in, and how many there were."""
+    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else Counter()
+
+
+def _as_it_is(text: str) -> Unwrapped:
+    return Unwrapped(text, multi_user=False)
+
+
+def _labels(given: Mapping[str, str]) -> tuple[Label, ...]:
+    return tuple(Label(name=name, value=value) for name, value in given.items())
+
+
+def _event_records(
+    trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
+) -> list[AgentEvent]:
+    counts: Counter[str] = Counter()
+    places = places_of(exchanges)
+    made = []
+    for event in events:
+        session = trace.session_of(event.span)
+        place = places.get(event.span.span_id)
+        linked = {} if place is None else {"exchange_id": exchanges[place].exchange_id(trace.trace_id)}
+        normalised = normalise_event({**event.said, **linked}, counts[session])
+        made.append(
+            to_record(
+                normalised,
+                connection=span.connection,
+                project=span.project,
+                agent=trace.agent_of(event.span),
+                session_id=session,
+                seq=counts[session],
+                occurred_at=event.at,
+                ingested_at=now,
+                payload_json=canonical_json(normalised.payload),
+                labels=_labels(trace.labels_of(event.span)),
+            )
+        )
+        counts[session] += 1
+    return made

@@ -1,0 +1,241 @@
+"""Sums of judgements and numbers of exchanges: they are those of the single records whatever came, in whatever order, and whether or not they were added up before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from builders import exchange as heard_at
+from builders import judgement
+
+from analytics.identity.identity_index import KnownIdentities
+from analytics.queries import query_rows
+from analytics.store.positions import PLACE
+from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
+from analytics.sums.marks import COST_SUMS
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
+from schemas.records import Exchange, Judgement
+
+NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
+ALWAYS = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+NAIVE = """
+    SELECT
+        j.project, date_trunc('hour', coalesce(occurred_at, judged_at)) AS hour, j.connection, j.session_id, requested_model, max(agent),
+        count(*), sum(attempts), coalesce(sum(j.input_tokens), 0), coalesce(sum(j.cache_read_tokens), 0),
+        coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0), count(*) - count(cost_usd), count_if(j.simulated)
+    FROM judgements AS j
+    LEFT JOIN exchanges AS e ON e.project = j.project AND e.connection = j.connection AND e.exchange_id = j.subject_id
+    WHERE ($project IS NULL OR j.project = $project)
+        AND coalesce(occurred_at, judged_at) >= $first AND coalesce(occurred_at, judged_at) < $until
+    GROUP BY ALL
+    ORDER BY ALL
+"""
+"""The same added up from the current judgements, one by one."""
+KEPT = """
+    SELECT
+        project, hour, connection, session_id, model, max(agent), sum(judgements), sum(calls), sum(input_tokens), sum(cache_read_tokens),
+        sum(nano_usd), sum(unknown_costs), sum(simulated)
+    FROM log.cost_hours($project, $first::TIMESTAMP, $until::TIMESTAMP)
+    GROUP BY ALL
+    ORDER BY ALL
+"""
+COUNTED = """
+    SELECT project, date_trunc('day', occurred_at) AS day, count(*), max(occurred_at)
+    FROM exchanges
+    WHERE $project IS NULL OR project = $project
+    GROUP BY ALL
+    ORDER BY ALL
+"""
+"""Exchanges by day, one by one."""
+KEPT_COUNTS = "SELECT project, day, exchanges, last_at FROM log.exchange_days($project) ORDER BY ALL"
+Asked = tuple[str | None, datetime, datetime]
+Landed = Exchange | Judgement
+
+
+def exchange(session: str, number: int, occurred_at: datetime = NOON, **fields: Any) -> Exchange:
+    """The exchange `number` of a session, taken in as it happened."""
+    return heard_at(session, number, occurred_at=occurred_at, ingested_at=occurred_at, **fields)
+
+
+def said(store: Store, statement: str, asked: Asked) -> list[tuple[Any, ...]]:
+    """The rows of a statement about a project and a time."""
+    values = dict(zip(("project", "first", "until"), asked, strict=True))
+    return store.cursor().execute(statement, {name: one for name, one in values.items() if f"${name}" in statement}).fetchall()
+
+
+def require_same(store: Store, *asked: Asked) -> None:
+    """The sums are those of the single records."""
+    for one in asked or ((None, *ALWAYS),):
+        assert said(store, NAIVE, one) == said(store, KEPT, one)
+        assert said(store, COUNTED, one) == said(store, KEPT_COUNTS, one)
+
+
+def publish(store: Store, *records: Landed) -> None:
+    """Append exchanges and judgements to the log."""
+    with store.transaction() as transaction:
+        for topic, kind in (("exchanges", Exchange), ("judgements", Judgement)):
+            transaction.append(topic, [encode(one) for one in records if isinstance(one, kind)], skip_known=True)
+
+
+def land(store: Store, topic: str, partition: int, first_offset: int, records: Sequence[Landed]) -> None:
+    """Land records where they stand in a topic of several partitions."""
+    ((name, frame),) = decode_batch([encode(one) for one in records]).frames.items()
+    places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
+    with store.transaction() as transaction:
+        seen = KnownIdentities()
+        transaction.learn(topic, seen)
+        transaction.land(topic, {name: frame.with_columns(places)}, seen)
+
+
+def remove(store: Store, name: str, table: str, where: str) -> None:
+    """Delete records, as retention and an erasure do."""
+    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(PLACE)} FROM log.{table} WHERE {where}"))
+    with store.transaction() as transaction:
+        transaction.remove(name, places)
+
+
+def by_chance(number: int) -> tuple[Exchange, list[Judgement]]:
+    """An exchange of that number and its judgements, of the same moment, hours or weeks later; some are about nothing that was said."""
+    chance = random.Random(number)
+    session, project = f"s{number % 7}", chance.choice(["ops", "web"])
+    at = NOON + timedelta(hours=chance.randrange(-96, 96), minutes=chance.choice([0, 0, 30]))
+    heard = exchange(session, number, project=project, occurred_at=at, agent=chance.choice([None, "scout"]))
+    answers = [
+        judgement(
+            session, number, purpose, project=project, judged_at=at + timedelta(hours=chance.choice([0, 0, 1, 30, 24 * 40])),
+            requested_model=chance.choice(["small", "large"]), cost_usd=chance.choice([None, 0.0, 0.00123]),
+            attempts=chance.randrange(1, 4), input_tokens=chance.choice([None, 7]), simulated=chance.random() < 0.2,
+            subject_id=chance.choice([heard.exchange_id] * 5 + ["gone"]),
+        )
+        for purpose in ("tier2", "tier3")
+    ]  # fmt: skip
+    return heard, answers[: chance.randrange(3)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sums_are_those_of_the_single_judgements(store: Store, seed: int) -> None:
+    """Late answers, exchanges that land after their answers, deletions, windows that cut hours: whether or not somebody has added up."""
+    chance = random.Random(seed)
+    waiting: list[Landed] = []
+    known = 0
+    for _ in range(6):
+        first, known = known, known + chance.randrange(1, 40)
+        waiting += [one for number in range(first, known) for one in (by_chance(number)[0], *by_chance(number)[1])]
+        chance.shuffle(waiting)
+        part = [waiting.pop() for _ in range(chance.randrange(len(waiting) + 1))]
+        publish(store, *part)
+        if chance.random() < 0.6:
+            refresh_daily(store)
+        if chance.random() < 0.3:
+            remove(store, "Judgement", "judgements", f"session_id = 's{chance.randrange(7)}' AND judged_at < '{NOON:%Y-%m-%d}'")
+        if chance.random() < 0.3:
+            theirs = f"session_id = 's{chance.randrange(7)}'"
+            remove(store, "Judgement", "judgements", theirs)
+            remove(store, "Exchange", "exchanges", theirs)
+        cuts = sorted(NOON + timedelta(minutes=chance.randrange(-6000, 6000)) for _ in range(2))
+        hours = [one.replace(minute=0) for one in cuts]
+        require_same(store, (None, *ALWAYS), ("ops", cuts[0], cuts[1]), ("web", *hours), (None, hours[0], cuts[1]))
+
+
+def test_once_added_up_no_single_judgement_is_read(store: Store) -> None:
+    """Sums that are not used cost time and say nothing."""
+    publish(store, exchange("a", 1), judgement("a", 1))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.connection.execute("UPDATE log.session_costs SET judgements = 7")
+    asked = {"project": "ops", "by": "day", "from": ALWAYS[0], "to": ALWAYS[1]}
+
+    assert [7] == [row["judgements"] for row in query_rows(store.cursor(), "window_costs", asked)]
+
+
+def test_an_exchange_that_lands_after_its_answer_takes_the_answer_along(store: Store) -> None:
+    """On Kafka topics land in any order, and partitions at their own pace."""
+    early, late = NOON - timedelta(days=3), NOON
+    land(store, "judgements", 1, 50, [judgement("a", 1, judged_at=late), judgement("b", 1, judged_at=late)])
+    refresh_daily(store)
+    assert [late, late] == [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))]
+
+    land(store, "exchanges", 2, 7, [exchange("a", 1, occurred_at=early)])
+    require_same(store)
+    refresh_daily(store)
+
+    require_same(store)
+    assert [early, late] == [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))]
+    land(store, "exchanges", 0, 0, [exchange("b", 1, occurred_at=early)])
+    require_same(store)
+    refresh_daily(store)
+    assert [(True,)] == store.cursor().execute("SELECT DISTINCT is_placed FROM log.session_costs").fetchall()
+
+
+def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> None:
+    """A rebuild from the topics gives positions again, and lands exchanges and judgements one after the other."""
+    publish(store, exchange("a", 1), judgement("a", 1), exchange("b", 1), judgement("b", 1))
+    refresh_daily(store)
+    for topic, record in (("judgements", judgement("a", 1, cost_usd=0.5)), ("exchanges", exchange("a", 1, occurred_at=NOON))):
+        with store.transaction() as transaction:
+            transaction.drop(topic, {0: 0})
+        require_same(store)
+        land(store, topic, 0, 0, [record])
+        require_same(store)
+        refresh_daily(store)
+        require_same(store)
+
+
+def test_what_is_deleted_is_not_counted_and_leaves_no_name_behind(store: Store) -> None:
+    """Sums by session name sessions: retention and erasures take them along in the same transaction."""
+    publish(store, exchange("a", 1), judgement("a", 1), exchange("b", 1), judgement("b", 1))
+    refresh_daily(store)
+    remove(store, "Judgement", "judgements", "session_id = 'a'")
+    remove(store, "Exchange", "exchanges", "session_id = 'a'")
+
+    assert [(1,)] == store.cursor().execute("SELECT exchanges FROM log.daily_exchanges").fetchall()
+    assert [("b", 1)] == store.cursor().execute("SELECT session_id, judgements FROM log.session_costs").fetchall()
+    require_same(store)
+
+
+def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: Any) -> None:
+    """A database that was made again is the same to the byte in what it says."""
+    records = [one for number in range(60) for one in (by_chance(number)[0], *by_chance(number)[1])]
+    publish(store, *records)
+    refresh_daily(store)
+    with Store(tmp_path / "other.duckdb") as other:
+        for start in range(0, len(records), 7):
+            publish(other, *records[::-1][start : start + 7])
+            refresh_daily(other)
+        for table in ("session_costs", "daily_exchanges"):
+            whole = f"SELECT * FROM log.{table} ORDER BY ALL"
+            assert store.cursor().execute(whole).fetchall() == other.cursor().execute(whole).fetchall()
+
+
+def test_a_refresh_notes_how_far_it_came(store: Store) -> None:
+    """What was added up is not read again, and what waits for exchanges is not added up again without any."""
+    publish(store, exchange("a", 1), judgement("a", 1), judgement("b", 1))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        assert {("judgements", 0): 2, ("exchanges", 0): 1} == transaction.watermarks(COST_SUMS)
+    commits = store.commits
+    refresh_daily(store)
+
+    assert commits == store.commits
+
+
+def test_a_file_from_before_is_added_up_by_the_next_refresh(tmp_path: Any) -> None:
+    """Databases of earlier versions have judgements and no sums of them."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        publish(store, *(one for number in range(20) for one in (by_chance(number)[0], *by_chance(number)[1])))
+        with store.transaction() as transaction:
+            transaction.connection.execute("DROP TABLE log.session_costs")
+            transaction.connection.execute("DROP TABLE log.daily_exchanges")
+    with Store(path) as store:
+        require_same(store)
+        refresh_daily(store)
+        require_same(store)
+        for table in ("session_costs", "daily_exchanges"):
+            assert store.cursor().execute(f"SELECT count(*) > 0 FROM log.{table}").fetchall()[0][0]

@@ -1,0 +1,127 @@
+"""Outlines of incidents: what lists read of the evidence says what the evidence says, whatever becomes of the incident."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders import incident
+from engines import rows
+
+from analytics.deletion.erased import Erased
+from analytics.deletion.erasure import Erasing
+from analytics.queries import query_rows
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+from schemas.records import Incident
+
+MOVED = [{"from": 0.9, "to": 0.4, "agent": "scout", "leads": True}]
+RULES = {"sequential": {"since": "2026-10-01", "sigma": None}}
+
+
+def told(incident_id: str, revision: int = 0, **evidence: object) -> Incident:
+    """Make an incident of Tier 2 with this evidence."""
+    return incident(
+        incident_id=incident_id,
+        revision=revision,
+        type="drift",
+        tier="tier2",
+        metadata=json.dumps(evidence, separators=(",", ":")),
+    )
+
+
+def land(store: Store, *incidents: Incident) -> None:
+    """Write incidents in one transaction."""
+    with store.transaction() as transaction:
+        transaction.append("incidents", [encode(one) for one in incidents])
+
+
+def outlines(store: Store, columns: str = "incident_id, version, size, agents, evidence") -> list[tuple[object, ...]]:
+    """All outlines, by incident and revision."""
+    return rows(store, "incident_outlines", columns)
+
+
+def of(session: str) -> dict[str, str]:
+    """The parameters by which the incidents of a session are asked for."""
+    return {"project": told("a").project, "connection": "local", "session": session}
+
+
+def test_an_outline_has_what_moved_the_rules_and_the_agents_and_nothing_else(store: Store) -> None:
+    """A list must show what the evidence says: also that a value is null."""
+    land(store, told("a", moved=MOVED, rules=RULES, queries=["SELECT"], exchanges=[{"agent": "bot"}, {"agent": "scout"}, {}]))
+    ((identity, version, size, agents, evidence),) = outlines(store)
+    assert ("a", 0, 0.5, ["bot", "scout"]) == (identity, version, round(float(str(size)), 9), agents)
+    assert {"moved": MOVED, "rules": RULES} == json.loads(str(evidence))
+
+
+def test_every_revision_has_an_outline_of_its_own(store: Store) -> None:
+    """The newest revision counts, and what it no longer names must not be found."""
+    land(store, told("a", moved=MOVED), told("b"))
+    land(store, told("a", 1, runs=[{"agent": "other"}]))
+    assert [("a", 0, ["scout"]), ("a", 1, ["other"]), ("b", 0, [])] == outlines(store, "incident_id, version, agents")
+
+
+def test_a_session_finds_the_incidents_that_name_it_now(store: Store) -> None:
+    """Evidence is gathered again while an incident goes on: a session may no longer be among it."""
+    one, other, third = ({"connection": "local", "sessionId": name} for name in ("one", "other", "third"))
+    land(store, told("a", exchanges=[one, other, one], runs=[other]), told("b", runs=[one]), told("a", 1, exchanges=[third]))
+    assert [("a", 0, ["local/one", "local/other"]), ("a", 1, ["local/third"]), ("b", 0, ["local/one"])] == outlines(
+        store, "incident_id, version, sessions"
+    )
+    assert {"one": ["b"], "other": [], "third": ["a"]} == {
+        name: [row["incident_id"] for row in query_rows(store.cursor(), "session_incidents", of(name))]
+        for name in ("one", "other", "third")
+    }
+
+
+def test_evidence_that_cannot_be_read_has_an_empty_outline(store: Store) -> None:
+    """A record of another program must not keep a list from being shown."""
+    one = incident(incident_id="a", metadata="no json")
+    other = incident(incident_id="b", metadata='{"moved": "erased", "runs": {"agent": "x"}}')
+    land(store, one, other)
+    assert [("a", None, [], "{}"), ("b", None, [], '{"moved":"erased"}')] == outlines(
+        store, "incident_id, size, agents, evidence"
+    )
+
+
+def test_an_erasure_erases_the_outline_too(store: Store) -> None:
+    """Else a list would show what the incident does not say any more."""
+    one, other = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
+    one["sessionId"], other["sessionId"] = "gone", "kept"
+    land(store, told("a", exchanges=[one, other]), told("b", exchanges=[other]))
+    Erasing(store, Erased.of([("local", "gone")])).run()
+    assert [("a", ["agent of kept"], ["local/kept"]), ("b", ["agent of kept"], ["local/kept"])] == outlines(
+        store, "incident_id, agents, sessions"
+    )
+
+
+def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
+    """What was landed and is dropped lands again, perhaps as something else."""
+    land(store, told("a", moved=MOVED), told("b", moved=MOVED))
+    with store.transaction() as transaction:
+        transaction.drop("incidents", {0: 1})
+    assert [("a",)] == outlines(store, "incident_id")
+    with store.transaction() as transaction:
+        transaction.forget(["incidents"])
+    assert [] == outlines(store)
+
+
+@pytest.mark.parametrize(
+    "older", ["DROP TABLE log.incident_outlines", "ALTER TABLE log.incident_outlines DROP COLUMN sessions"]
+)
+def test_a_file_from_before_outlines_were_kept_gets_the_same_ones(store: Store, older: str) -> None:
+    """Opening it with this version must show what the version before showed."""
+    land(
+        store,
+        told("a", moved=MOVED, rules=RULES),
+        told("a", 1, moved=MOVED),
+        told("b", runs=[{"agent": "bot", "connection": "local", "sessionId": "s"}]),
+    )
+    columns = "incident_id, version, size, agents, evidence, sessions"
+    before = outlines(store, columns)
+    assert store.path is not None
+    path = store.path
+    store.cursor().execute(older)
+    store.close()
+    with Store(path) as opened:
+        assert before == outlines(opened, columns)

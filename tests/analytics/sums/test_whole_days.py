@@ -1,0 +1,130 @@
+"""Queries over whole days: what they answer from kept sums alone is what they answer anyway, and they read these alone only where that is so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from builders import exchange, judgement, score
+from summed import publish_by_chance, score_by_chance
+
+from analytics.queries import query_rows
+from analytics.store.store import Store
+from analytics.sums import whole_days
+from analytics.sums.daily import refresh_daily
+from analytics.sums.whole_days import query_days
+from schemas.codec.single_object import encode
+from schemas.records import Record, Score
+
+NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)
+MIDNIGHT, HOUR, DAY = NOON.replace(hour=0), timedelta(hours=1), timedelta(days=1)
+ALL = {"score_days", "cost_hours", "exchange_days"}
+
+
+def put(store: Store, topic: str, *records: Record) -> None:
+    """Append records to the log."""
+    with store.transaction() as transaction:
+        transaction.append(topic, [encode(one) for one in records])
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """For each query the macros of which it reads kept sums alone."""
+    found: list[set[str]] = []
+
+    def noted(*asked: Any, kept: list[str]) -> list[dict[str, Any]]:
+        found.append(set(kept))
+        return query_rows(*asked, kept=kept)
+
+    monkeypatch.setattr(whole_days, "query_rows", noted)
+    return found
+
+
+def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
+    """A score of the exchange of that number, whose project and time go by it alone."""
+    at = NOON + timedelta(hours=random.Random(number).randrange(-96, 96))
+    project = random.Random(number).choice(["ops", "web"])
+    return score_by_chance(chance, number, session_id="s", revision=revision, project=project, exchange_at=at)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_answer_is_the_same(store: Store, read: list[set[str]], seed: int) -> None:
+    """Scores that are late or made again, windows and moments that cut days: what is asked first changes no row."""
+    chance, known = random.Random(seed), 0
+    for _ in range(6):
+        known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.6)
+        first = NOON + HOUR * chance.choice([-132, -60, -36, -12, -7])
+        asked = {
+            "project": chance.choice(["ops", "web", "none"]),
+            "from": first,
+            "to": first + HOUR * chance.choice([24, 48, 53]),
+        }
+        seen = {"project": asked["project"], "as_of": NOON + HOUR * chance.randrange(-100, 120), "days": 3}
+        for name, values in (
+            *((one, asked) for one in ("points_by_day", "project_sampling", "period_counts")),
+            *((one, seen) for one in ("daily_averages", "trends")),
+            ("project_summary", {"project": asked["project"]}),
+        ):
+            cursor = store.cursor()
+            assert query_rows(cursor, name, values) == query_days(cursor, name, values)
+    assert {"score_days"} in read
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "kept"),
+    [
+        ("points_by_day", {"from": MIDNIGHT - DAY, "to": MIDNIGHT + DAY}, {"score_days"}),
+        ("points_by_day", {"from": MIDNIGHT - DAY + HOUR, "to": MIDNIGHT + DAY}, set()),
+        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON - HOUR}, set()),
+        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON}, set()),
+        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + timedelta(microseconds=1)}, {"score_days"}),
+        ("points_by_day", {"from": MIDNIGHT - DAY, "to": NOON + DAY}, {"score_days"}),
+        ("daily_averages", {"as_of": NOON + HOUR, "days": 2}, {"score_days"}),
+        ("daily_averages", {"as_of": NOON, "days": 2}, set()),
+        ("window_costs", {"by": "hour", "from": NOON - DAY, "to": NOON + HOUR}, {"cost_hours"}),
+        ("window_costs", {"by": "hour", "from": NOON - DAY, "to": NOON + HOUR / 2}, set()),
+        ("project_summary", {}, ALL),
+    ],
+)
+def test_kept_sums_alone_are_read_of_whole_days(
+    store: Store, read: list[set[str]], name: str, bounds: Mapping[str, Any], kept: set[str]
+) -> None:
+    """A day that ends after its last score is whole as well: that is the present day."""
+    put(store, "exchanges", exchange("s", 1, project="ops", occurred_at=NOON, ingested_at=NOON))
+    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    refresh_daily(store)
+    query_days(store.cursor(), name, {"project": "ops", **bounds})
+    assert [kept] == read
+
+
+@pytest.mark.parametrize(
+    ("topic", "record", "kept"),
+    [
+        ("scores", score("s", 2, project="ops", exchange_at=NOON), {"cost_hours", "exchange_days"}),
+        ("exchanges", exchange("s", 2, project="ops", occurred_at=NOON, ingested_at=NOON), {"score_days", "cost_hours"}),
+        ("judgements", judgement("s", 2, project="ops", judged_at=NOON), {"score_days", "exchange_days"}),
+        ("scores", score("s", 2, project="web", exchange_at=NOON), ALL),
+    ],
+)
+def test_what_came_since_is_read(store: Store, read: list[set[str]], topic: str, record: Record, kept: set[str]) -> None:
+    """Until it is added up; what came to another project is not in the way."""
+    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    refresh_daily(store)
+    put(store, topic, record)
+    query_days(store.cursor(), "project_summary", {"project": "ops"})
+    refresh_daily(store)
+    query_days(store.cursor(), "project_summary", {"project": "ops"})
+    assert [kept, ALL] == read
+
+
+def test_the_day_of_a_moment_is_unknown_where_hours_are_deleted(store: Store, read: list[set[str]]) -> None:
+    """Sums by the hour say what a day had at a moment; without them the scores do."""
+    put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
+    refresh_daily(store)
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.hourly_scores")
+    query_days(store.cursor(), "daily_averages", {"project": "ops", "as_of": NOON + HOUR, "days": 2})
+    assert [set()] == read

@@ -1,0 +1,150 @@
+"""Charts in a browser: what a mouse, a finger and keys get out of one, and what is there without a script."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pages import LINKS
+from playwright.sync_api import Browser, Locator, Page, expect
+from sites import DRIFTED, Site
+from windows import PHONE, Window, windows
+
+TIER = "#trend-tier2-chart"
+LIGHT, DARK = "light", "dark"
+
+
+def at(plot: Locator, share: float) -> tuple[float, float]:
+    """A place within a plot, so far from its left."""
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box
+    return box["x"] + share * box["width"], box["y"] + box["height"] / 2
+
+
+def pointed(page: Page, chart: str, share: float = 0.96) -> Locator:
+    """The tooltip of a chart where the mouse points."""
+    page.mouse.move(*at(page.locator(f"{chart} .u-over"), share))
+    return page.locator(f"{chart} .tip")
+
+
+@pytest.fixture
+def project(window: Window) -> Page:
+    """The page of a project that drifted, with the period before."""
+    page = window.open(f"{LINKS.project(DRIFTED)}?compare=before")
+    expect(page.locator(f"{TIER} canvas")).to_be_visible()
+    return page
+
+
+def test_a_tooltip_says_what_the_row_of_the_table_says(project: Page) -> None:
+    """The number, of how many it is, how sure it is, what it was before: what the line alone cannot say."""
+    tip = pointed(project, TIER)
+    expect(tip).to_be_visible()
+    cells = project.locator(f"{TIER} tbody tr").last.locator("th, td").all_text_contents()
+    heads = project.locator(f"{TIER} thead th").all_text_contents()
+    assert {"Weighted mean", "Scores", "95 % interval", "Period before"} <= set(heads)
+    for cell in filter(None, cells):
+        expect(tip).to_contain_text(cell)
+    project.mouse.move(1, 1)
+    expect(tip).to_be_hidden()
+
+
+def test_the_crosshair_stands_in_every_chart_of_the_page(project: Page) -> None:
+    """What else happened on that day is seen at once; one tooltip is enough."""
+    pointed(project, TIER)
+    for chart in (TIER, "#trend-tier1-chart", "#exchanges-chart"):
+        expect(project.locator(f"{chart} .u-cursor-x")).not_to_have_class("u-cursor-x u-off")
+    expect(project.locator(".tip:visible")).to_have_count(1)
+
+
+def test_a_click_on_a_day_shows_its_hours(project: Page) -> None:
+    """The next question is when on that day; the comparison stays."""
+    day = project.locator(f"{TIER} tbody th").last.text_content()
+    project.mouse.click(*at(project.locator(f"{TIER} .u-over"), 0.98))
+    project.wait_for_url(f"**{LINKS.project(DRIFTED)}?window=24h&until={day}&compare=before")
+    expect(project.locator(f"{TIER} tbody tr")).to_have_count(24)
+
+
+def test_arrow_keys_go_from_point_to_point_and_are_read_out(project: Page) -> None:
+    """Whoever cannot use a mouse, or see, gets the same, and comes to the same page."""
+    project.locator(f"{TIER} .plot").focus()
+    project.keyboard.press("End")
+    rows = project.locator(f"{TIER} tbody th").all_text_contents()
+    said = project.locator(f"{TIER} .said")
+    expect(said).to_contain_text(rows[-1])
+    for _ in range(3):
+        project.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(f"{rows[-4]}, Weighted mean")
+    project.keyboard.press("Home")
+    expect(said).to_contain_text(rows[0])
+    project.keyboard.press("Escape")
+    expect(said).to_have_text("")
+    project.keyboard.press("End")
+    project.keyboard.press("Enter")
+    project.wait_for_url(f"**window=24h&until={rows[-1]}**")
+
+
+def test_a_finger_sees_the_numbers_first_and_then_a_link(chromium: Browser, site: Site, cookie: str) -> None:
+    """A tap that left the page at once would never show a number."""
+    with windows(chromium, site, cookie, has_touch=True) as context:
+        page = Window(context, site).open(LINKS.project(DRIFTED))
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        expect(page.locator(f"{TIER} canvas")).to_be_visible()
+        page.touchscreen.tap(*at(page.locator(f"{TIER} .u-over"), 0.9))
+        expect(page.locator(f"{TIER} .tip")).to_contain_text("Look closer")
+        assert page.url.endswith(LINKS.project(DRIFTED))
+        page.locator(f"{TIER} .tip a").tap()
+        page.wait_for_url("**window=24h**")
+
+
+def test_a_chart_follows_the_size_and_the_colours_of_the_page(project: Page) -> None:
+    """A telephone is turned, evening comes."""
+    plot = project.locator(f"{TIER} .uplot")
+    project.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    expect(plot).to_have_js_property("offsetWidth", project.locator(f"{TIER} .plot").evaluate("(one) => one.clientWidth"))
+    picture = "(one) => one.toDataURL()"
+    project.emulate_media(color_scheme=LIGHT)  # type: ignore[arg-type]
+    light = project.locator(f"{TIER} canvas").evaluate(picture)
+    project.emulate_media(color_scheme=DARK)  # type: ignore[arg-type]
+    project.wait_for_function("(light) => document.querySelector('#trend-tier2-chart canvas').toDataURL() !== light", arg=light)
+    project.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert light == project.locator(f"{TIER} canvas").evaluate(picture), "paper is light"
+
+
+def test_without_a_script_a_chart_is_its_table(chromium: Browser, site: Site, cookie: str) -> None:
+    """What is told does not depend on what a browser may run."""
+    with windows(chromium, site, cookie, has_scripts=False) as context:
+        page = context.new_page()
+        page.goto(f"{site.url}{LINKS.project(DRIFTED)}")
+        expect(page.locator(f"{TIER} tbody tr").last).to_be_visible()
+        expect(page.locator(".plot")).to_have_count(0)
+
+
+def test_a_thousand_small_lines_are_drawn_as_they_come_into_view(window: Window) -> None:
+    """A fleet has as many projects: drawing all at once would hold the page."""
+    page = window.open(LINKS.project(DRIFTED))
+    values = json.dumps([0.9, 0.8, None, 0.85])
+    page.evaluate(
+        """(values) => document.querySelector("main").append(...Array.from({ length: 1000 }, () => {
+            const line = document.createElement("p");
+            line.innerHTML = `<span class="spark" data-spark='${values}' role="img" aria-label="falling"></span>`;
+            return line;
+        }))""",
+        values,
+    )
+    page.locator(".spark").first.scroll_into_view_if_needed()
+    expect(page.locator(".spark canvas").first).to_be_visible()
+    assert page.locator(".spark canvas").count() < 200
+    page.locator(".spark").last.scroll_into_view_if_needed()
+    expect(page.locator(".spark").last.locator("canvas")).to_be_visible()
+
+
+def test_what_is_exchanged_on_a_live_page_is_drawn_again(project: Page) -> None:
+    """Pages replace their parts as news come; what was drawn before is let go."""
+    project.evaluate("""() => {
+        const part = document.querySelector("#days");
+        const copy = new DOMParser().parseFromString(part.dataset.seen, "text/html");
+        part.replaceChildren(...copy.body.childNodes);
+    }""")
+    expect(project.locator(f"{TIER} canvas")).to_be_visible()
+    expect(pointed(project, TIER)).to_be_visible()

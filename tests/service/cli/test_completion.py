@@ -1,0 +1,179 @@
+"""Completion: what a shell offers while somebody types, in the shells themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.access.access import AccessStore, Holder, access_file
+from service.cli.completion.answers import FILES, completions
+from service.cli.completion.commands import known_commands
+from service.cli.completion.generate import main as generate
+from service.cli.completion.scripts import Shell, script_of
+from service.cli.entry.groups import COMMANDS
+from service.workspace import utc_now
+
+Command = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parents[3]
+EVENT = '{"session_id": "s1", "event": "tool_call", "tool": "x", "timestamp": "2026-10-01T09:00:00Z"}\n'
+STATES = ["acknowledged", "dismissed", "open", "resolved"]
+BASH = """
+source <(driftline completion bash)
+COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+_driftline 2>/dev/null
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+ZSH = """
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'PS1=; autoload -Uz compinit; compinit -u -D; source <(driftline completion zsh); LISTMAX=1000; print READY'
+zpty -r -m shell line '*READY*READY*'
+zpty -w -n shell $'{line}\\t'
+zpty -r -m shell line '*{wanted}*'
+print -r -- $line
+zpty -d shell
+"""
+
+
+def offered(*words: str) -> list[str]:
+    """What is offered for the last word, sorted."""
+    return sorted(word for word, _ in completions(words[:-1], words[-1]))
+
+
+def test_the_table_is_up_to_date() -> None:
+    """It is made from the code, and `--help` reads it, too."""
+    assert 0 == generate(["--check"])
+    assert set(COMMANDS) == set(known_commands())
+    assert all(one.help for one in known_commands().values())
+
+
+def test_commands_members_options_and_values_are_offered() -> None:
+    """At each place what can stand there, and nothing that was given already."""
+    assert ["incidents"] == offered("inc")
+    assert {"acknowledge", "dismiss", "list", "new-normal", "reopen", "resolve", "show"} <= set(offered("incidents", ""))
+    assert "accept" not in offered("incidents", "")
+    assert ["--project"] == offered("runs", "--pr")
+    assert [] == offered("runs", "--project", "x", "--pr")
+    assert STATES == offered("incidents", "list", "--status", "")
+    assert ["--status=open"] == offered("incidents", "list", "--status=o")
+    assert "--status" in offered("incidents", "list", "--status", "open", "--st")
+    assert ["open"] == offered("incidents", "list", "--status", "=", "o")
+    assert ["case", "model", "people"] == offered("evaluations", "--by", "")
+    assert ["confirmed", "critical", "live", "open"] == offered("check-drift", "--fail-on", "")
+    assert [FILES] == offered("import", "claude-code", "")
+    assert [FILES] == offered("import", "claude-code", "a", "b", "--db", "")
+    assert [] == offered("runs", "--since", "")
+    assert sorted(Shell) == offered("completion", "")
+    assert [] == offered("completion", "bash", "b")
+    assert "exit-codes" in offered("help", "")
+    assert {"--help", "--json"} <= set(offered("runs", ""))
+    assert [] == offered("no-such-command", "--unknown", "x")
+    assert sorted(COMMANDS) == offered("")
+    assert ["--help", "--verbose", "--version"] == offered("--")
+
+
+def test_projects_come_from_database_tokens_and_policy(
+    driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may know one that the others do not."""
+    (tmp_path / "e.jsonl").write_text(EVENT)
+    assert 0 == driftline("import", "events", "e.jsonl", "--project", "stored")[0]
+    with AccessStore(access_file(tmp_path / "driftline.duckdb"), utc_now) as access:
+        access.add(Holder("connection", "north", "named"))
+    (tmp_path / "policy.yaml").write_text("version: 1\nprojects: {planned: {enabled: true}}\n")
+    monkeypatch.setenv("DRIFTLINE_POLICY", "policy.yaml")
+
+    assert ["named", "planned", "stored"] == offered("runs", "--project", "")
+    assert ["stored"] == offered("banner", "st")
+    assert ["planned"] == offered("runs", "--db", "elsewhere.duckdb", "--project", "")
+    assert not (tmp_path / "elsewhere.access").exists()
+
+
+def test_what_cannot_be_read_is_left_out(driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell has no place for an error."""
+    for name in ("driftline.duckdb", "driftline.access", "policy.yaml"):
+        (tmp_path / name).write_text("{[ nonsense")
+    monkeypatch.setenv("DRIFTLINE_POLICY", "policy.yaml")
+    assert (0, "", "") == driftline("_complete", "runs", "--project", "")
+    monkeypatch.setenv("DRIFTLINE_PORT", "nonsense")
+    assert (0, "", "") == driftline("_complete", "runs", "--project", "")
+
+
+@pytest.mark.parametrize("words", [["_complete", "incidents", "list", "--status", ""], ["completion", "zsh"], ["--help"], []])
+def test_it_loads_no_database(words: list[str]) -> None:
+    """A shell waits for it; DuckDB alone takes as long as everything else."""
+    statement = f"import sys; from service.cli.main import run; run({words!r}); print('\\n'.join(sys.modules), file=sys.stderr)"
+    command = [sys.executable, "-P", "-c", statement]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
+
+    heavy = ("duckdb", "polars", "pydantic_settings", "yaml", "service.workspace", "service.settings", "audit.")
+    assert [] == [name for name in done.stderr.splitlines() if name.startswith(heavy)]
+    assert done.stdout
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Runs a script in a shell that finds `driftline`; skips where the shell is not installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "driftline"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m service.cli.main "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "e.jsonl").write_text(EVENT)
+    monkeypatch.chdir(tmp_path)
+
+    def typed(name: str, script: str) -> str:
+        found = shutil.which(name)
+        if found is None:
+            pytest.skip(f"{name} is not installed: its completion is tested where it is")
+        environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "xterm"}
+        done = subprocess.run(
+            [found, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert "" == done.stderr, done.stderr
+        return done.stdout
+
+    return typed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("driftline inc", ["incidents"]),
+        ("driftline incidents list --status re", ["resolved"]),
+        ("driftline incidents list --status = op", ["open"]),
+        ("driftline import events e.j", [""]),
+    ],
+)
+def test_bash_completes(shell: Callable[[str, str], str], words: str, expected: list[str]) -> None:
+    """Files are left to bash itself."""
+    assert expected == shell("bash", BASH.format(words=words)).splitlines()
+
+
+@pytest.mark.parametrize(("line", "wanted"), [("driftline incid", "ents"), ("driftline incidents list --status res", "olved")])
+def test_zsh_completes(shell: Callable[[str, str], str], line: str, wanted: str) -> None:
+    """On a pseudo-terminal, as it is typed; it shows what it adds."""
+    assert wanted in shell("zsh", ZSH.format(line=line, wanted=wanted))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("driftline incidents rep", []), ("driftline incidents reo", ["reopen"]), ("driftline incidents list --status re", ["resolved"]),
+     ("driftline import events e.j", ["e.jsonl"])],
+)  # fmt: skip
+def test_fish_completes(shell: Callable[[str, str], str], line: str, expected: list[str]) -> None:
+    """With what each is beside it."""
+    told = shell("fish", f'driftline completion fish | source; complete -C "{line}"')
+    assert expected == [one.split("\t")[0] for one in told.splitlines()]
+
+
+@pytest.mark.parametrize("name", Shell)
+def test_a_script_says_how_to_keep_it(name: Shell) -> None:
+    """Whoever prints it wants to know where it goes."""
+    assert f"driftline completion {name}" in script_of(name)

@@ -1,0 +1,115 @@
+"""Options that several commands have are the same option everywhere, and lists have those that they can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from service.cli.main import application
+
+Command = Callable[..., tuple[int, str, str]]
+LISTS = {
+    "runs": "project since limit json",
+    "scores": "project since limit json",
+    "costs": "project since limit json",
+    "wrap-quality": "project since limit json",
+    "evaluations": "project since limit json",
+    "incidents list": "project since limit json",
+    "alerts list": "project since limit json",
+    "deployments list": "project since limit json",
+    "dead-letters list": "since limit json",  # bytes that could not be read have no project
+    "replays": "since limit json",  # files beside the database, most of every project
+    "anchors list": "project json",  # the anchors in force: a policy bounds their number
+    "connections list": "json",  # by name; a few
+    "operators list": "json",  # by name; a few
+    "topics describe": "json",  # of a cluster
+}
+"""Every command that lists, with those of the four options that it has, and why it lacks the others."""
+MAY_DIFFER = {
+    # An option that means something else in each command, by the nature of the command.
+    "--agent", "--at", "--by", "--case", "--comment", "--connection", "--count", "--days", "--label", "--model", "--name", "--output",
+    "--port", "--reason", "--session", "--status", "--tag", "--verbose", "--stage", "--source", "--judge", "--policy-file", "--set",
+    "--as-of", "--host", "--dry-run", "--interval", "--list", "--until", "--project",
+}  # fmt: skip
+"""Options whose help may differ between commands."""
+PROJECTS = {"Only this project.", "The project.", "Project to file under [DRIFTLINE_PROJECT, default]."}
+"""What `--project` may say: it filters, it is needed, or it files."""
+
+
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that is shown, by the words that are typed."""
+    for word, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from commands(inner, f"{name} {word}".strip())
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+EVERY = dict(commands(typer.main.get_command(application())))
+
+
+def options(command: Any) -> dict[str, Any]:
+    """The options of a command that are shown, by their first names."""
+    return {one.opts[0]: one for one in command.params if one.param_type_name == "option" and not one.hidden}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_has_the_options_of_the_table(name: str) -> None:
+    """Who knows one list knows all of them."""
+    has = {one for one in ("project", "since", "limit", "json") if f"--{one}" in options(EVERY[name])}
+    assert set(LISTS[name].split()) == has
+
+
+def test_every_list_is_in_the_table() -> None:
+    """A new one is like the others."""
+    assert {name for name in EVERY if name.endswith((" list", " describe"))} <= set(LISTS)
+    assert {name for name in EVERY if "--limit" in options(EVERY[name]) and "newest" in str(EVERY[name].help)} <= {
+        *LISTS,
+        "tune",
+    }
+
+
+def test_an_option_says_the_same_everywhere() -> None:
+    """The same name is the same thing: from one definition."""
+    said: dict[str, set[str]] = {}
+    for name, command in EVERY.items():
+        for option, one in options(command).items():
+            said.setdefault(option, set()).add(f"{one.help} {one.metavar}")
+            assert option != "--project" or one.help in PROJECTS, name
+    different = {option: words for option, words in said.items() if len(words) > 1}
+    assert set(different) <= MAY_DIFFER, different
+    for option in ("--json", "--since", "--limit", "--db", "--policy", "--yes", "--kafka"):
+        assert 1 == len(said[option]), option
+
+
+def test_nearly_every_command_prints_json() -> None:
+    """Those that do not run until they are stopped, or print for the shell or for people only."""
+    without = {name for name, command in EVERY.items() if "--json" not in options(command)}
+    assert {"serve", "worker", "simulate-judge", "demo", "help", "completion"} == without
+
+
+def test_more_rows_than_the_limit_are_announced(driftline: Command) -> None:
+    """A list that was cut in silence looks like all there is."""
+    import json
+    from pathlib import Path
+
+    events = [
+        {"session_id": f"s{number}", "event": "tool_call", "tool": "x", "timestamp": f"2026-10-0{number}T09:00:00Z"}
+        for number in (2, 3, 1)
+    ]
+    Path("events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    assert 0 == driftline("import", "events", "events.jsonl", "--project", "ops")[0]
+
+    code, out, err = driftline("runs", "--json", "--limit", "2")
+    assert (0, ["s3", "s2"]) == (code, [json.loads(line)["session_id"] for line in out.splitlines()])
+    assert "there are more than 2; --limit N shows N" in err
+    code, out, err = driftline("runs", "--json", "--since", "2026-10-02")
+    assert (0, ["s3", "s2"], "") == (code, [json.loads(line)["session_id"] for line in out.splitlines()], err)
+    assert "no runs since 2026-10-04 00:00" in driftline("runs", "--since", "2026-10-04")[2]
+    assert (2, True) == (
+        (refused := driftline("runs", "--since", "soon"))[0],
+        "error: --since: 'soon' is neither" in refused[2],
+    )

@@ -1,0 +1,68 @@
+"""Progress: a line on a terminal while the work lasts, nothing elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from service.cli import progress
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal would show of the error output."""
+    shown = io.StringIO()
+    monkeypatch.setattr(progress, "err", Console(file=shown, force_terminal=True, width=100))
+    return shown
+
+
+def test_a_terminal_shows_what_goes_on_and_how_far_it_is(terminal: io.StringIO) -> None:
+    """Words are harmless and no markup; the line is gone afterwards."""
+    with progress.working("copying [all]") as tell:
+        tell("half \x1b[31mway")
+    with progress.counting("checking", 4) as bar:
+        bar(3, words="two found")
+    with progress.measuring("reading", 2_000_000) as bar:
+        bar(1_000_000)
+    with progress.growing("writing", 10, lambda: 5):
+        pass
+    shown = terminal.getvalue()
+
+    for words in ("half <U+001B>[31mway", "checking", "3/4", "two found", "1.0/2.0 MB", "5/10 bytes"):
+        assert words in shown
+
+
+def test_without_a_terminal_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log of a build would hold thousands of lines."""
+    with progress.working("copying") as tell, progress.counting("checking", 4) as bar, progress.growing("x", 1, lambda: 1):
+        tell("half way")
+        bar(3)
+
+    assert ("", "") == capsys.readouterr()
+
+
+def test_long_work_shows_its_progress(driftline: Command, terminal: io.StringIO, tmp_path: Path) -> None:
+    """Import, check, export, backup, compaction, retention, erasure: each says that it goes on."""
+    (tmp_path / "e.jsonl").write_text(
+        '{"session_id": "s1", "event": "tool_call", "tool": "x", "timestamp": "2026-10-01T09:00:00Z"}\n'
+    )
+    for command, words in (
+        (["import", "events", "e.jsonl"], "reading"),
+        (["check-drift"], "summing days"),
+        (["export", "out"], "exporting"),
+        (["export-runs", "runs"], "exporting runs"),
+        (["backup", "copy"], "copying the database"),
+        (["compact"], "compacting"),
+        (["rebuild"], "computing everything derived again"),
+        (["retention", "run"], "deleting what is past its retention"),
+        (["erase", "--connection", "local", "--yes"], "erasing"),
+    ):
+        terminal.truncate(0)
+        code, _, err = driftline(*command)
+        assert (0, True) == (code, words in terminal.getvalue()), (command, err)

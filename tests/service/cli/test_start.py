@@ -1,0 +1,80 @@
+"""The first things that are typed: nothing, `--help`, a wrong name, `help`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from service.cli.entry.groups import COMMANDS, GROUPS, group_of
+from service.cli.entry.start_page import FIRST_STEPS
+
+Command = Callable[..., tuple[int, str, str]]
+MOST = 10
+"""Commands that a group may have: more are not read."""
+
+
+def test_without_a_command_it_says_how_to_begin(driftline: Command) -> None:
+    """The first steps, then every command by topic; that nothing was typed is no error."""
+    code, out, err = driftline()
+
+    assert (0, "") == (code, err)
+    assert all(command in out for command, _ in FIRST_STEPS)
+    assert all(group.title in out and all(name in out for name in group.commands) for group in GROUPS)
+
+
+def test_every_command_is_in_one_group_of_a_size_that_is_read() -> None:
+    """The groups are what orders 44 names."""
+    names = [name for group in GROUPS for name in group.commands]
+    assert sorted(names) == sorted(set(names))
+    assert all(len(group.commands) <= MOST for group in GROUPS)
+    assert all(name in group_of(name).commands for name in COMMANDS)
+
+
+def test_help_lists_the_commands_by_group(driftline: Command) -> None:
+    """In the order of the groups."""
+    code, out, _ = driftline("--help")
+    places = [out.index(f" {group.title} ") for group in GROUPS]
+
+    assert (0, sorted(places)) == (code, places)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["runz"], ["No such command 'runz'. Did you mean", "'runs'", "`driftline --help` lists what there is."]),
+        (
+            ["incidents", "lst"],
+            ["No such command 'lst'. Did you mean 'list'?", "`driftline incidents --help` lists what there is."],
+        ),
+        (["runs", "--projct", "x"], ["--projct", "--project", "`driftline runs --help` shows its options."]),
+        (["runs", "--limit", "many"], ["error: --limit: must be a whole number", "`driftline runs --help` shows its options."]),
+        (["runs", "--limit", "0"], ["error: --limit: must be 1 or more"]),
+        (["agreement"], ["Missing option '--project'"]),
+        (
+            ["check-drift", "--fail-on", "anything"],
+            ["--fail-on: 'anything' is not one of 'open', 'live', 'confirmed', 'critical'"],
+        ),
+        (["help", "runz"], ["No such command 'runz'"]),
+    ],
+)
+def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typed: list[str], told: list[str]) -> None:
+    """In one form, as all errors: `error:`, then what to do."""
+    code, out, err = driftline(*typed)
+
+    assert (2, "") == (code, out)
+    assert err.startswith("error: ")
+    assert all(words.casefold() in err.casefold() for words in told), err
+
+
+def test_a_group_alone_shows_its_help(driftline: Command) -> None:
+    """It lists what can follow; nothing was done, so it is no success."""
+    code, out, err = driftline("incidents")
+    assert (2, "") == (code, err)
+    assert "acknowledge" in out
+
+
+def test_help_on_a_command_is_its_help(driftline: Command) -> None:
+    """Both ways of asking are answered alike."""
+    assert driftline("incidents", "list", "--help") == driftline("help", "incidents", "list")
+    assert driftline("--help") == driftline("help")

@@ -1,0 +1,81 @@
+"""What changed most about a project: its incident's series, or its last days beside those before."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from watched import END, fallen, history, put
+
+from analytics.store.store import Store
+from service.documents.fleet.changes import LEVEL_DAYS, change_of, with_changes, with_levels
+
+DAY = date(2026, 10, 28)
+LATELY: dict[str, Any] = {
+    "project": "ops", "recent_until": DAY, "open_incidents": 0, "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61,
+    "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0,
+}  # fmt: skip
+INCIDENT: dict[str, Any] = {
+    "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": DAY,
+    "metadata": json.dumps({"moved": [{"name": "Tier 3", "from": 4.6, "to": 3.1}]}),
+}  # fmt: skip
+
+
+def test_an_incident_comes_before_the_last_days() -> None:
+    """Its rule has found it; the last days may be chance."""
+    found = change_of(LATELY, INCIDENT)
+    assert found is not None
+    assert ("tier3", 4.6, 3.1, DAY, "i") == (found.series, found.before, found.after, found.since, found.incident)
+
+
+@pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
+def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) -> None:
+    """Evidence of earlier versions has none; what fell and since when is still said."""
+    found = change_of(LATELY, INCIDENT | {"metadata": metadata})
+    assert found is not None
+    assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
+
+
+@pytest.mark.parametrize(
+    ("row", "series"),
+    [
+        ({}, "tier2"),
+        ({"recent_tier2": None}, "tier1"),
+        ({"before_tier2": None}, None),
+        ({"recent_tier2": None, "recent_tier1": None}, None),
+    ],
+)
+def test_without_an_incident_it_is_tier_2_or_what_there_is(row: dict[str, Any], series: str | None) -> None:
+    """Nothing is compared with days that have no score."""
+    found = change_of(LATELY | row, None)
+    assert series == (None if found is None else found.series)
+
+
+@pytest.mark.parametrize(
+    ("series", "before", "after", "worse"),
+    [
+        ("tier2", 0.9, 0.6, 0.3), ("tier2", 0.6, 0.9, -0.3), ("tier3", 5.0, 3.0, 0.5), ("trust", 100.0, 80.0, 0.2),
+        ("unsafe", 0.1, 0.5, 0.4), ("failure:loop", 0.5, 0.1, -0.4), ("anomaly_spike", 0.0, 0.5, 0.5), ("tier2", 0.9, 0.9, 0.0),
+    ],
+)  # fmt: skip
+def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, before: float, after: float, worse: float) -> None:
+    """More unsafe runs are worse, more points are better, and trust goes to a hundred."""
+    kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
+    moved = json.dumps({"moved": [{"from": before, "to": after}]})
+    found = change_of(LATELY, INCIDENT | {"type": kind, "tier": None if kind != "drift" else series, "metadata": moved})
+    assert found is not None
+    assert (series, pytest.approx(worse)) == (found.series, found.worse)
+
+
+def test_levels_end_with_the_newest_day_and_have_gaps() -> None:
+    """A day without a score is a gap, and no zero."""
+    with Store(None) as store:
+        put(store, "scores", [one for one in history(fallen(6), 40) if one.exchange_at.date() != date(2026, 10, 20)])
+        row = LATELY | {"recent_until": END.date()}
+        (shown,) = with_levels(store.cursor(), with_changes([row], {}), None, datetime(2026, 11, 2, tzinfo=UTC))
+        levels = shown["change"].levels
+        assert (LEVEL_DAYS, None) == (len(levels), levels[-1 - 12])
+        assert levels[-1] < 0.55 < levels[0]
+        assert with_levels(store.cursor(), [{**row, "change": None}], None, END) == [{**row, "change": None}]

@@ -1,0 +1,175 @@
+"""The administration's pages: for admins of every project, on an empty server and on a full one, whatever texts are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from api_server import PATIENT, BodyBuilder, Call, Tokens
+from browsers import Elements, cookie, from_page, signed_in
+
+from service.access.access import AccessStore, Holder
+from service.access.audit_log import Write
+from service.http.bounds import ApiSettings
+from service.policies.policy_file import SKELETON
+
+PAGES = (
+    "/admin",
+    "/admin/access",
+    "/admin/access/new",
+    "/admin/access/people/root",
+    "/admin/access/connections/north",
+    "/admin/policy",
+    "/admin/policy?project=ops",
+    "/admin/deletion",
+    "/admin/deletion?connection=north&session=s1",
+    "/admin/deletion/plan",
+    "/admin/deletion/plan?days=1",
+    "/admin/audit-log",
+    "/admin/audit-log?name=root&project=ops",
+)
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ApiSettings:
+    """A server with a policy file."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(SKELETON, "utf-8")
+    return ApiSettings(queries=PATIENT, policy_file=file)
+
+
+def visit(call: Call, access: AccessStore, name: str, project: str | None, *scopes: str) -> dict[str, str]:
+    """The headers of somebody with these rights who has signed in."""
+    return cookie(signed_in(call, access.add(Holder("operator", name, project, scopes=frozenset(scopes)))))
+
+
+@pytest.mark.usefixtures("tokens")
+def test_every_page_is_for_admins_of_every_project(call: Call, access: AccessStore) -> None:
+    """As a table: who may do less, or the same in one project, sees no page and is told who can help."""
+    visitors = {
+        "admin": (visit(call, access, "chief", None, "read", "admin"), 200),
+        "all but admin": (visit(call, access, "analyst", None, "read", "review", "query"), 403),
+        "admin of a project": (visit(call, access, "lead", "ops", "read", "review", "admin"), 403),
+        "not signed in": ({"accept": "text/html"}, 303),
+    }
+    answers = {who: {page: call("GET", page, headers=headers) for page in PAGES} for who, (headers, _) in visitors.items()}
+    found = {who: {page: answer.status_code for page, answer in pages.items()} for who, pages in answers.items()}
+    assert {who: dict.fromkeys(PAGES, status) for who, (_, status) in visitors.items()} == found
+    refused = answers["admin of a project"]["/admin"].text
+    assert "Administration needs the scope admin for every project. lead has read, review, admin for the project ops" in refused
+    assert "Ask chief or root" in refused
+
+
+def test_without_an_admin_the_way_is_a_command(call: Call, access: AccessStore) -> None:
+    """The one who could give access has left, and the token with them."""
+    reader = visit(call, access, "reader", None, "read")
+    assert "Run on the server: driftline operators add NAME" in call("GET", "/admin", headers=reader).text
+
+
+def test_only_admins_see_the_link(call: Call, access: AccessStore) -> None:
+    """A link that leads to a refusal is noise."""
+    visitors = {
+        True: visit(call, access, "chief", None, "read", "admin"),
+        False: visit(call, access, "lead", "ops", "read", "admin"),
+    }
+    assert {one: one for one in visitors} == {
+        one: 'href="/admin"' in call("GET", "/", headers=headers).text for one, headers in visitors.items()
+    }
+
+
+def test_a_trial_comes_from_a_page_of_ours(call: Call, tokens: Tokens) -> None:
+    """Another site must not have the browser of an admin send a policy, not even to check it."""
+    value = signed_in(call, tokens.root)
+    body = {"text": "version: 1\ndefaults: {retentionDays: 3}\n"}
+    forged = call("POST", "/admin/policy/trial", headers=cookie(value), json=body)
+    ours = call("POST", "/admin/policy/trial", headers=from_page(value), json=body)
+    assert (403, 200) == (forged.status_code, ours.status_code)
+    assert "retentionDays" in ours.text
+    assert 401 == call("POST", "/admin/policy/trial", json=body).status_code
+
+
+def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) -> None:
+    """A choice that would be refused is not there."""
+    headers = visit(call, access, "chief", None, "read", "review", "admin")
+    page = Elements(call("GET", "/admin/access/new", headers=headers).text)
+    offered = [one["value"] for tag, one in page.found if tag == "input" and one.get("name") == "scopes"]
+    assert ["read", "read review"] == offered
+    assert "cannot make its token" not in call("GET", "/admin/access/people/chief", headers=headers).text
+    access.add(Holder("operator", "root", None))
+    assert "you cannot make its token" in call("GET", "/admin/access/people/root", headers=headers).text
+
+
+def test_no_page_shows_a_secret(look: Look, tokens: Tokens) -> None:
+    """A token is shown where it is made, this once, and on no page."""
+    pages = "".join(look(page) for page in PAGES)
+    for token in (tokens.root, tokens.ops, tokens.ops_reader):
+        assert token.split("_", 2)[2] not in pages
+
+
+def test_texts_of_others_are_only_texts(look: Look, access: AccessStore) -> None:
+    """Subjects in the audit log, and agents of connections, are whatever came over the network."""
+    access.add(Holder("connection", "wild", "ops", HOSTILE))
+    access.audit_log.begin(Write(kind="command", name=HOSTILE, method="COMMAND", route=HOSTILE, subject=HOSTILE))
+    for page in ("/admin/access", "/admin/access/connections/wild", "/admin/audit-log"):
+        text = look(page)
+        assert "&lt;img src=x onerror=alert(1)&gt;" in text
+        assert [] == Elements(text).active()
+    assert "U+202E" in look("/admin/audit-log")
+
+
+@pytest.mark.parametrize(
+    ("project", "scopes", "words"),
+    [
+        (None, "read", "Read"),
+        ("ops", "read", "Read"),
+        ("ops", "read review", "Review"),
+        (None, "read query", "Query"),
+        ("ops", "read review admin", "Admin"),
+        (None, "read review query admin", "Admin"),
+        (None, "read admin", "read, admin"),
+    ],
+)
+def test_what_was_chosen_is_what_is_shown(
+    look: Look, access: AccessStore, project: str | None, scopes: str, words: str
+) -> None:
+    """The list says the word of the form; other scopes, which commands can give, are listed."""
+    access.add(Holder("operator", "one", project, scopes=frozenset(scopes.split())))
+    assert f'<p class="soft">{words} · {project or "all projects"}</p>' in look("/admin/access/people/one")
+
+
+def test_a_name_that_is_not_there_is_said(look: Look) -> None:
+    """And an erasure of a name that is reserved, before anybody types it again."""
+    assert "There is no operator ghost." in look("/admin/access/people/ghost", 404)
+    assert "reserved for judging anchors" in look("/admin/deletion?connection=anchors")
+
+
+def test_a_page_counts_what_is_there(look: Look, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """What would be erased is seen by table; of what is not there, that nothing is stored."""
+    for number in (1, 2, 3):
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
+    page = look("/admin/deletion?connection=north&session=s1")
+    assert "Session s1" in page
+    assert '<td>exchanges</td><td class="number">3</td>' in page
+    assert "Nothing is stored of it." in look("/admin/deletion?connection=north&session=s2")
+
+
+def test_a_server_without_a_policy_file_says_so(call: Call, tokens: Tokens, app: object) -> None:
+    """There is nothing to save to; what is in force is shown all the same."""
+    app.state.context.settings = ApiSettings(queries=PATIENT)  # type: ignore[attr-defined]
+    text = call("GET", "/admin/policy", headers=cookie(signed_in(call, tokens.root))).text
+    assert "started without a policy file" in text
+    assert "data-save" not in text
+    assert "retentionDays" in text
+
+
+def test_a_long_audit_log_has_pages(look: Look, access: AccessStore) -> None:
+    """Nobody waits for a million lines."""
+    for number in range(103):
+        access.audit_log.begin(Write(kind="operator", name="ada", method="POST", route="/api", subject=f"n{number}."))
+    first = look("/admin/audit-log?name=ada")
+    following = next(one["href"] for tag, one in Elements(first).found if tag == "a" and one.get("rel") == "next")
+    second = look(following)
+    assert ("n102." in first, "n2." in first, "n2." in second, "n102." in second) == (True, False, True, False)

@@ -1,0 +1,81 @@
+"""Marks of charts: deployments, and what scores are made with from an hour on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from builders import score
+from watched import put
+
+from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
+from schemas.records import Deployment
+from service.pages.charts.marks import marks_between, marks_within
+
+START, DAY, HOUR = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1), timedelta(hours=1)
+OLD = {"judge_model": "judge-1", "policy_digest": "aaaaaaaa00000000"}
+NEW = {"judge_model": "judge-2", "policy_digest": "bbbbbbbb00000000"}
+
+
+def scores(store: Store, made: dict[datetime, dict[str, str]], project: str = "ops") -> None:
+    """A score an hour, each made with something."""
+    put(store, "scores", [
+        score(f"{project}-{at:%d%H%M}", 1, project=project, exchange_at=at, scored_at=at, **fields) for at, fields in made.items()
+    ])  # fmt: skip
+
+
+def marked(store: Store, step: timedelta = DAY, until: int = 10) -> list[tuple[datetime, str]]:
+    """The marks of ops, as when and what."""
+    return [(one.at, one.words) for one in marks_within(store.cursor(), "ops", START, START + until * DAY, step)]
+
+
+@pytest.mark.parametrize("step", [DAY, HOUR])
+def test_a_change_of_judge_and_policy_is_marked_in_its_first_hour(store: Store, step: timedelta) -> None:
+    """A fall of the scores on that day is the judge's before it is the agent's."""
+    scores(store, {START + hour * HOUR: OLD if hour < 40 else NEW for hour in range(80)})
+    found = marked(store, step)
+    assert [START + 40 * HOUR] * 2 == [at for at, _ in found]
+    assert ["judge changed from judge-1 to judge-2"] == [words for _, words in found if words.startswith("judge")]
+    assert [True] == ["aaaaaaaa" in words and "bbbbbbbb" in words for _, words in found if words.startswith("policy")]
+
+
+def test_a_few_scores_that_were_made_again_are_no_change(store: Store) -> None:
+    """One exchange that was judged again is not another judge."""
+    scores(store, {START + hour * HOUR: NEW if hour in (30, 55) else OLD for hour in range(80)})
+    assert [] == marked(store)
+
+
+def test_what_held_before_the_chart_begins_is_known(store: Store) -> None:
+    """A change in the first hour of a chart is one, if there were scores before; without any there is nothing to change from."""
+    scores(store, {START - 3 * DAY: OLD, START + HOUR: NEW})
+    assert 2 == len(marked(store))
+    scores(store, {START + HOUR: NEW}, project="web")
+    assert [] == marks_within(store.cursor(), "web", START, START + DAY, DAY)
+
+
+def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
+    """Of the project alone, and within the time alone."""
+    fields = {"label": "agent_version", "ingested_at": START, "deployed_by": "ci", "comment": None, "url": None}
+    put(store, "deployments", [
+        Deployment(deployment_id=f"{project}{hours}", project=project, version=f"{hours}", agent="scout", occurred_at=START + hours * HOUR, **fields)
+        for project, hours in (("ops", 5), ("ops", -90), ("web", 6))
+    ])  # fmt: skip
+    assert [(START + 5 * HOUR, "deployed agent_version 5 of scout")] == marked(store)
+    assert [] == marks_between(store.cursor(), "ops", [START])
+    assert 1 == len(marks_between(store.cursor(), "ops", [START + 6 * HOUR, START]))
+
+
+@pytest.mark.parametrize("is_added_up", [False, True])
+def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_added_up: bool) -> None:
+    """Of the day that the end cuts in two only what came before counts, as to whether there was a change and as to which day it was."""
+    scores(store, {START + hour * HOUR: OLD if hour < 30 else NEW for hour in range(48)})
+    if is_added_up:
+        refresh_daily(store)
+
+    def judges(end: datetime) -> list[datetime]:
+        return [one.at for one in marks_within(store.cursor(), "ops", START, end, DAY) if one.kind == "judge"]
+
+    assert [] == judges(START + 29 * HOUR)
+    assert [] == judges(START + 35 * HOUR)
+    assert [START + 30 * HOUR] == judges(START + 2 * DAY) == judges(START + 9 * DAY)

@@ -1,0 +1,351 @@
+"""The inbox as a page: the incidents of all projects, narrowed, ordered and paged by its address alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from api_server import Call, Tokens
+from browsers import OURS, Elements, cookie, signed_in
+from builders import START, incident
+from hypothesis import given
+from hypothesis import strategies as st
+from listed import projects_of
+from watched import put
+
+from analytics.store.store import Store
+from schemas.errors import InputError
+from schemas.records import Incident
+from service.access.access import AccessStore, Holder
+from service.access.sign_ins import mark_of
+from service.documents.inbox.inbox_address import FIELDS, filter_of, read_address
+from service.documents.inbox.incident_list import ANY, LIVE_STATES, SORTS
+from service.pages.incidents.inbox import HEADINGS, ORDERS, PAGE
+from service.pages.incidents.inbox_actions import DONE
+from service.pages.links import Links
+
+LINKS = Links()
+FORM = "application/x-www-form-urlencoded"
+Look = Callable[..., str]
+HOSTILE = '<script>alert(1)</script>\u202e" onx="'
+
+
+def ids(page: str) -> list[str]:
+    """The incidents of a list, in its order."""
+    return re.findall(r'<td class="words quoted">.*?/incidents/([^"]+)"', page, re.DOTALL)
+
+
+@pytest.fixture
+def few(store: Store) -> None:
+    """Five incidents of two projects."""
+    put(
+        store,
+        "incidents",
+        [
+            incident(incident_id="a", project="web", severity="warning", detected_at=START, agent="scout"),
+            incident(incident_id="b", detected_at=START + timedelta(days=1), assignee="ann", assigned_at=START),
+            incident(incident_id="c", detected_at=START + timedelta(days=2), status="acknowledged", acknowledged_by="root"),
+            incident(incident_id="d", detected_at=START + timedelta(days=3), confidence="suspected", type="anomaly_spike"),
+            incident(incident_id="e", detected_at=START + timedelta(days=4), status="resolved", title="Anomalies rose"),
+        ],
+    )
+
+
+@pytest.mark.usefixtures("few")
+def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> None:
+    """Who is on call opens it for what is to do now: over all projects, without what is over."""
+    page = look(LINKS.inbox())
+    assert ["b", "c", "a", "d"] == ids(page)
+    assert re.search(r'4 incidents, <a class="meaning" href="/help#worst"[^>]*>worst first</a>', page)
+
+
+def moved(project: str, tier: str | None, before: float, after: float, **fields: Any) -> Incident:
+    """A critical incident whose leading series moved."""
+    metadata = json.dumps({"moved": [{"name": tier, "from": before, "to": after}]})
+    return incident(incident_id=f"{project}-{tier}", project=project, tier=tier, metadata=metadata, **fields)
+
+
+def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_worst_incidents(look: Look, store: Store) -> None:
+    """Whoever changes from one to the other looks for the same project at the top."""
+    put(
+        store,
+        "incidents",
+        [
+            moved("ops", "tier2", 0.9, 0.8, detected_at=START + timedelta(days=9)),
+            moved("web", "unsafe", 0.02, 0.9, agent="scout"),
+            moved("web", None, 0.0, 0.99, type="anomaly_spike", direction="up"),
+            moved("dark", "tier3", 4.5, 3.5),
+            moved("capped", "tier2", 0.9, 0.1, status="acknowledged", acknowledged_by="root"),
+        ],
+    )
+    listed = ids(look(LINKS.inbox()))
+    assert ["web-unsafe", "dark-tier3", "ops-tier2", "web-None", "capped-tier2"] == listed
+    first = list(dict.fromkeys(one.split("-")[0] for one in listed))
+    for view in (LINKS.fleet, LINKS.fleet_of(view="table")):
+        assert first == projects_of(look(view))[: len(first)]
+    assert ["web-unsafe", "web-None"] == re.findall(r"/incidents/(web-[^\"?]+)", look(LINKS.project("web")))[:2]
+
+
+@pytest.mark.usefixtures("few")
+def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
+    """What came up last night is a question of every morning; the time stays in the form, in the links and in a saved view."""
+    day = START + timedelta(days=1)
+    page = look(LINKS.inbox(window="24h", until=f"{day:%Y-%m-%d}"))
+    assert ["b"] == ids(page)
+    assert "1 incident," in page
+    assert '<input type="hidden" name="window" value="24h">' in page
+    assert f'name="query" value="window=24h&amp;until={day:%Y-%m-%d}"' in page
+    assert ["b", "c", "a", "d"] == ids(
+        look(re.search(r'aria-label="All of the time" href="([^"]+)"|href="([^"]+)" aria-label="All of the time"', page)[2])
+    )  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("field", "value"), [("window", "8d"), ("until", "yesterday"), ("until", "1600-01-01")])
+def test_a_time_that_is_none_is_named(look: Look, field: str, value: str) -> None:
+    """A list of another time than the one that was asked for would be believed."""
+    assert f"{field}: " in look(LINKS.inbox(**{field: value}), 400)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"status": ANY, "sort": "newest"}, ["e", "d", "c", "b", "a"]),
+        ({"status": ["resolved", "acknowledged"], "sort": "oldest"}, ["c", "e"]),
+        ({"status": "resolved,acknowledged", "sort": "oldest"}, ["c", "e"]),
+        ({"project": "web"}, ["a"]),
+        ({"type": "anomaly_spike"}, ["d"]),
+        ({"confirmed": "false"}, ["d"]),
+        ({"severity": "warning"}, ["a"]),
+        ({"agent": "scout"}, ["a"]),
+        ({"assignee": "me"}, ["c"]),
+        ({"assignee": "nobody", "sort": "oldest"}, ["a", "d"]),
+        ({"assignee": "ann"}, ["b"]),
+        ({"text": "ANOMALIES", "status": ANY}, ["e"]),
+        ({"sort": "project"}, ["d", "c", "b", "a"]),
+        ({"sort": "assignee"}, ["b", "c", "d", "a"]),
+        ({"sort": "state", "status": ANY}, ["d", "b", "a", "c", "e"]),
+        ({"status": "", "text": " ", "project": "", "page": "7"}, ["b", "c", "a", "d"]),
+    ],
+)
+def test_the_address_narrows_and_orders(look: Look, asked: dict[str, str], found: list[str]) -> None:
+    """Every filter is in the address, so that a list can be shared; a form sends what was left blank, and chats add their own."""
+    assert found == ids(look(LINKS.inbox(**asked)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ("status=odd", "status"), ("type=odd", "type"), ("confirmed=maybe", "confirmed"), ("severity=bad", "severity"),
+        ("sort=up", "sort"), ("project=No%20Name", "project"), (f"text={'x' * 201}", "text"), ("agent=a&agent=b", "agent"),
+    ],
+)  # fmt: skip
+def test_what_the_address_cannot_mean_is_named(look: Look, asked: str, field: str) -> None:
+    """A list that ignored a filter would say that all is well where nobody looked."""
+    assert field in look(f"/incidents?{asked}", 400)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> None:
+    """Not in the list, not among the choices, not in the count of the navigation."""
+    value = signed_in(call, tokens.ops_reader)
+    page = call("GET", LINKS.inbox(status=ANY, sort="newest"), headers=cookie(value)).text
+    assert ["e", "d", "c", "b"] == ids(page)
+    assert "web" not in page
+    assert '2<span class="visually-hidden"> open' in page
+    assert 403 == call("GET", LINKS.inbox(project="web"), headers=cookie(value)).status_code
+
+
+def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
+    """The number is that of the fleet: confirmed ones that are open or acknowledged; and it follows what changes."""
+    assert "visually-hidden> open" not in look(LINKS.help())
+    put(store, "incidents", [incident(), incident(incident_id="s", confidence="suspected")])
+    assert '1<span class="visually-hidden"> open' in look(LINKS.telemetry)
+    put(store, "incidents", [incident(revision=1, status="resolved")])
+    assert 'visually-hidden"> open' not in look(LINKS.telemetry)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
+    """A number without a list of what it counts is a riddle: the link shows as many as the number says."""
+    page = look("/")
+    (address,) = set(re.findall(r'href="(/incidents\?[^"]+)">Open incidents', page))
+    assert 3 == len(ids(look(unescape(address))))
+
+
+def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
+    """No incident is good news only as far as somebody looked; a filter that finds nothing is another matter."""
+    assert "No open incidents" in look(LINKS.inbox())
+    assert "No incidents match" in look(LINKS.inbox(severity="critical"))
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort: str) -> None:
+    """Each incident is on one page, whatever the order, with equals in it."""
+    made = [
+        incident(
+            incident_id=f"i{number:03}",
+            project=f"p{number % 3}",
+            detected_at=START + timedelta(minutes=number // 4),
+            first_day=START - timedelta(days=number % 5),
+            severity="critical" if number % 2 else "warning",
+            acknowledged_by=f"n{number % 3}" if number % 7 else None,
+        )
+        for number in range(2 * PAGE + 10)
+    ]
+    put(store, "incidents", made)
+    seen: list[str] = []
+    address: str | None = LINKS.inbox(sort=sort)
+    while address:
+        page = look(address)
+        seen += ids(page)
+        following = re.search(r'rel="next" href="([^"]+)"', page)
+        address = following and unescape(following[1])
+    assert sorted(seen) == [one.incident_id for one in made]
+
+
+@pytest.mark.usefixtures("few")
+def test_headings_order_the_list_and_say_which_one_does(look: Look) -> None:
+    """Found leads to the oldest once the newest are first; others to their own order. Filters stay."""
+    page = look(LINKS.inbox(status=ANY, sort="newest"))
+    assert re.search(r'aria-sort="descending"><a href="/incidents\?status=any&amp;sort=oldest">Found', page)
+    assert re.search(r'"col" ><a href="/incidents\?status=any">Incident', page)
+    assert {order for heading in HEADINGS for order in heading[1:] if order} == set(SORTS) == set(ORDERS)
+
+
+def test_texts_of_agents_and_addresses_are_text(look: Look, store: Store) -> None:
+    """Titles come from judges, names from senders, filters from whoever wrote the link."""
+    put(store, "incidents", [incident(title=HOSTILE, agent=HOSTILE, acknowledged_by=HOSTILE, status="acknowledged")])
+    for asked in ({"text": "alert", "agent": HOSTILE}, {"assignee": HOSTILE, "text": HOSTILE}, {"sort": "assignee"}):
+        assert [] == Elements(look(LINKS.inbox(**asked))).active()
+    assert ["i1"] == ids(look(LINKS.inbox(text="alert", agent=HOSTILE)))
+
+
+def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
+    """The policy of the page lets its forms send to this server, and nowhere else."""
+    answer = call("GET", LINKS.inbox(), headers=cookie(signed_in(call, tokens.root)))
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert ("'self'", "'self'", "'none'") == (policy["form-action"], policy["script-src"], policy["default-src"])
+
+
+@given(st.lists(st.tuples(st.sampled_from([*FIELDS, "other"]), st.text())))
+def test_an_address_is_read_or_refused_in_words(pairs: list[tuple[str, str]]) -> None:
+    """Whatever it says: a filter, or an error that names the field; and what was read reads as itself."""
+    try:
+        asked = read_address(pairs)
+    except InputError as error:
+        assert str(error).split(":")[0] in FIELDS  # noqa: PT017 - the refusal is what is tested
+        return
+    assert asked == read_address([(name, value) for name, values in asked.items() for value in values])
+    assert filter_of(asked, None, "ann").statuses in {(), LIVE_STATES, tuple(asked.get("status", ()))}
+    assert "ops" == filter_of(asked, "ops", "ann").project
+
+
+def sent(call: Call, value: str, form: dict[str, Any], address: str = LINKS.inbox(), **headers: str) -> Any:
+    """The answer to a form of the page, as a browser sends it without a script."""
+    given = {**cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": FORM} | headers
+    mark = {"mark": mark_of(value.encode(), "")} if "mark" not in form else {}
+    return call("POST", address, headers=given, content=urlencode({**form, **mark}, doseq=True))
+
+
+@pytest.fixture
+def signed(call: Call, tokens: Tokens) -> str:
+    """The cookie of who may do everything."""
+    return signed_in(call, tokens.root)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_form_changes_what_is_selected_and_says_how_it_went(call: Call, signed: str) -> None:
+    """Without a script: the list again, with its filters, what was done and what was not."""
+    form = {"incident": ["ops/b", "ops/none", "web/a"], "do": "acknowledged", "comment": "We are looking into it."}
+    answer = sent(call, signed, form, LINKS.inbox(severity="critical"))
+    told = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
+    assert 200 == answer.status_code
+    assert "2 incidents are acknowledged. 1 not changed:" in told
+    assert "none of ops : the project has no incident with this id ." in told
+    assert ["c", "b", "d"] == ids(answer.text)
+    assert 'value="ops/none"' not in answer.text
+    assert "We are looking into it." in re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.text, re.DOTALL)[1]  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("few")
+def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str) -> None:
+    """The same as over HTTP, one after another."""
+    for action, expected in {
+        "comment": ("open", "ann"),
+        "acknowledged": ("acknowledged", "ann"),
+        "assign": ("acknowledged", "root"),
+        "open": ("open", None),
+        "resolved": ("resolved", None),
+        "dismissed": ("dismissed", None),
+        "new_normal": ("resolved", None),
+    }.items():
+        answer = sent(call, signed, {"incident": "ops/b", "do": action, "comment": action, "assignee": "me"})
+        assert f"1 incident is {DONE[action]}" in answer.text
+        body = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
+        assert expected == (body["incident"]["status"], body["incident"]["assignee"])
+        assert action in {one["comment"] for one in body["history"]}
+    assert set(DONE) == {one["comment"] for one in body["history"]}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"do": "resolved", "comment": "x"}, "Select at least one incident."),
+        ({"do": "odd", "comment": "x", "incident": "ops/b"}, "Choose what to do with them."),
+        ({"do": "resolved", "comment": " ", "incident": "ops/b"}, "Give the reason in a few words."),
+        ({"do": "resolved", "comment": "x" * 10_001, "incident": "ops/b"}, "at most 10000"),
+        ({"do": "resolved", "comment": "x", "incident": [f"ops/i{one}" for one in range(501)]}, "at most 500"),
+        ({"do": "assign", "incident": "ops/b"}, "Choose a person."),
+    ],
+)
+def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
+    """It says what is missing, and keeps what was filled in."""
+    answer = sent(call, signed, form)
+    assert (400, True) == (answer.status_code, words in answer.text)
+    assert "Nothing was changed." in answer.text
+
+
+@pytest.mark.usefixtures("few")
+def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed: str) -> None:
+    """Browsers send the cookie whatever page has the form: it has to carry the mark of a page of ours, and come from here."""
+    form = {"incident": "ops/b", "do": "dismissed", "comment": "x"}
+    for mark in ("", "0" * 64, mark_of(b"x" * 43, "")):
+        assert 403 == sent(call, signed, {**form, "mark": mark}).status_code
+    assert 403 == sent(call, signed, form, origin="http://elsewhere.example").status_code
+    assert 403 == sent(call, signed, form, **{"sec-fetch-site": "cross-site"}).status_code
+    assert 415 == sent(call, signed, form, **{"content-type": "application/json"}).status_code
+    assert 400 == sent(call, signed, {**form, "x": [str(one) for one in range(2001)]}).status_code
+    reader = signed_in(call, tokens.ops_reader)
+    assert "not changed" in sent(call, reader, {**form, "incident": "web/a"}).text
+    assert "open" == call("GET", "/api/audit/ops/incidents/b", tokens.root).json()["incident"]["status"]
+
+
+def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access: AccessStore, store: Store) -> None:
+    """Reading is not deciding."""
+    put(store, "incidents", [incident()])
+    value = signed_in(call, access.add(Holder("operator", "looker", None, None, frozenset({"read"}))))
+    assert 'name="incident"' not in call("GET", LINKS.inbox(), headers=cookie(value)).text
+    assert 403 == sent(call, value, {"incident": "ops/i1", "do": "dismissed", "comment": "x"}).status_code
+
+
+@pytest.mark.usefixtures("few")
+def test_the_page_of_an_incident_has_who_did_what(call: Call, look: Look, signed: str) -> None:
+    """Decisions, assignments and comments in their order; texts of people are text."""
+    sent(call, signed, {"incident": "ops/b", "do": "assign", "assignee": "me"})
+    sent(call, signed, {"incident": "ops/b", "do": "comment", "comment": HOSTILE})
+    sent(call, signed, {"incident": "ops/b", "do": "resolved", "comment": "It is fixed."})
+    page = look(LINKS.incident("ops", "b"))
+    told = " ".join(unescape(re.sub(r"<[^>]*>", " ", page.partition('id="decisions"')[2])).split())
+    assert "Assigned to root" in told
+    assert "Comment by root" in told
+    assert "It is fixed." in told
+    assert [] == Elements(page).active()

@@ -1,0 +1,82 @@
+"""What stands around an incident: the incidents that began with it, what people said last, and what its runs failed by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+
+from api_server import NOW, Call, Tokens
+from browsers import from_page, signed_in
+from builders import incident
+from documents_why import RULE, count, deployed
+from watched import put
+
+from analytics.store.store import Store
+from service.pages.links import Links
+
+LINKS = Links()
+Look = Callable[..., str]
+FIRST = NOW - timedelta(days=4)
+EVIDENCE = {"rules": {"sequential": RULE}}
+
+
+def text(page: str) -> str:
+    """What a person reads."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
+
+
+def test_incidents_of_one_fall_lead_to_each_other_and_share_the_cause(look: Look, store: Store) -> None:
+    """Whoever opens the spike at night must not read that nobody knows the cause while its twin names it."""
+    fall = incident(
+        incident_id="fall", title="Tier 2 fell", cause="agent", first_day=FIRST, checked_at=NOW, metadata=json.dumps(EVIDENCE)
+    )
+    spike = incident(
+        incident_id="spike",
+        title="47% have an anomaly",
+        type="anomaly_spike",
+        tier=None,
+        cause=None,
+        first_day=FIRST,
+        checked_at=NOW,
+    )
+    put(store, "incidents", [fall, spike])
+    page = look(LINKS.incident("ops", "spike"))
+    assert "Suspected cause: the agent changed. So says an incident that began with this one." in text(page)
+    assert 'Began with it: <a href="/projects/ops/incidents/fall">' in page
+    assert "suspected: the agent changed" in text(page)
+    other = look(LINKS.incident("ops", "fall"))
+    assert 'Began with it: <a href="/projects/ops/incidents/spike">' in other
+    assert "Suspected cause" not in other
+
+
+def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens, store: Store) -> None:
+    """What a colleague found out an hour ago is the first thing to know; the history below has all of it."""
+    put(store, "incidents", [incident(incident_id="i", first_day=FIRST)])
+    value = signed_in(call, tokens.root)
+    for said in ("First.", "It is the <b>canary</b>."):
+        answer = call("PUT", LINKS.deciding("ops", "i"), headers=from_page(value), json={"comment": said})
+        assert 200 == answer.status_code, answer.text
+    page = look(LINKS.incident("ops", "i"))
+    top = page.split('id="latest-comment"')[1].split("</p>", maxsplit=1)[0]
+    assert "It is the &lt;b&gt;canary&lt;/b&gt;." in top
+    assert "First." not in top
+    assert page.index('id="latest-comment"') < page.index('id="why"')
+
+
+def test_the_why_of_a_tier_names_what_its_runs_failed_by_and_what_a_deployment_was_for(look: Look, store: Store) -> None:
+    """An endless loop in five of six sessions explains a fall of scores better than the scores do."""
+    more = {
+        "failures": [count("infinite_tool_loop", 0, 29, 5, 6, label="failure"), count("rare", 1, 29, 0, 6, label="failure")],
+        "deployments": [deployed("7", comment="A canary of 15 %")],
+    }
+    put(
+        store,
+        "incidents",
+        [incident(incident_id="i", tier="tier2", direction="down", metadata=json.dumps({**EVIDENCE, **more}))],
+    )
+    why = text(look(LINKS.incident("ops", "i")).split('id="why"')[1].split("</section>", maxsplit=1)[0])
+    assert "Infinite tool loop in 5 of 6 runs, before 0 of 29." in why
+    assert "agent_version 7 (2026-10-27 09:00 UTC, by dana: “A canary of 15 %”)" in why

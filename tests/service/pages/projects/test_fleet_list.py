@@ -1,0 +1,189 @@
+"""The fleet as a list: its address narrows it, orders it, and says which page of it is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from builders import exchange, incident, score
+from listed import projects_of, text_of
+from watched import JUDGED, put
+
+from analytics.store.store import Store
+from service.pages.links import Links
+from service.pages.projects.fleet_list import FLEET, SHOWN
+
+OWN = 4
+"""Projects that the server's connections have."""
+Look = Callable[..., str]
+
+
+@pytest.fixture
+def look(call: Call, tokens: Tokens) -> Look:
+    """Answers the fleet of an address."""
+    value = signed_in(call, tokens.root)
+
+    def looked(path: str = "", status: int = 200, **asked: str) -> str:
+        answer = call("GET", path or f"/?{urlencode(asked)}", headers=cookie(value))
+        assert status == answer.status_code, answer.text
+        return answer.text
+
+    return looked
+
+
+def told(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[object]:
+    """Judged scores of a project, so many days ago."""
+    at = NOW - timedelta(days=ago)
+    return [
+        score(f"{project}-{one}", 1, project=project, exchange_at=at, scored_at=at, anomaly=one < anomalies, **JUDGED)
+        for one in range(count)
+    ]
+
+
+@pytest.fixture
+def many(store: Store) -> None:
+    """A large fleet: one project that is critical, and more than two pages of others."""
+    names = [f"team-{place:03}" for place in range(2 * SHOWN)]
+    put(store, "scores", [score(name, 1, project=name, exchange_at=NOW, scored_at=NOW) for name in names])
+    put(store, "incidents", [incident(project=names[-1])])
+
+
+def linked(page: str, words: str) -> str | None:
+    """The address that a link to another page of the list leads to; None where there is no such link."""
+    places = re.findall(r'<nav class="pages".*?</nav>', page, re.DOTALL)
+    found = re.findall(rf'<a href="([^"]+)"[^>]*>{words}</a>', "".join(places))
+    return unescape(found[0]) if found else None
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("view", ["", "table"])
+def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -> None:
+    """A thousand cards take longer than one waits: a page has some, and the links on it lead to the others and back."""
+    first = look(view=view)
+    total = 2 * SHOWN + OWN
+    assert f"{total} of {total} projects, 1 to {SHOWN} on this page" in text_of(first)
+    assert total == first.split('class="glance"')[1].split("</p>")[0].count("<a "), "a square each"
+    assert (None, None) == (linked(first, "To the first page"), linked(first, "Previous page"))
+    second = look(linked(first, "Next page"))
+    assert f"{SHOWN + 1} to {2 * SHOWN} on this page" in text_of(second)
+    third = look(linked(second, "Next page"))
+    assert f"{2 * SHOWN + 1} to {total} on this page" in text_of(third)
+    assert None is linked(third, "Next page")
+    shown = [*projects_of(first), *projects_of(second), *projects_of(third)]
+    assert (total, total) == (len(shown), len(set(shown)))
+    assert f"team-{2 * SHOWN - 1:03}" == shown[0]
+    assert projects_of(second) == projects_of(look(linked(third, "Previous page")))
+    assert projects_of(first) == projects_of(look(linked(third, "To the first page")))
+    assert (view == "table") == ("<table" in second)
+
+
+@pytest.mark.usefixtures("many")
+def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_match(look: Look) -> None:
+    """Who looks at one team still sees how the fleet is."""
+    page = look(q=" TEAM-00 ", health="warning")
+    assert [f"team-{place:03}" for place in range(10)] == projects_of(page)
+    assert f"10 of {2 * SHOWN + OWN} projects" in text_of(page)
+    assert f"Projects {2 * SHOWN + OWN} Critical 1" in text_of(page)
+    assert 'value=" TEAM-00 "' in page
+    assert '<option value="warning" selected>' in page
+    assert 'href="/?q=%20TEAM-00%20&amp;health=critical">Critical</a>' in page, "the other filters stay"
+    assert 'href="/?q=%20TEAM-00%20&amp;health=warning&amp;view=table"' in page
+
+
+def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
+    """An empty page must not look like an empty fleet."""
+    page = look(q="nobody", sort="name")
+    assert [] == projects_of(page)
+    assert "No projects match" in text_of(page)
+    assert f"0 of {OWN} projects" in text_of(page)
+    assert '<a href="/?sort=name">All projects</a>' in page
+
+
+@pytest.mark.usefixtures("many")
+def test_a_list_that_became_shorter_says_so(look: Look) -> None:
+    """Whoever stays on the last page while projects get well finds the way back."""
+    beyond = linked(look(linked(look(), "Next page")), "Next page").replace("/?", "/?health=critical&")  # type: ignore[union-attr]
+    page = look(beyond)
+    assert "The list ends here" in text_of(page)
+    assert '<a href="/?health=critical">To the first page</a>' in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, ["anna", "carl", "bert"]),
+        ({"sort": "worst", "down": "false"}, ["bert", "carl", "anna"]),
+        ({"sort": "anomalies"}, ["carl", "anna", "bert"]),
+        ({"sort": "anomalies", "down": "false"}, ["bert", "anna", "carl"]),
+        ({"sort": "incidents"}, ["anna", "bert", "carl"]),
+        ({"sort": "exchanges"}, ["bert", "anna", "carl"]),
+        ({"sort": "last"}, ["carl", "bert", "anna"]),
+        ({"sort": "name"}, ["anna", "bert", "carl"]),
+        ({"sort": "name", "down": "false", "health": "", "q": "", "view": "", "page": "7"}, ["anna", "bert", "carl"]),
+        ({"sort": "name", "down": "true"}, ["carl", "bert", "anna"]),
+    ],
+)
+def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], found: list[str]) -> None:
+    """The order is in the address, so that it can be shared; of equals the first name comes first."""
+    put(store, "exchanges", [exchange("bert", 1, occurred_at=NOW - timedelta(days=1), project="bert")])
+    put(store, "exchanges", [exchange("carl", 1, occurred_at=NOW, project="carl")])
+    put(store, "scores", [*told("anna", 30, anomalies=1, ago=9), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
+    put(store, "incidents", [incident(project="anna")])
+    assert found == [name for name in projects_of(look(**asked)) if name in found]
+
+
+def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
+    """As in every other list; the field beside it says which order it is."""
+    page = look(view="table")
+    assert re.search(
+        r'<th scope="col"\s+aria-sort="descending"><a href="/\?view=table&amp;sort=worst&amp;down=false">Health</a>', page
+    )
+    turned = look(view="table", sort="worst", down="false")
+    assert 'aria-sort="ascending"><a href="/?view=table&amp;sort=worst&amp;down=true">Health</a>' in turned
+    assert '<option value="" selected>Best first</option>' in turned
+    assert '<option value="" selected>Worst first</option>' in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"sort": "size"}, f"sort: must be one of {', '.join(FLEET.sorts)}"),
+        ({"health": "red"}, "health: must be one of critical, warning, unknown, ok, empty"),
+        ({"view": "heap"}, "view: must be one of cards, table"),
+        ({"q": "x" * 513}, "q: must have at most 512 characters"),
+        ({"down": "up"}, "down: must be true or false"),
+        ({"cursor": "!"}, "cursor: must be the nextCursor of an earlier answer"),
+    ],
+)
+def test_a_wrong_address_is_told_what_is_wrong_with_it(look: Look, asked: dict[str, str], words: str) -> None:
+    """Who mistypes one must not take all projects for those that were asked for."""
+    assert words in look(status=400, **asked)
+
+
+@pytest.mark.usefixtures("many")
+def test_a_page_is_of_one_order(look: Look) -> None:
+    """The second page by name is not the second page of the worst."""
+    following = linked(look(), "Next page")
+    assert "another order" in look(f"{following}&sort=name", status=400)
+
+
+def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
+    """It asks the same address by itself: the policy of the page lets it, and a button is there where no script is."""
+    answer = call("GET", "/?view=table", headers=cookie(signed_in(call, tokens.root)))
+    assert "form-action 'self'" in answer.headers["content-security-policy"]
+    form = re.search(r'<form class="filters".*?</form>', answer.text, re.DOTALL)
+    assert form
+    assert 'method="get" role=' in form[0]
+    assert {"q", "health", "sort", "view"} == set(re.findall(r' name="(\w+)"', form[0]))
+    assert re.search("<noscript>.*<button type=.submit.", form[0])
+
+
+def test_links_of_before_still_lead_to_the_fleet(look: Look) -> None:
+    """Bookmarks of `/?whole=true` show the first page."""
+    assert OWN == len(projects_of(look(Links().fleet_of(whole="true"))))

@@ -1,0 +1,366 @@
+"""The page of a session: the conversation in order, what each turn was worth, what was done beside it; and the way there by an id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from api_server import Call, Tokens
+from browsers import HTML, Elements, cookie, signed_in
+from builders import START, closing, event, exchange, incident, judgement, score
+from servers import until
+from watched import put
+
+from analytics.store.store import Store
+from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
+from service.access.access import AccessStore, Holder
+from service.pages.links import Links
+from service.pages.sessions.view import STEPS, STEPS_ALONE, TEXT_SHOWN, TURNS
+from streams.engine.engine import Engine
+
+LINKS = Links()
+Look = Callable[..., str]
+JUDGED: dict[str, Any] = {
+    "disposition": "scored",
+    "tier2_state": "scored",
+    "tier2_score": 0.52,
+    "tier2_dimensions": (DimensionScore(dimension="scope_compliance", score=0.52, reasoning="It strays."),),
+    "anomaly": True,
+    "anomaly_reasons": ("It left out what was asked.",),
+    "cost_usd": 0.25,
+}
+HOSTILE = '<script>alert(1)</script>\u202etxt.exe {{ 7 * 7 }} " onload=x'
+
+
+def told(page: str, *words: str) -> None:
+    """Each of the words is on the page, behind the one before it."""
+    place = 0
+    for one in words:
+        assert one in page[place:], one
+        place = page.index(one, place) + len(one)
+
+
+def talk(store: Store, session: str = "s", turns: int = 2, **fields: Any) -> None:
+    """A session of some turns, the second of which has an anomaly."""
+    put(
+        store,
+        "exchanges",
+        [exchange(session, one, f"Answer {one}.", user_message=f"Question {one}?", **fields) for one in range(1, turns + 1)],
+    )
+    put(
+        store,
+        "scores",
+        [
+            score(
+                session,
+                one,
+                **(JUDGED if one == 2 else {}),
+                **{k: v for k, v in fields.items() if k in ("project", "connection", "agent")},
+            )
+            for one in range(1, turns + 1)
+        ],
+    )
+
+
+def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> None:
+    """Who asks what went wrong in a session reads it as it was spoken, with what was found of each turn beside it."""
+    talk(
+        store,
+        agent="scout",
+        agent_thinking="Let me see.",
+        agent_model="sonnet-5",
+        input_tokens=7,
+        output_tokens=3,
+        labels=(Label(name="agent_version", value="7"),),
+    )
+    page = look(LINKS.session("ops", "s"))
+    told(
+        page,
+        "<h1>Session <bdi>s</bdi>",
+        "Turn 1",
+        "Question 1?",
+        "Thinking, 11 characters",
+        "Let me see.",
+        "Answer 1.",
+        "Turn 2",
+        "0.52",
+        "It left out what was asked.",
+        "Question 2?",
+        "Answer 2.",
+    )
+    told(page, "Cost of judging", "$0.25", "Tokens of the agent", ">20<", "14 in, 6 out")
+    told(page, "About it", "local", "sonnet-5", "agent_version", "7")
+    for one in (1, 2):
+        assert LINKS.exchange("ops", score("s", one).score_id, score("s", one).exchange_at).replace("&", "&amp;") in page
+
+
+def test_events_stand_with_their_turn_in_the_order_of_time(store: Store, look: Look) -> None:
+    """What the agent called between a question and the next one belongs to the first of them."""
+    talk(store)
+    events = [
+        event("s", 0, event="session_start"),
+        event("s", 90, event="tool_call", tool="search"),
+        event("s", 150, event="tool_output", tool="search", is_error=True),
+    ]
+    put(store, "agent-events", events)
+    page = look(LINKS.session("ops", "s"))
+    told(page, "Before the first turn", "session_start", "Turn 1", "tool_call", "search", "Turn 2", "tool_output", "failed")
+
+
+def test_an_event_that_names_its_exchange_stands_there(store: Store, look: Look) -> None:
+    """Some sources give the time of an answer, and others that of a question: the id says what belongs to what."""
+    talk(store)
+    put(store, "agent-events", [event("s", 30, event="tool_call", tool="lookup", exchange_id="s:2")])
+    page = look(LINKS.session("ops", "s"))
+    assert page.index("Turn 2") < page.index("lookup")
+    assert "Before the first turn" not in page
+
+
+def test_long_sessions_are_paged_and_each_turn_can_be_linked_to(store: Store, look: Look) -> None:
+    """A page of five thousand turns would never load; a link to one of them must still find it."""
+    talk(store, turns=2 * TURNS + 1)
+    first = look(LINKS.session("ops", "s"))
+    assert f"Turns 1 to {TURNS} of {2 * TURNS + 1}" in first
+    assert f"Question {TURNS}?" in first
+    assert f"Question {TURNS + 1}?" not in first
+    assert LINKS.session("ops", "s", "local", fragment="turns", turn=TURNS + 1).replace("&", "&amp;") in first
+    last = look(LINKS.session("ops", "s", turn=2 * TURNS + 1))
+    assert f"Question {2 * TURNS + 1}?" in last
+    assert f"Question {TURNS}?" not in last
+    around = look(LINKS.session("ops", "s", exchange=f"s:{TURNS + 5}"))
+    assert f"Turns {TURNS + 1} to {2 * TURNS} of" in around
+    assert "There is no such turn" in look(LINKS.session("ops", "s", turn=5000))
+
+
+def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
+    """Of three hundred turns one wants to see the two that matter."""
+    talk(store, turns=TURNS + 2)
+    page = look(LINKS.session("ops", "s", only="anomalies"))
+    assert "Turns 1 to 1 of 1 with an anomaly" in page
+    assert "Question 2?" in page
+    assert "Question 1?" not in page
+    look("/projects/ops/sessions/s?only=odd", 400)
+
+
+def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look) -> None:
+    """A turn may call ten thousand tools: some are shown, all can be reached."""
+    talk(store, turns=1)
+    count = STEPS_ALONE + STEPS
+    put(store, "agent-events", [event("s", 61 + one, event="tool_call", tool=f"tool-{one}.") for one in range(count)])
+    page = look(LINKS.session("ops", "s"))
+    assert f"All {count} events of this turn" in page
+    assert f"tool-{STEPS - 1}." in page
+    assert f"tool-{STEPS}." not in page
+    alone = look(LINKS.session("ops", "s", "local", part=1))
+    assert f"1 to {STEPS_ALONE} of {count}" in alone
+    assert "Back to the conversation" in alone
+    assert f"tool-{count - 1}." in look(LINKS.session("ops", "s", part=1, step=STEPS_ALONE + 1))
+    assert "There are no events here" in look(LINKS.session("ops", "s", part=7))
+
+
+def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: Store, look: Look) -> None:
+    """Not every agent sends what it says."""
+    put(store, "agent-events", [event("s", one, event="tool_call", tool="search") for one in range(3)])
+    put(
+        store,
+        "heartbeats",
+        [Heartbeat(connection="local", project="ops", session_id="beat", occurred_at=START, ingested_at=START)],
+    )
+    page = look(LINKS.session("ops", "s"))
+    assert "1 to 3 of 3: 3 tool_call" in page
+    assert "Conversation" not in page
+    assert "Only signs of life came" in look(LINKS.session("ops", "beat"))
+
+
+def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
+    """Who looks at one that is still running must not take it for the whole."""
+    talk(store)
+    assert "Still open" in look(LINKS.session("ops", "s"))
+    put(store, "exchanges", [closing("s", 3)])
+    page = look(LINKS.session("ops", "s"))
+    assert "Still open" not in page
+    told(page, "ended", "explicit")
+
+
+def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
+    """Texts go before scores do."""
+    put(store, "scores", [score("s", 1, **JUDGED)])
+    page = look(LINKS.session("ops", "s"))
+    told(page, "Turn 1", "0.52", "The texts were deleted; the findings remain.")
+
+
+def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
+    """What is not shown is said, with the way to it."""
+    said = exchange(
+        "s", 1, "x" * (TEXT_SHOWN + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
+    )
+    put(store, "exchanges", [said])
+    put(store, "scores", [score("s", 1)])
+    page = look(LINKS.session("ops", "s"))
+    told(
+        page,
+        f"Cut after {TEXT_SHOWN // 1000}\u202f{TEXT_SHOWN % 1000:03} of",
+        "All of it as a file",
+        "<bdi>token</bdi> removed",
+    )
+
+
+def test_incidents_that_name_a_session_are_on_its_page(store: Store, look: Look) -> None:
+    """From an incident one comes to sessions; from a session one must come back."""
+    talk(store)
+    evidence = '{"exchanges": [{"connection": "local", "sessionId": "s"}]}'
+    put(
+        store,
+        "incidents",
+        [
+            incident(incident_id="i1", title="Tier 2 fell", metadata=evidence),
+            incident(incident_id="i2", title="Another", metadata="{}"),
+        ],
+    )
+    page = look(LINKS.session("ops", "s"))
+    assert LINKS.incident("ops", "i1") in page
+    assert "Tier 2 fell" in page
+    assert "Another" not in page
+
+
+def test_the_sessions_before_and_after_are_those_of_the_same_agent(store: Store, look: Look) -> None:
+    """Paging through an agent's sessions is how one sees when it began."""
+    for number, (session, agent) in enumerate((("one", "scout"), ("two", "guide"), ("three", "scout"), ("four", "scout"))):
+        at = START + timedelta(hours=number)
+        put(store, "exchanges", [exchange(session, 1, agent=agent, occurred_at=at, ingested_at=at)])
+    page = look(LINKS.session("ops", "three"))
+    told(
+        page,
+        f'rel="prev" href="{LINKS.session("ops", "one", "local")}"',
+        f'rel="next" href="{LINKS.session("ops", "four", "local")}"',
+    )
+    assert LINKS.session("ops", "two", "local") not in page
+
+
+def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine, look: Look) -> None:
+    """The verdict on what the agent did stands beside what it said."""
+    body = {"session_id": "a/b c", "first_seq": 0, "events": [{"timestamp": "2026-10-01T09:00:00Z", "event": "session_start"}]}
+    assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+    call("POST", "/api/audit/sessions/a%2Fb%20c/finalize", tokens.ops)
+    loop.run(engine.drained())
+    until(lambda: call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"], "the diagnosis")
+    page = look(LINKS.session("ops", "a/b c"))
+    told(page, "<h1>Session <bdi>a/b c</bdi>", LINKS.run("ops", "run_001"))
+    assert LINKS.session("ops", "a/b c", "north") in look(LINKS.run("ops", "run_001"))
+
+
+def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) -> None:
+    """Whoever has an id from a log pastes it behind /sessions/."""
+    talk(store)
+    browser = cookie(signed_in(call, tokens.root))
+    answer = call("GET", "/sessions/s", headers=browser)
+    assert (303, LINKS.session("ops", "s")) == (answer.status_code, answer.headers["location"])
+    assert 404 == call("GET", "/sessions/nothing", headers=browser).status_code
+    assert 303 == call("GET", "/sessions/s", headers=HTML).status_code
+
+
+def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
+    call: Call, tokens: Tokens, store: Store, look: Look
+) -> None:
+    """Ids are unique within a connection; what another project has of the same name is nobody's business."""
+    talk(store)
+    talk(store, connection="south", project="web")
+    page = look("/sessions/s")
+    told(page, "2 connections have a session of this id")
+    assert LINKS.session("ops", "s", "local") in page
+    assert LINKS.session("web", "s", "south") in page
+    reader = cookie(signed_in(call, tokens.ops_reader))
+    answer = call("GET", "/sessions/s", headers=reader)
+    assert (303, LINKS.session("ops", "s")) == (answer.status_code, answer.headers["location"])
+    assert call("GET", LINKS.session("web", "s"), headers=reader).status_code in (403, 404)
+
+
+def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Look) -> None:
+    """The connection in the address says it."""
+    talk(store)
+    talk(store, connection="south")
+    assert "Which one?" in look(LINKS.session("ops", "s"))
+    assert "Conversation" in look(LINKS.session("ops", "s", "south"))
+
+
+def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look: Look) -> None:
+    """An alert may link to what was erased since."""
+    talk(store)
+    assert "erased or is older than the retention" in look(LINKS.session("ops", "nothing"), 404)
+    access.add(Holder("connection", "local", "ops"))
+    put(
+        store,
+        "erasures",
+        [
+            Erasure(
+                erasure_id="e", connection="local", session_id="gone", requested_by="ada", occurred_at=START, ingested_at=START
+            )
+        ],
+    )
+    page = look(LINKS.session("ops", "gone"), 404)
+    assert "This session was erased: ada asked for that on 2026-10-01." in page
+    assert "ada asked" not in look(LINKS.session("web", "gone"), 404)
+
+
+def test_no_text_of_anybody_is_markup(store: Store, look: Look) -> None:
+    """Users, agents, tools and senders of ids write what is shown here."""
+    said = exchange(
+        HOSTILE,
+        1,
+        HOSTILE,
+        user_message=HOSTILE,
+        agent_thinking=HOSTILE,
+        agent=HOSTILE,
+        agent_model=HOSTILE,
+        tags=(HOSTILE,),
+        labels=(Label(name="tenant", value=HOSTILE),),
+    )
+    put(store, "exchanges", [said])
+    put(
+        store,
+        "scores",
+        [score(HOSTILE, 1, score_id="one", **JUDGED | {"anomaly_reasons": (HOSTILE,), "tier1_flags": (HOSTILE,)})],
+    )
+    put(store, "agent-events", [event(HOSTILE, 120, event=HOSTILE, tool=HOSTILE, note=HOSTILE)])
+    page = look(LINKS.session("ops", HOSTILE))
+    assert [] == Elements(page).active()
+    assert "\u202e" not in page
+
+
+def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, store: Store) -> None:
+    """A script that asks why a session went wrong gets what the page shows, with nothing cut."""
+    long = "x" * (TEXT_SHOWN + 1)
+    talk(store, turns=3, agent_thinking=long)
+    put(store, "judgements", [judgement("s", 2)])
+    first = call("GET", "/api/audit/ops/sessions/s?limit=2", tokens.root).json()
+    session = first["session"]
+    assert ("local", "s", "open", 3, 3, 1, 0.25) == tuple(
+        session[name] for name in ("connection", "sessionId", "state", "exchanges", "scores", "anomalies", "judgeCostUsd")
+    )
+    assert [1, 2] == [one["turn"] for one in first["turns"]]
+    assert long == first["turns"][0]["agentThinking"]
+    assert (0.52, True, ["It left out what was asked."]) == tuple(
+        first["turns"][1][name] for name in ("tier2", "anomaly", "anomalyReasons")
+    )
+    rest = call("GET", f"/api/audit/ops/sessions/s?limit=2&turn={first['nextTurn']}", tokens.root).json()
+    assert ([3], None) == ([one["turn"] for one in rest["turns"]], rest["nextTurn"])
+    assert 404 == call("GET", "/api/audit/ops/sessions/nothing", tokens.root).status_code
+
+
+def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: Call, tokens: Tokens, store: Store) -> None:
+    """As with exchanges: an id alone may name two things."""
+    talk(store)
+    talk(store, connection="south")
+    answer = call("GET", "/api/audit/ops/sessions/s", tokens.root)
+    assert (409, "ambiguous") == (answer.status_code, answer.json()["code"])
+    assert 200 == call("GET", "/api/audit/ops/sessions/s?connection=south", tokens.root).status_code
+
+
+@pytest.mark.parametrize("address", ["?turn=0", "?part=-1", "?turn=x", "?connection=A%20B"])
+def test_an_address_that_is_not_valid_says_so(store: Store, look: Look, address: str) -> None:
+    """A page, not a stack trace."""
+    talk(store)
+    look(f"/projects/ops/sessions/s{address}", 400)

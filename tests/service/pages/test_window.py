@@ -1,0 +1,167 @@
+"""The time in the address of a page: what it means, how far it reaches, what links keep of it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from builders import exchange, incident, score
+from finished import filled
+from watched import put
+
+from analytics.store.store import Store
+from service.documents.addresses.window import LENGTHS, AskedRange, kept_of, window_of
+from service.pages.links import Links
+
+LATE = datetime(2026, 10, 1, 12, 34, 56, tzinfo=UTC)
+Look = Callable[..., str]
+
+
+def at(text: str) -> datetime:
+    """A time in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("length", "until", "start", "end", "points"),
+    [
+        ("14d", None, "2026-09-18", "2026-10-02", 14),
+        ("7d", date(2026, 9, 20), "2026-09-14", "2026-09-21", 7),
+        ("7d", at("2026-09-20T10:00"), "2026-09-14", "2026-09-21", 7),
+        ("6h", None, "2026-10-01T07:00", "2026-10-01T13:00", 6),
+        ("24h", date(2026, 9, 20), "2026-09-20", "2026-09-21", 24),
+        ("24h", at("2026-09-20T14:00"), "2026-09-19T14:00", "2026-09-20T14:00", 24),
+        ("3d", at("2026-09-20T14:20"), "2026-09-17T15:00", "2026-09-20T15:00", 72),
+        ("90d", None, "2026-07-04", "2026-10-02", 90),
+    ],
+)
+def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
+    length: str, until: date | datetime | None, start: str, end: str, points: int
+) -> None:
+    """Half a point would look like a fall."""
+    window = window_of(AskedRange(length, until), LATE)  # type: ignore[arg-type]
+    assert (at(start), at(end), points) == (window.start, window.end, len(window.slots()))
+    assert all(after - before == window.step for before, after in pairwise(window.slots()))
+    assert window.slots()[-1] + window.step == window.end
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
+    """Earlier and later lead to times that touch, and back."""
+    window = window_of(AskedRange(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
+    assert window.asked == kept_of(window.asked)
+    assert window.before.end == window.start
+    assert window.before.asked == window.earlier()
+    assert window.asked == window.before.later(LATE + timedelta(days=200))
+    assert window.later(window.end - timedelta(hours=1)) is None
+
+
+def test_links_keep_the_time_unless_they_say_one_of_their_own() -> None:
+    """The time stays while one goes from page to page; an incident that leads to the runs of its days means those."""
+    links = Links({"window": "24h", "compare": "before"})
+    kept = "window=24h&compare=before"
+    assert f"/projects/ops?{kept}" == links.project("ops")
+    assert f"/projects/ops/runs/run_001?at=3&{kept}#event-3" == links.run("ops", "run_001", "event-3", at="3")
+    assert "/projects/ops/runs?since=2026-09-01&until=2026-09-02" == links.runs("ops", since="2026-09-01", until="2026-09-02")
+    assert "/projects/ops/runs/run_001/session.json" == links.run_file("ops", "run_001", "session.json")
+    assert links.fleet == "/"
+
+
+def test_only_a_time_that_can_be_shown_is_kept() -> None:
+    """A page that has no use for it must not hand on what another one refuses."""
+    assert {} == kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"})
+    assert {} == kept_of({"since": "2026-09-01", "until": "2026-09-02"})
+    assert {"until": "2026-09-02"} == kept_of({"until": "2026-09-02"})
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("window=5m", "window: must be "),
+        ("until=soon", "until: must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z"),
+        ("until=1999-01-01", "until: must be from "),
+        ("until=9999-12-31T00:00Z", "until: must be from "),
+        ("compare=never", "compare: must be "),
+    ],
+)
+@pytest.mark.parametrize(
+    "page", ["", "/anomalies", "/runs", "/incidents", "/costs", "/wrap-quality", "/agents", "/evaluations"]
+)
+def test_a_time_that_cannot_be_is_refused_in_words(look: Look, page: str, query: str, words: str) -> None:
+    """Whoever typed it sees which part is wrong, and what would be right."""
+    assert words in look(f"/projects/ops{page}?{query}", 400)
+
+
+def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
+    """Who was called at night looks at the last hours, not at today."""
+    made = [
+        score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW, tier1_score=1 / place)
+        for place in (1, 2, 30)
+    ]
+    put(store, "scores", made)
+    page = look("/projects/ops?window=6h")
+    table = page.split('id="trend-tier1-table"')[1].split("</table>")[0]
+    assert 6 == table.count('<th scope="row">')
+    assert "2026-10-01 11:00" in table
+    assert ">1.00<" in table
+    assert "2026-09-30 06:00" in look("/projects/ops?window=24h&until=2026-09-30").split('id="exchanges-table"')[1]
+
+
+def test_figures_stand_beside_those_of_the_time_before(look: Look, store: Store) -> None:
+    """A number alone says neither much nor little."""
+    now = [score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW) for place in (1, 2, 3)]
+    past = [score("p", place, exchange_at=NOW - timedelta(days=7, hours=place), scored_at=NOW) for place in (1, 2)]
+    put(store, "scores", [*now, *past])
+    assert "before 2, +50 %" in look("/projects/ops?window=7d&compare=before")
+    assert "before 2" not in look("/projects/ops?window=7d")
+    assert "before 2, +50 %" in look("/projects/ops/details?window=7d&compare=before")
+
+
+@pytest.mark.parametrize("page", ["anomalies", "runs", "incidents", "evaluations"])
+def test_lists_say_how_many_there_were_before(look: Look, store: Store, page: str) -> None:
+    """Five anomalies are news only where there were none."""
+    odd = {"anomaly": True, "anomaly_reasons": ("odd",), "scored_at": NOW}
+    put(store, "scores", [score("s", 1, exchange_at=NOW - timedelta(days=1), **odd)])
+    assert "before 0" in look(f"/projects/ops/{page}?window=7d&compare=before")
+
+
+def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
+    """What is older is there without a time, and nowhere else."""
+    odd = {"anomaly": True, "scored_at": NOW}
+    old, new = NOW - timedelta(days=40), NOW - timedelta(hours=2)
+    put(store, "scores", [
+        score("new", 1, exchange_at=new, anomaly_reasons=("lately odd",), **odd), score("old", 1, exchange_at=old, anomaly_reasons=("once odd",), **odd),
+    ])  # fmt: skip
+    put(store, "incidents", [
+        incident(incident_id="n", title="Fell lately", detected_at=new),
+        incident(incident_id="o", title="Fell once", detected_at=old, status="resolved", resolved_at=old + timedelta(days=1)),
+    ])  # fmt: skip
+    filled(
+        store,
+        ("exchanges", exchange("latest", 1, occurred_at=new)),
+        ("exchanges", exchange("former", 1, occurred_at=old)),
+    )
+    for page, late, early in (
+        ("anomalies", "lately odd", "once odd"),
+        ("incidents", "Fell lately", "Fell once"),
+        ("wrap-quality", "latest", "former"),
+    ):
+        found = look(f"/projects/ops/{page}?window=7d")
+        assert late in found, page
+        assert early not in found, page
+        assert early in look(f"/projects/ops/{page}"), page
+        assert early in look(f"/projects/ops/{page}?window=7d&until={old.date()}"), page
+
+
+def test_the_control_keeps_what_else_the_address_asks_for(call: Call, tokens: Tokens) -> None:
+    """Another time must not lose the filter, and a page of the old list is none of the new one."""
+    path = "/projects/ops/incidents?status=open&window=7d&until=2026-09-20"
+    page = call("GET", path, headers=cookie(signed_in(call, tokens.root))).text
+    assert 'href="/projects/ops/incidents?status=open&amp;window=30d&amp;until=2026-09-20"' in page
+    assert 'href="/projects/ops/incidents?status=open&amp;window=7d&amp;until=2026-09-13"' in page
+    assert 'href="/projects/ops/incidents?status=open" aria-label="All of the time" >All</a>' in page
+    assert 'href="/projects/ops/runs?window=7d&amp;until=2026-09-20"' in page

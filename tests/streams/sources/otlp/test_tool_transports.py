@@ -1,0 +1,86 @@
+"""Spans that are only the transport of a call are found as by looking at each beside all others, and in less than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.sources.otlp.span_facts import SpanFacts, ToolCall
+from streams.sources.otlp.traces.tool_transports import told_better
+from streams.sources.otlp.traces.trace import KeptSpan
+
+START = datetime(2026, 10, 1, tzinfo=UTC)
+NAMES = st.sampled_from([None, "a", "ba", "cba", "ab", "b"])
+CALLS = st.none() | st.builds(ToolCall, NAMES, st.none() | st.just("id"), st.none() | st.just({"x": 1}))
+
+
+def tool(number: int, called: ToolCall | None, start: float, seconds: float) -> KeptSpan:
+    """A span of a tool."""
+    began = START + timedelta(seconds=start)
+    return KeptSpan(str(number), None, began, began + timedelta(seconds=seconds), SpanFacts("tool", called=called))
+
+
+def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
+    """The definition: each span beside all others."""
+    return {
+        span.span_id
+        for span in spans
+        if (own := span.facts.called) is not None
+        and own.name is not None
+        and own.call_id is None
+        and own.arguments is None
+        and any(
+            (other.facts.called.name or "").endswith(own.name) and other.started_at <= span.started_at <= other.ended_at
+            for other in spans
+            if other.facts.called is not None and other.facts.called.arguments is not None
+        )
+    }
+
+
+@given(st.lists(st.tuples(CALLS, st.integers(0, 5), st.integers(0, 3)), max_size=12))
+def test_it_is_what_looking_at_each_beside_all_finds(told: list[tuple[ToolCall | None, int, int]]) -> None:
+    """A transport that counts as a call of its own doubles every call over MCP."""
+    spans = [tool(number, *one) for number, one in enumerate(told)]
+    assert beside_all(spans) == told_better(spans)
+
+
+class Counted(datetime):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return super().__lt__(other)
+
+    def __gt__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return super().__gt__(other)
+
+    def __le__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return super().__le__(other)
+
+
+def comparisons(count: int) -> int:
+    """How many times are compared for so many calls with arguments and as many without, all of one tool, none within another's time."""
+    spans = []
+    for number in range(count):
+        at = Counted.fromtimestamp(number, UTC)
+        spans.append(KeptSpan(f"a{number}", None, at, at, SpanFacts("tool", called=ToolCall("mcp.find", None, {"x": number}))))
+        at = Counted.fromtimestamp(number + 0.5, UTC)
+        spans.append(KeptSpan(f"b{number}", None, at, at, SpanFacts("tool", called=ToolCall("find"))))
+    Counted.compared = 0
+    assert frozenset() == told_better(spans)
+    return Counted.compared
+
+
+def test_a_trace_of_thousands_of_calls_is_looked_through_once() -> None:
+    """Each beside all others would let one trace of 20 000 calls hold up the assembling of all other traces."""
+    few, many = comparisons(500), comparisons(4_000)
+    assert few > 500
+    assert many < 12 * few, "eight times as many spans, and their order"

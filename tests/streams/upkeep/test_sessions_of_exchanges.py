@@ -1,0 +1,245 @@
+"""Sessions of which only exchanges came: their end is a run without evidence, until events come.
+
+Events and exchanges come on two topics, in any order and at any time after the session ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import builders as build
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.queries import query_rows
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import encode
+from schemas.records import AgentEvent, Diagnosis, Record
+from streams.engine.embedded import EmbeddedRunner
+from streams.log.admission import Accepted
+from streams.steps.diagnosis import DiagnosisStep
+from streams.upkeep.closing import EXPLICIT, closings, idle_closings
+
+POLICY = Policy.model_validate(
+    {"defaults": {"detectors": {"agents": {"scout": {"events": {"lostMemories": 2}, "transcripts": {"saturation": 60}}}}}}
+)
+RAW_EVENTS = (
+    {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}},
+    {"event": "memory_event", "action": "miss"},
+    {"event": "context_event", "saturation": 90},
+    {"event": "session_end"},
+)
+SESSION_END, CLOSING = len(RAW_EVENTS) - 1, len(RAW_EVENTS)
+LAST = 1_000
+"""Number of the record that ends each session for good."""
+CHOICES = st.lists(st.integers(0, CLOSING), max_size=12)
+AGENTS = st.sampled_from([None, "scout", "guide"])
+SOURCES = st.sampled_from([None, "openclaw"])
+
+
+def topic(choices: Sequence[int], agent: str | None, source: str | None, ended_by: str | None) -> list[Record]:
+    """Events and ends of one session, and its last end; `ended_by` is the agent that ends name."""
+    records = list[Record]()
+    for number, choice in enumerate([*choices, CLOSING]):
+        if choice == CLOSING:
+            at = LAST if number == len(choices) else number
+            records.append(msgspec.structs.replace(build.closing("s1", at), agent=ended_by))
+        else:
+            event = build.event("s1", number, **RAW_EVENTS[choice])
+            seq = sum(isinstance(one, AgentEvent) for one in records)
+            records.append(msgspec.structs.replace(event, seq=seq, agent=agent, source=source))
+    return records
+
+
+def without_places(record: Diagnosis) -> Diagnosis:
+    """The record without what tells of places in the topic: revision, times, ids of events."""
+    causes = tuple(msgspec.structs.replace(one, evidence=()) for one in record.failure_causes)
+    same = {"revision": 0, "started_at": None, "ended_at": None, "closed_at": build.START, "evidence_digest": ""}
+    return msgspec.structs.replace(record, failure_causes=causes, **same)
+
+
+def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagnosis]:
+    """The diagnoses of a topic that comes in batches cut at these places."""
+    step, states, found = DiagnosisStep(POLICY), dict[str, bytes](), list[Diagnosis]()
+    for first, end in itertools.pairwise(sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})):
+        outcome = step(build.batch("agent-events", records[first:end], first_offset=first), states)
+        states |= outcome.states
+        found += [record for _, record in outcome.records if isinstance(record, Diagnosis)]
+    return found
+
+
+@given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
+def test_the_diagnosis_of_events_does_not_depend_on_ends_before_or_between_them(
+    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
+) -> None:
+    """A session may be closed for its exchanges before its events come: thresholds and agent are those of the events all the same."""
+    with_ends = [choice for choice in choices if choice != SESSION_END]
+    events = [choice for choice in with_ends if choice != CLOSING]
+    found = diagnosed(topic(with_ends, agent, source, ended_by), cuts)
+    (expected,) = diagnosed(topic(events, agent, source, ended_by))
+    assert without_places(expected) == without_places(found[-1])
+
+
+@given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
+def test_diagnoses_with_ends_anywhere_do_not_depend_on_how_the_topic_is_cut(
+    choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
+) -> None:
+    """The first events may come in the batch of the end before them: nothing of them is known at that end."""
+    records = topic(choices, agent, source, ended_by)
+    assert diagnosed(records) == diagnosed(records, cuts)
+
+
+@given(CHOICES)
+def test_revisions_count_up_and_only_a_session_without_events_has_no_trust(choices: list[int]) -> None:
+    """Never 100 without evidence, never a second run: one identity, each revision once."""
+    found = diagnosed(topic(choices, "scout", None, "scout"))
+    assert list(range(len(found))) == [one.revision for one in found]
+    for one in found:
+        is_alone = one.event_count == 0
+        assert is_alone == (one.trust_score is None) == (one.readiness_level == "insufficient_evidence")
+        assert not (is_alone and (one.failure_causes or one.started_at or one.ended_at or one.cost_analysis.total_tokens))
+
+
+def test_an_end_that_is_no_later_gives_no_second_diagnosis_and_a_later_one_says_when() -> None:
+    """The same end may be recorded twice; a session that goes on and ends again is one run that ended later."""
+    ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
+    assert [(0, ends[0].closed_at), (1, ends[3].closed_at)] == [(one.revision, one.closed_at) for one in diagnosed(ends)]
+
+
+def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None:
+    """A worker is upgraded in the middle of sessions."""
+    event = build.event("s1", 0, **RAW_EVENTS[1])
+    before = DiagnosisStep(POLICY)(build.batch("agent-events", [event]), {}).states
+    (state,) = before.values()
+    old = msgspec.msgpack.decode(state) | {"diagnoses": 0, "diagnosed_events": -1, "agent": None}
+    outcome = DiagnosisStep(POLICY)(
+        build.batch("agent-events", [build.closing("s1", 1)], first_offset=1), {"local/s1": msgspec.msgpack.encode(old)}
+    )
+    assert [1] == [record.event_count for _, record in outcome.records if isinstance(record, Diagnosis)]
+
+
+class Fleet:
+    """A store with its stages, on which parts of one session come in some order."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._now = build.START + timedelta(days=1)
+        self._runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), lambda: self._now)
+
+    def take(self, part: str) -> None:
+        """Take in a part and let the stages work."""
+        getattr(self, part)()
+        self._runner.run()
+
+    def exchanges(self) -> None:
+        """Two exchanges come, or come again."""
+        self._publish("exchanges", [build.exchange("s1", number, agent="guide") for number in range(2)])
+
+    def more(self) -> None:
+        """One more exchange comes."""
+        self._publish("exchanges", [build.exchange("s1", 7, agent="guide")])
+
+    def events(self) -> None:
+        """Two events come, or come again."""
+        events = [build.event("s1", number, event_id=f"e{number}", event="memory_event", action="miss") for number in range(2)]
+        self._publish("agent-events", [msgspec.structs.replace(one, agent="scout") for one in events])
+
+    def idle(self) -> None:
+        """A day goes by."""
+        self._now += timedelta(days=1)
+        for part in idle_closings(self.store, POLICY, self._now):
+            self._runner.publish(part)
+
+    def finalize(self) -> None:
+        """The session is ended by hand."""
+        rows = query_rows(self.store.cursor(), "open_topics", {"session": "s1", "connection": None, "as_of": self._now})
+        self._runner.publish(closings(rows, EXPLICIT, self._now))
+
+    def rebuild(self) -> None:
+        """Everything derived is made again."""
+        self._runner.rebuild()
+
+    def runs(self) -> list[dict[str, object]]:
+        """The runs as they are listed."""
+        return query_rows(self.store.cursor(), "runs", {"project": None, "since": None, "newest": None})
+
+    def _publish(self, topic: str, records: Sequence[Record]) -> None:
+        accepted = Accepted()
+        for record in records:
+            accepted.add(topic, encode(record))
+        self._runner.publish(accepted)
+
+
+@pytest.fixture
+def fleet(store: Store) -> Fleet:
+    """A fleet without records."""
+    return Fleet(store)
+
+
+@pytest.mark.parametrize("end", ["idle", "finalize"])
+@pytest.mark.parametrize("order", list(itertools.permutations(["exchanges", "events", "end"])), ids="-".join)
+def test_a_session_is_one_run_of_its_events_whatever_comes_first(fleet: Fleet, order: tuple[str, ...], end: str) -> None:
+    """Two topics, two paths: exchanges and events overtake each other, and ends come before, between and after them."""
+    for part in (*order, "events", "exchanges", "idle"):
+        fleet.take(end if part == "end" else part)
+    (run,) = fleet.runs()
+    told = run["run_id"], run["event_count"], run["primary_failure_type"], run["agent"], run["exchanges_only"]
+    assert ("run_001", 2, "memory_degradation", "scout", False) == told
+
+
+@pytest.mark.parametrize("end", ["idle", "finalize"])
+def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end: str) -> None:
+    """It ended, so it is listed; nothing is known of how it went, so it has no score; and it is the same after a rebuild."""
+    for part in ("exchanges", end):
+        fleet.take(part)
+    (run,) = before = fleet.runs()
+    told = run["run_id"], run["agent"], run["trust_score"], run["readiness_level"], run["event_count"], run["exchanges_only"]
+    assert ("run_001", "guide", None, "insufficient_evidence", 0, True) == told
+    assert (None, build.START + timedelta(minutes=1)) == (run["started_at"], run["ended_at"])
+    for part in ("idle", "exchanges", "rebuild", "idle"):
+        fleet.take(part)
+        assert before == fleet.runs()
+
+
+def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fleet: Fleet) -> None:
+    """The list is ordered by when runs ended; a second run would count the session twice."""
+    for part in ("exchanges", "idle"):
+        fleet.take(part)
+    (first,) = fleet.runs()
+    for part in ("more", "idle", "idle"):
+        fleet.take(part)
+    (later,) = fleet.runs()
+    assert ("run_001", "run_001") == (first["run_id"], later["run_id"])
+    assert _time(first) < _time(later)
+    assert [2] == [count for (count,) in fleet.store.cursor().execute("SELECT count(*) FROM log.diagnoses").fetchall()]
+
+
+def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet) -> None:
+    """An older database holds ends among the exchanges alone; the next look for idle sessions makes runs of them."""
+    fleet.take("exchanges")
+    fleet._publish("exchanges", [build.closing("s1", 9)])
+    assert [] == fleet.runs()
+    fleet.take("idle")
+    (run,) = fleet.runs()
+    assert run["exchanges_only"] is True
+
+
+def test_anchors_are_no_runs(fleet: Fleet) -> None:
+    """They watch the judge; no agent took part."""
+    anchor = build.exchange("s1", 0, connection="anchors", project="anchors.ops")
+    fleet._publish("exchanges", [anchor])
+    for part in ("idle", "finalize", "idle"):
+        fleet.take(part)
+    assert [] == fleet.runs()
+
+
+def _time(run: dict[str, object]) -> datetime:
+    ended = run["closed_at"]
+    assert isinstance(ended, datetime)
+    return ended

@@ -1,0 +1,142 @@
+"""The examples for operators: manifests of Kubernetes, and the configuration of Prometheus and Grafana."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from missing import without
+from test_deploying import options_of
+
+from service.http.routes.metrics import Metrics
+from service.settings import PREFIX, Settings
+from streams.engine.engine_state import EngineState
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+MANIFESTS = sorted(EXAMPLES.glob("kubernetes/*.yaml"))
+MONITORING = EXAMPLES / "monitoring"
+KUBERNETES = "1.34"
+OBJECTS = [(path.name, one) for path in MANIFESTS for one in yaml.safe_load_all(path.read_text("utf-8"))]
+CONTAINERS = [
+    (f"{name} {container['name']}", one["spec"]["template"]["spec"], container)
+    for name, one in OBJECTS
+    if "template" in one["spec"]
+    for container in one["spec"]["template"]["spec"]["containers"]
+]
+
+
+@pytest.mark.parametrize(("file", "manifest"), OBJECTS, ids=lambda one: one if isinstance(one, str) else one["kind"])
+def test_a_manifest_is_one_that_kubernetes_takes(file: str, manifest: dict[str, Any]) -> None:
+    """A field with a mistyped name is refused by the cluster, or ignored."""
+    assert file
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(("name", "pod", "container"), CONTAINERS, ids=[name for name, *_ in CONTAINERS])
+def test_a_container_runs_a_command_that_exists_and_may_do_little(
+    name: str, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    """A pod that cannot read its command line restarts for ever; one that is root gives a fault more to break."""
+    words = container["args"]
+    wanted = {word for word in words if word.startswith("--")}
+    mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+    named = {variable["name"] for variable in container.get("env", ())}
+
+    assert wanted <= options_of(words), name
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert ["ALL"] == container["securityContext"]["capabilities"]["drop"]
+    assert mounted <= {volume["name"] for volume in pod.get("volumes", ())} | {"data"}
+    assert named <= {f"{PREFIX}{field.upper()}" for field in Settings.model_fields}
+
+
+def test_one_process_has_the_database() -> None:
+    """A second replica would be a second database, and half of the records in each."""
+    [server] = [one for _, one in OBJECTS if one["kind"] == "StatefulSet"]
+
+    assert 1 == server["spec"]["replicas"]
+    assert [["ReadWriteOncePod"]] == [one["spec"]["accessModes"] for one in server["spec"]["volumeClaimTemplates"]]
+
+
+def test_what_is_stopped_has_the_time_that_a_judge_call_takes() -> None:
+    """A call that is cut off is paid for twice."""
+    longest = Settings.model_fields["judge_deadline"].default
+
+    pods = [pod for name, pod, _ in CONTAINERS if "topics" not in name]
+    assert pods
+    assert [] == [one for one in pods if one["terminationGracePeriodSeconds"] <= longest]
+
+
+def _metrics() -> set[str]:
+    """The names that `/metrics` answers with, the series of histograms included."""
+    metrics = Metrics()
+    metrics.answered("GET", "/", 200, 0.1)
+    metrics.ingested(["scored"])
+    metrics.events({"accepted": 1})
+    metrics.spans({"accepted": 1})
+    state = EngineState(ready=True, why_not="", queues={"sink": 1}, judge_calls={"answered": 1}, spent_usd=0.5)
+    return set(re.findall(r"^(driftline_\w+)", metrics.text(state).decode(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("file", ["alerts.yml", "grafana-dashboard.json"])
+def test_a_rule_or_panel_asks_for_metrics_that_exist(file: str) -> None:
+    """A rule on a metric that no server has never fires."""
+    asked = set(re.findall(r"\bdriftline_\w+", (MONITORING / file).read_text("utf-8")))
+
+    assert asked
+    assert set() == asked - _metrics()
+
+
+def test_panels_of_the_dashboard_are_apart_and_each_asks_something() -> None:
+    """Panels that lie upon each other are moved by Grafana, differently at each import."""
+    panels = json.loads((MONITORING / "grafana-dashboard.json").read_text("utf-8"))["panels"]
+    places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in panels]
+
+    assert len({*places}) == len(places) == len({one["id"] for one in panels})
+    assert all(target["expr"] for one in panels for target in one["targets"])
+
+
+@pytest.mark.slow
+def test_prometheus_takes_the_alerts_and_fires_them(tmp_path: Path) -> None:
+    """An expression that parses may still never be true: Prometheus' own tool plays series and says what fires."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        without("promtool is not on the PATH: install Prometheus to run this test")
+    played = {
+        "rule_files": [f"{MONITORING / 'alerts.yml'}"],
+        "evaluation_interval": "1m",
+        "tests": [
+            _fires("DriftlineDown", {"up": "0+0x60"}, "5m", job="driftline"),
+            _fires("DriftlineNotReady", {"driftline_ready": "0+0x60"}, "15m"),
+            _fires("DriftlineQueueGrows", {"driftline_queue_size": "2000+100x120"}, "2h", queue="sink"),
+            _fires("DriftlineJudgeCost", {"driftline_judge_cost_usd_total": "0+0.1x1500"}, "24h"),
+        ],
+    }
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(played), encoding="utf-8")
+
+    done = subprocess.run([f"{tool}", "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def _fires(alert: str, series: dict[str, str], at: str, **labels: str) -> dict[str, Any]:
+    """A test of promtool: with these series the alert fires at this time."""
+    given = ", ".join(f'{name}="{value}"' for name, value in {"instance": "a", **labels}.items())
+    return {
+        "interval": "1m",
+        "input_series": [{"series": f"{name}{{{given}}}", "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})',
+                "eval_time": at,
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        ],
+    }
