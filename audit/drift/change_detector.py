@@ -100,14 +100,15 @@ class Standing:
     """The level after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
 
 
-def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Standing:
+def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION, is_share: bool = False) -> Standing:
     """Return the state at the end of the day `as_of`: a change that the looks of the last week show, and how near an alarm is.
 
     `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
-    ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with.
+    ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with. Of a share
+    (`is_share`), the weight of a unit is a number of runs and its total how many of them have something.
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
-    series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference)
+    series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference, is_share=is_share)
     looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length), math.log(SUSPECTED))
     if not looks.cells.size:
         return Standing(None, 0.0)
@@ -117,9 +118,11 @@ def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference
     return Standing(_change(series, looks, raised) if raised.size else None, level)
 
 
-def find_change(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Change | None:
+def find_change(
+    units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION, is_share: bool = False
+) -> Change | None:
     """The change of `standing`."""
-    return standing(units, as_of, reference=reference).change
+    return standing(units, as_of, reference=reference, is_share=is_share).change
 
 
 def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:

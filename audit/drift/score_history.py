@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence
+from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence, most_without_spread
+from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.drift.series import BLOCK_SQUARES, DAY_SQUARES, SQUARES, Series
 from audit.drift.variation import Normal, Stretch, normal_before
 from schemas.lazy.numpy import np
@@ -155,7 +156,15 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
     partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
     found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
     low, high = series.range(series.starts[tried.start], begun - 1)
-    return found, log_evidence(found, (low[row], high[row]), series.range(begun[row], cell))
+    ranges = (low[row], high[row]), series.range(begun[row], cell)
+    most = _by_counts(series, tried, pairs) if series.is_share else most_without_spread(found, *ranges)
+    return found, np.minimum(log_evidence(found, *ranges), most)
+
+
+def _by_counts(series: Series, tried: _Tried, pairs: _Pairs) -> Floats:
+    """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more."""
+    before = series.counts(series.starts[tried.start], tried.begun)
+    return log_count_evidence(Counts(*(part[pairs.row] for part in before)), series.counts(tried.begun[pairs.row], pairs.cell + 1))
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

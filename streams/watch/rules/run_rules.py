@@ -63,7 +63,7 @@ def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
     as_of, first = case.runs.as_of.date(), agent.first_day
     if first is None or (as_of - first).days < REFERENCE_DAYS:
         return None
-    found = find_change(agent.units(series), as_of, reference=case.reference(agent, series))
+    found = find_change(agent.units(series), as_of, reference=case.reference(agent, series), is_share=series != TRUST)
     needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
 
