@@ -164,7 +164,9 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
 def _by_counts(series: Series, tried: _Tried, pairs: _Pairs) -> Floats:
     """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more."""
     before = series.counts(series.starts[tried.start], tried.begun)
-    return log_count_evidence(Counts(*(part[pairs.row] for part in before)), series.counts(tried.begun[pairs.row], pairs.cell + 1))
+    return log_count_evidence(
+        Counts(*(part[pairs.row] for part in before)), series.counts(tried.begun[pairs.row], pairs.cell + 1)
+    )
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

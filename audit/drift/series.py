@@ -24,7 +24,9 @@ PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
 class Series:
     """The cells of the days that count, by day; days are counted from the first one with a cell, totals measured from `origin`."""
 
-    def __init__(self, cells: Cells, first: date, last: date, reference: Reference = NO_DECISION, *, is_share: bool = False) -> None:
+    def __init__(
+        self, cells: Cells, first: date, last: date, reference: Reference = NO_DECISION, *, is_share: bool = False
+    ) -> None:
         kept = _kept(cells, first, last, reference)
         self.cells = kept
         days = kept.days
