@@ -162,7 +162,6 @@ def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -
     sums, first = series.sums.sum(axis=1), series.starts[first_seen(series.day[cell])]
     before, after = sums[:, begun[known.best]] - sums[:, first], sums[:, cell + 1] - sums[:, begun[known.best]]
     days = series.day[begun[known.places]]
-    origin = 0.0 if series.is_share else series.origin
     return Change(
         direction="up" if is_up else "down",
         severity=severity_of(size / sigma),
@@ -175,8 +174,8 @@ def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -
         size=size,
         size_interval=known.size,
         sigma=sigma,
-        mean_before=float(found.before[known.best]) + origin,
-        mean_after=float(found.after[known.best]) + origin,
+        mean_before=float(found.before[known.best]) + series.origin,
+        mean_after=float(found.after[known.best]) + series.origin,
         scores_before=round(before[SCORES]),
         scores_after=round(after[SCORES]),
         units_before=round(before[UNITS]),

@@ -34,7 +34,7 @@ class Series:
         self.first = date_of(self.first_number)
         self.length = (last - self.first).days + 1
         self.day = days - self.first_number
-        self.origin = float(kept.total[0] / kept.weight[0]) if days.size else 0.0
+        self.origin = float(kept.total[0] / kept.weight[0]) if days.size and not is_share else 0.0
         self.stratum = np.where((self.day + self.first_number + 3) % 7 >= 5, 1, 0)
         self.starts = np.searchsorted(self.day, np.arange(self.length + 1))
         """Where each day begins among the cells, and where the last one ends."""

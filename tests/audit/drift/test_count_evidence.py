@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from audit.drift.cells import Unit, cells_of
 from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change
-from audit.drift.count_evidence import Counts, log_count_evidence
+from audit.drift.count_evidence import ALIKE, Counts, Days, alike, log_count_evidence
 from audit.drift.score_history import looks_of
 from audit.drift.series import Series
 
@@ -45,9 +45,9 @@ def runs(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> li
     return units + [Unit(begin + place * timedelta(hours=hours), 1, 1.0, float(has)) for place, has in enumerate(after)]
 
 
-def change(before: Sequence[int], after: Sequence[int]) -> Change | None:
+def change(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> Change | None:
     """The change of a share that a check finds after the last run."""
-    units = runs(before, after)
+    units = runs(before, after, hours=hours)
     return find_change(units, units[-1].at.date(), is_share=True)
 
 
@@ -101,14 +101,55 @@ def test_two_of_two_after_none_of_thirty_is_no_alarm() -> None:
     assert change([0] * 30, [1] * 2) is None
 
 
-def test_five_of_five_after_none_of_thirty_is_confirmed_once_it_stood_for_a_day() -> None:
-    """A real break of an agent must still be told: 80 000 to 1 by the counts."""
+def test_five_of_five_after_none_of_thirty_is_confirmed() -> None:
+    """A real break of an agent must still be told: one run a day, 80 000 to 1 by the counts."""
     assert evidence((0, 30), (5, 5)) == pytest.approx(79_890, rel=1e-4)
-    found = change([0] * 30, [1] * 6)
+    found = change([0] * 30, [1] * 5, hours=24)
     assert found is not None
     assert found.confirmed_at is not None
-    assert found.confirmed_at <= (START + timedelta(days=22, hours=6)).replace(tzinfo=None)
-    assert math.log(SUSPECTED) <= found.log_evidence <= math.log(DAYS_BETWEEN * evidence((0, 30), (6, 6)))
+    assert math.log(SUSPECTED) <= found.log_evidence <= math.log(DAYS_BETWEEN * evidence((0, 30), (5, 5)))
+
+
+def correlation(*days: Pair) -> float:
+    """How much alike runs of one day are, measured over days with so many runs that have it of so many."""
+    counts = Counts(np.array([sum(one for one, _ in days)]), np.array([sum(of for _, of in days)]))
+    sums = Days(
+        *(np.array([float(sum(part))]) for part in zip(*((of * of, of * one, one * one) for one, of in days), strict=True))
+    )
+    return float(alike([(counts, sums)])[0])
+
+
+def test_where_nothing_failed_runs_of_a_day_are_taken_to_be_a_little_alike() -> None:
+    """No failure says nothing of whether they come together, and neither does a single day."""
+    assert correlation(*[(0, 10)] * 30) == pytest.approx(ALIKE)
+    assert correlation((6, 10)) == pytest.approx(ALIKE)
+
+
+def test_failures_that_come_together_count_for_less_and_those_that_come_alone_for_what_they_are() -> None:
+    """Three failures of one day are hardly more than one; three on three days tell that days are not alike."""
+    together, alone = correlation((3, 3), *[(0, 3)] * 29), correlation(*[(1, 3)] * 3, *[(0, 3)] * 27)
+    assert together > 2 * ALIKE > ALIKE > 2 * alone
+
+
+@given(st.lists(st.integers(1, 8).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), min_size=1, max_size=20))
+def test_runs_are_alike_whichever_way_they_are_counted(days: list[Pair]) -> None:
+    """Having it and not having it are alike, and no correlation is below 0 or above 1."""
+    found = correlation(*days)
+    assert 0 <= found <= 1
+    if 2 * sum(one for one, _ in days) != sum(of for _, of in days):
+        assert found == pytest.approx(correlation(*((of - one, of) for one, of in days)), abs=1e-9)
+
+
+def test_one_day_of_failures_confirms_nothing() -> None:
+    """An hour in which three runs failed together is one event, and not three: agents wait for the same service."""
+    rng = random.Random(5)
+    units = [
+        Unit(START + timedelta(days=number, hours=rng.uniform(0, 24)), 1, 1.0, 0.0) for number in range(100) for _ in range(3)
+    ]
+    at = START + timedelta(days=100, hours=12)
+    units += [Unit(at + place * timedelta(minutes=9), 1, 1.0, 1.0) for place in range(3)]
+    found = find_change(units, at.date(), is_share=True)
+    assert found is None or found.confirmed_at is None
 
 
 def test_the_levels_of_a_share_are_its_plain_counts() -> None:
@@ -156,7 +197,7 @@ def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> N
     assert find_change(two, two[-1].at.date()) is None
     found = find_change(six, six[-1].at.date())
     assert found is not None
-    assert found.log_evidence < math.log(DAYS_BETWEEN * evidence((0, 30), (6, 6)))
+    assert found.log_evidence < math.log(DAYS_BETWEEN * evidence((0, 30), (8, 8)))
 
 
 def test_quiet_years_of_rare_failures_confirm_nothing() -> None:
