@@ -217,7 +217,7 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     expect(page.get_by_role("group", name="Parameters")).to_be_hidden()
     page.get_by_text("What does judging a drifting agent cost?").click()
     page.locator("details[open] [data-use]").click()
-    expect(page.get_by_label("$agent", exact=True)).to_have_value("deployer")
+    expect(page.get_by_label("$agent", exact=True)).to_have_value("%")
     texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
     page.locator("#statement").fill(texts)
     fields = page.locator("[data-parameters] input")

@@ -22,11 +22,14 @@ from servers import Child, Home, nursery, until
 
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors.names import anchor_project
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
+from service.cli.worked_examples import worked_examples
 from service.demo import judge_change
 from service.demo.conversations import PROJECTS, dialogues
 from service.demo.fleet_faults import SECRETS
@@ -367,6 +370,16 @@ def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) 
     Store(database).close()
     assert all([] == read_only_rows(database, query, 10)[1] for _, query in QUERIES)
     assert not re.search(r'["$`\\!]', "".join(query for _, query in QUERIES))
+
+
+def test_every_worked_example_of_sql_finds_something_in_the_demo(shown: Shown, tmp_path: Path) -> None:
+    """Whoever tries the SQL page on the demo would take an empty answer for a fault; nothing in the demo is evaluated."""
+    with Store(shown.database) as store:
+        copy_database(store, tmp_path / "copy.duckdb")
+    build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
+    with open_snapshot(str(tmp_path / "snapshot.duckdb"), memory=512 * 1024 * 1024, seconds=60) as connection:
+        empty = [one for one in worked_examples() if not limited_frame(connection, one.sql, one.parameters, 1000).frame.height]
+    assert [True, True] == ["Needs runs that were evaluated against test cases." in one.words for one in empty]
 
 
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
