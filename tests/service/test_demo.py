@@ -184,10 +184,10 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
     assert [
-        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; with it Tier 2.5 and 7 more",
+        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; Tier 2.5 and 7 others moved too",
         "    → Roll back agent_version from 7 to 6",
         f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before",
-        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; with it Tier 2.5 and Tier 3",
+        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too",
         "    → Check the judge before the agent",
     ] == [line for line in lines if not line.startswith("demo: ")]
     assert f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
@@ -244,7 +244,7 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert ("judge", "drift") == (found.cause, found.type)
     evidence = json.loads(found.metadata)
-    assert f" on {judge_change.SINCE}; with it Tier 2.5 and Tier 3" in found.title
+    assert f" on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too" in found.title
     assert [] == deployments_of(evidence)
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
@@ -269,7 +269,10 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
-    assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; with it Tier 1 and 2 more" == lines[0]
+    assert (
+        "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 2 others moved too"
+        == lines[0]
+    )
     assert ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"] == lines[1:]
 
 
