@@ -26,7 +26,7 @@ from service.documents.run_rows import EXCHANGES_ONLY
 from service.http.auth.authentication import PAGE_MARK
 from service.http.bounds import INBOX_PAGE
 from service.pages.links import Links
-from service.pages.words import TERMS
+from service.pages.words import TERMS, WORDS
 from service.version import version
 
 POLICY = (
@@ -65,7 +65,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             page_mark_header=PAGE_MARK,
             path=request.url.path,
             now=request.app.state.context.engine.now(),
-            open_incidents=getattr(request.state, "open_incidents", 0),
+            open_incidents=getattr(request.state, "open_incidents", None),
         )
     )
     if cookie:
@@ -95,6 +95,7 @@ def environment() -> Environment:
     made.globals |= {
         "links": Links(),
         "terms": TERMS,
+        "closings": WORDS["closings"],
         "version": version(),
         "nothing": NOTHING,
         "exchanges_only": EXCHANGES_ONLY,
