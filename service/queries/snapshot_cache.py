@@ -112,7 +112,7 @@ class Snapshots:
 
     def state(self) -> SnapshotState:
         """Return what can be said of the snapshots at this moment."""
-        return replace(self._state, at=self._current and self._current.at)
+        return replace(self._state, at=None if self._current is None else self._current.at)
 
     async def ready(self) -> None:
         """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""

@@ -40,8 +40,8 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
 def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
     """The green badge is a promise."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: re.findall(">(Not audited|Audit)<", card) for project, card in cards_of(shown).items()}
-    assert (["Not audited"], ["Audit"]) == (cards["dark"], cards["ops"])
+    cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
+    assert (["Not audited"], ["Audited"]) == (cards["dark"], cards["ops"])
 
 
 def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
@@ -184,7 +184,7 @@ def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: S
     """The number is read first, and the next question is which."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert '<a href="/incidents?confirmed=true">Open incidents</a></dt><dd>1' in shown
+    assert '<a href="/incidents">Open incidents</a></dt><dd>1' in shown
 
 
 def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:

@@ -142,7 +142,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     """Where no judge ever answered, no rule can find anything: that is no health."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
-    assert "ops Audit Warning" in said
+    assert "ops Audited Warning" in said
     assert "1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in said
 
 
