@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 
 from service.documents.project_checks import check_words, counted, moment_words
@@ -14,8 +14,13 @@ _DAY = timedelta(days=1)
 
 
 def newest_of(row: Row) -> datetime | None:
-    """Return the time of a project's newest exchange or run; None without any."""
-    return max((at for at in (row["last_exchange_at"], row["last_run_at"]) if at is not None), default=None)
+    """Return the time of a project's newest exchange or run; None without any.
+
+    Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
+    """
+    day = row["recent_until"]
+    scored = None if day is None else datetime.combine(day, time(), UTC)
+    return max((at for at in (row["last_exchange_at"] or scored, row["last_run_at"]) if at is not None), default=None)
 
 
 def age_words(newest: datetime | None, now: datetime) -> str:

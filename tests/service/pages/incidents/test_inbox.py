@@ -189,6 +189,16 @@ def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
     assert "No incidents match" in look(LINKS.inbox(severity="critical"))
 
 
+def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> None:
+    """The fleet counts back from the newest record, and an inbox that counts from now is empty where nothing has come in for a month."""
+    put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
+    page = look(LINKS.inbox(window="7d", severity="critical"))
+    assert "No incident of this time matches" in page
+    assert "This time counts back from now, also where nothing has come in lately." in page
+    assert 'href="/incidents?severity=critical">The same, found at any time' in page
+    assert "counts back" not in look(LINKS.inbox(window="7d", until="2026-01-01"))
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort: str) -> None:
     """Each incident is on one page, whatever the order, with equals in it."""
