@@ -102,9 +102,9 @@ def _roll_back(facts: Facts) -> Action | None:
     usual = (
         which.usual if which.usual is not None and which.usual.kind == "value" and which.usual.mean_before is not None else None
     )
-    told = f"{best.value}: mean {_mean(best.mean_after)} over {counted(best.exchanges_after, 'exchange')} since"
+    told = _level(facts, best, best.mean_after, best.exchanges_after, "since the change")
     if usual is not None:
-        told += f"; {usual.value}: {_mean(usual.mean_before)} over {usual.exchanges_before} before"
+        told += f", {_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
     because = f"{told}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
     title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
     made = [one for one in facts.deployments if (one.label, one.version) == (best.label, best.value)]
@@ -118,6 +118,15 @@ def _roll_back(facts: Facts) -> Action | None:
         links,
         command,
     )
+
+
+def _level(facts: Facts, part: Slice, mean: float | None, count: int, when: str) -> str:
+    """Say how a part of the traffic did, over how much of it: its mean, or its share of anomalies."""
+    of = counted(count, facts.unit)
+    named = f"{part.label} {part.value}"
+    if facts.is_spike:
+        return f"{named} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
+    return f"{named} scored {_mean(mean)} on average over {of} {when}"
 
 
 def _look_inside(facts: Facts) -> Action | None:

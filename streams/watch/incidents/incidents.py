@@ -242,8 +242,8 @@ def _title(made: Due) -> str:
     """The title of the finding that tells of it, with the names of what moved as well."""
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
-    return made.lead.title + (f"; with it {' and '.join(names)}" if names else "")
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
 
 
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:

@@ -41,16 +41,22 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
 def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
     """The green badge is a promise."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: re.findall(">(Not audited|Audit)<", card) for project, card in cards_of(shown).items()}
-    assert (["Not audited"], ["Audit"]) == (cards["dark"], cards["ops"])
+    cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
+    assert (["Not audited"], ["Audited"]) == (cards["dark"], cards["ops"])
 
 
 def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
     """A project that fell silent a month ago still tells how it was then, and when that was."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "In 7 days to 2026-09-01 Tier 2 0.8" in shown
+    assert "Newest record 30 days ago ; the 7 days to 2026-09-01 Tier 2 0.8" in shown
     assert "Anomalous 0.0%" in shown
+    assert "the newest record of any project came 30 days ago, 2026-09-01 00:00 ." in shown
+    put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "the newest record of any project" not in shown
+    assert "Newest record 30 days ago ; the 7 days to 2026-09-01" in shown
+    assert f"In 7 days to {NOW:%Y-%m-%d}" in shown
 
 
 def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
@@ -185,7 +191,7 @@ def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: S
     """The number is read first, and the next question is which."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert '<a href="/incidents?confirmed=true">Open incidents</a></dt><dd>1' in shown
+    assert '<a href="/incidents">Open incidents</a></dt><dd>1' in shown
 
 
 def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:

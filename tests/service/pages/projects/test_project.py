@@ -98,9 +98,9 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
     """Of one the cause is known, of the other it is not: they may have the same."""
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
-    assert "Suspected: the agent changed Began with it: Tier 1 · structure" in text(page)
-    assert "The agent changed Began with it: Tier 2 · semantics" in text(page)
-    assert 'Began with it: <a href="/projects/ops/incidents/i2">' in page.text
+    assert "Suspected: the agent changed Began on the same days: Tier 1 · structure" in text(page)
+    assert "The agent changed Began on the same days: Tier 2 · semantics" in text(page)
+    assert 'Began on the same days: <a href="/projects/ops/incidents/i2">' in page.text
 
 
 def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
@@ -142,7 +142,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     """Where no judge ever answered, no rule can find anything: that is no health."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
-    assert "ops Audit Warning" in said
+    assert "ops Audited Warning" in said
     assert "1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in said
 
 
