@@ -17,7 +17,7 @@ from service.http.routes.projects import project_rows, rows_with_changes, worst_
 from service.pages.charts.spark import spark
 from service.pages.links import Links
 from service.pages.lists.listing import asked_of
-from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, worst_first
+from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, standings, worst_first
 from service.pages.projects.wording import age_words, newest_of, reason_words
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
@@ -42,7 +42,7 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     asked = asked_of(FLEET, request.query_params, request.url.path)
     rows = await project_rows(services, viewer.project)
     worst = await worst_of(services, rows, viewer.project)
-    places = {project: place for place, project in enumerate(worst)}
+    places = standings(rows, worst)
     found = page_of_fleet(rows, asked, places)
     has_judge = services.engine.has_judge
     shown = await rows_with_changes(services, found.listing.rows, viewer.project)
@@ -123,6 +123,7 @@ def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | 
         "term": change.series if change.series in TIERS else None,
         "levels": f"{before} → {after}",
         "since": since,
+        "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
         "worse": change.incident is not None and change.worse > 0,
         "link": change.incident and Links().incident(row["project"], change.incident),
         "spark": spark(change.levels, words),

@@ -19,6 +19,15 @@ SEVERITIES = (WARNING, CRITICAL)
 """From the lesser to the worse."""
 
 
+_BOUNDS: Mapping[str, tuple[float, float]] = {"tier3": (1.0, 5.0), "trust": (0.0, 100.0)}
+"""The ends of the scales that are not 0 to 1."""
+
+
+def bounds_of(series: str | None) -> tuple[float, float]:
+    """Return the least and the greatest value that a series can have."""
+    return _BOUNDS.get(series or "", (0.0, 1.0))
+
+
 class Key(NamedTuple):
     """The series that moved, of a project or of one of its agents, and its direction."""
 

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from html import unescape
 
+import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import incident, score
@@ -237,6 +238,18 @@ def test_a_figure_of_the_last_days_says_how_many_of_them_lie_before_the_change(
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     until = f"{NOW:%Y-%m-%d}"
     assert f"In 7 days to {until}, 3 of them before the change" in shown
+
+
+def test_a_headline_of_long_ago_says_how_it_is_now(call: Call, tokens: Tokens, store: Store) -> None:
+    """Tier 2 fell a month ago; whether it is still down is the first question, and the kept sums know."""
+    put(store, "scores", history(fallen(20), 40, end=NOW))
+    metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.5}]})
+    put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=20))])
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    day = NOW - timedelta(days=20)
+    assert f"0.85 → 0.50 since {day.day} {day:%b} , 0.45 now" in shown
+    told = call("GET", "/api/audit/projects", tokens.root).json()["projects"]
+    assert [0.45] == [pytest.approx(one["change"]["now"], abs=0.01) for one in told if one["change"]]
 
 
 def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:

@@ -198,7 +198,7 @@ def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, ro
     put(store, "incidents", [told])
     page = looks(call, root)
     assert [None, None, *[0.9] * 3] == drawn_charts(page.text)["trend-tier2"]["before"][-5:]
-    assert "Before the change 0.90, dotted" in text(page)
+    assert f"All days before the change on {NOW.date() - timedelta(days=2)}: 0.90, dotted" in text(page)
     put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
     assert "before" not in drawn_charts(looks(call, root).text)["trend-tier2"]
 
