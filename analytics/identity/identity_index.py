@@ -16,7 +16,6 @@ from typing import Any
 
 from analytics.store.connection import fetch
 from analytics.store.tables import full_name, quote
-from schemas.codec.arrow import empty_frame
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, schema_of, topics
@@ -184,5 +183,8 @@ def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
 @cache
 def _identity_columns(name: str) -> tuple[list[str], list[str]]:
     """The columns of a record type's identity, and those of them that are texts."""
-    names, types = identity_of(schema_of(name)), empty_frame(name).schema
-    return names, [one for one in names if types[one] == pl.String]
+    # Asked of the schema, and not of a frame: the first sender would wait until polars is loaded.
+    schema = schema_of(name)
+    texts = {field["name"] for field in schema.fields if field["type"] == "string"}
+    names = identity_of(schema)
+    return names, [one for one in names if one in texts]

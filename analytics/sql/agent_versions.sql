@@ -16,12 +16,13 @@ WITH current AS (
     FROM current
     WHERE $agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR
 ), named AS (
+    -- Asking first whether there are labels would read those of all sessions: unnesting drops empty lists.
     SELECT DISTINCT connection, exchange_id, given.name AS label, given.value AS version
     FROM (
         SELECT connection, exchange_id, unnest(labels) AS given
         FROM log.exchanges
         WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
-            AND ($one_in = 1 OR hash(session_id) % $one_in::UBIGINT = 0) AND len(labels) > 0
+            AND ($one_in = 1 OR hash(session_id) % $one_in::UBIGINT = 0)
     )
     WHERE list_contains($labels::VARCHAR[], given.name)
 ), told AS (

@@ -41,6 +41,7 @@ class Store:
         self._has_macros = is_browsed
         self._is_browsed = is_browsed and path is not None
         self._lock = threading.RLock()
+        self._cursors = threading.Lock()
         self._ends: dict[str, int] = {}
         self.commits = 0
         """How many transactions were committed: for caches of what the tables hold."""
@@ -59,7 +60,8 @@ class Store:
 
     def close(self) -> None:
         """Close the file; what is committed stays."""
-        with self._lock:
+        # DuckDB does not close a connection while another thread is inside a call of it: a cursor may be asked for at any time.
+        with self._lock, self._cursors:
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -70,7 +72,8 @@ class Store:
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection for one thread to read with."""
-        return self._connection.cursor()
+        with self._cursors:
+            return self._connection.cursor()
 
     @contextlib.contextmanager
     def transaction(self, committed: Callable[[], object] = lambda: None) -> Iterator[Transaction]:

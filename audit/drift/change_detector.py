@@ -20,6 +20,7 @@ from audit.drift.change_estimate import Interval, estimate
 from audit.drift.change_evidence import Contrast
 from audit.drift.consecutive_days import Direction, Severity, severity_of
 from audit.drift.reference import NO_DECISION, Reference
+from audit.drift.scales import Bounds, Scale, of_counts, on_scale
 from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
 from audit.drift.series import SCORES, UNITS, Series
 from schemas.lazy.numpy import np
@@ -72,6 +73,8 @@ class Change:
     """Since when it is confirmed, within the days that are checked; None while it is only suspected."""
     first_day: date
     """The most probable first day of the change."""
+    first_hour: datetime
+    """Beginning of its hour on that day: the units that end before it are those of before."""
     earliest_day: date
     latest_day: date
     """Both ends of the 95 % interval of the first day, included."""
@@ -100,26 +103,41 @@ class Standing:
     """The level after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
 
 
-def standing(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Standing:
+def standing(
+    units: Cells | Iterable[Unit],
+    as_of: date,
+    *,
+    reference: Reference = NO_DECISION,
+    is_share: bool = False,
+    bounds: Bounds | None = None,
+) -> Standing:
     """Return the state at the end of the day `as_of`: a change that the looks of the last week show, and how near an alarm is.
 
     `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
-    ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with.
+    ones do not matter. `reference` says which days count. No change is found before there are 14 days to compare with. Of a share
+    (`is_share`), the weight of a unit is a number of runs and its total how many of them have something. `bounds` are the least and the greatest score there can be.
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
-    series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference)
+    series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference, is_share=is_share)
     looks = looks_of(series, range(max(0, series.length - CHECKED_DAYS), series.length), math.log(SUSPECTED))
     if not looks.cells.size:
         return Standing(None, 0.0)
     chance = float(looks.log_chance[-1])
     level = max(0.0, (float(looks.log_evidence[-1]) - chance) / (math.log(SUSPECTED) - chance))
     raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
-    return Standing(_change(series, looks, raised) if raised.size else None, level)
+    return Standing(_change(series, looks, raised, bounds) if raised.size else None, level)
 
 
-def find_change(units: Cells | Iterable[Unit], as_of: date, *, reference: Reference = NO_DECISION) -> Change | None:
+def find_change(
+    units: Cells | Iterable[Unit],
+    as_of: date,
+    *,
+    reference: Reference = NO_DECISION,
+    is_share: bool = False,
+    bounds: Bounds | None = None,
+) -> Change | None:
     """The change of `standing`."""
-    return standing(units, as_of, reference=reference).change
+    return standing(units, as_of, reference=reference, is_share=is_share, bounds=bounds).change
 
 
 def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
@@ -132,11 +150,12 @@ def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
     return sure | stands  # type: ignore[no-any-return]
 
 
-def _change(series: Series, looks: Looks, raised: Ints) -> Change:
+def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -> Change:
     """Describe a change at the last of the looks that raised an alarm."""
     cell = int(looks.cells[raised[-1]])
     begun, found, evidence = _places(series, cell)
-    known = estimate(found, evidence)
+    found, scale = _scaled(series, cell, begun, found, bounds)
+    known = estimate(found, evidence, scale)
     is_up = found.size[known.best] > 0
     same = raised[_last_other(looks.size[raised] > 0, is_up=bool(is_up)) :]
     times = series.cells.last[looks.cells[same]]
@@ -152,6 +171,7 @@ def _change(series: Series, looks: Looks, raised: Ints) -> Change:
         seen_at=series.time(cell),
         confirmed_at=times[sure[0]].astype(datetime) if sure.size else None,
         first_day=series.date(int(series.day[begun[known.best]])),
+        first_hour=series.time(int(begun[known.best])).replace(minute=0, second=0, microsecond=0),
         earliest_day=series.date(int(days.min())),
         latest_day=series.date(int(days.max())),
         size=size,
@@ -165,6 +185,14 @@ def _change(series: Series, looks: Looks, raised: Ints) -> Change:
         units_after=round(after[UNITS]),
         log_evidence=float(looks.log_evidence[raised[-1]]),
     )
+
+
+def _scaled(series: Series, cell: int, begun: Ints, found: Contrast, bounds: Bounds | None) -> tuple[Contrast, Scale | None]:
+    """The contrasts with the scale that their means lie on; of a share, its plain counts, which are what people count."""
+    if series.is_share:
+        first = np.full(len(begun), series.starts[first_seen(series.day[cell])])
+        return of_counts(found, series.counts(first, begun), series.counts(begun, np.full(len(begun), cell + 1)))
+    return found, None if bounds is None else on_scale(found, bounds, series.origin)
 
 
 def _last_other(ups: Flags, *, is_up: bool) -> int:

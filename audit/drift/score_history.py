@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence
-from audit.drift.series import BLOCK_SQUARES, DAY_SQUARES, SQUARES, Series
+from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence, most_without_spread
+from audit.drift.count_evidence import Counts, Days, alike, log_count_evidence
+from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, Series
 from audit.drift.variation import Normal, Stretch, normal_before
 from schemas.lazy.numpy import np
 
@@ -155,7 +156,30 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
     partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
     found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
     low, high = series.range(series.starts[tried.start], begun - 1)
-    return found, log_evidence(found, (low[row], high[row]), series.range(begun[row], cell))
+    ranges = (low[row], high[row]), series.range(begun[row], cell)
+    most = _by_counts(series, tried, pairs, partial[1]) if series.is_share else most_without_spread(found, *ranges)
+    return found, np.minimum(log_evidence(found, *ranges), most)
+
+
+def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) -> Floats:
+    """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more.
+
+    `squares` are those of the days after each change, by stratum. If runs of a day are alike, all count for less by as much.
+    """
+    columns, day = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1), _days(series, tried)
+    before = series.counts(series.starts[tried.start], tried.begun)
+    settled = series.counts(series.starts[day], series.starts[tried.look_day])
+    correlation: Floats = alike(
+        (
+            (before, Days(*(columns[:, day] - columns[:, tried.start]))),
+            (settled, Days(*(columns[:, tried.look_day] - columns[:, day]))),
+        )
+    )[pairs.row]
+    after = series.counts(tried.begun[pairs.row], pairs.cell + 1)
+    counted = log_count_evidence(Counts(*(part[pairs.row] for part in before)), after)
+    others = squares.sum(axis=0) / np.maximum(after.of, 1) - 1
+    found: Floats = np.minimum(counted, counted / (1 + correlation * np.maximum(others, 0.0)))
+    return found
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

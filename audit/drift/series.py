@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 
 from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
+from audit.drift.count_evidence import Counts
 from audit.drift.reference import NO_DECISION, Reference
 from schemas.lazy.numpy import np
 
@@ -23,7 +24,9 @@ PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
 class Series:
     """The cells of the days that count, by day; days are counted from the first one with a cell, totals measured from `origin`."""
 
-    def __init__(self, cells: Cells, first: date, last: date, reference: Reference = NO_DECISION) -> None:
+    def __init__(
+        self, cells: Cells, first: date, last: date, reference: Reference = NO_DECISION, *, is_share: bool = False
+    ) -> None:
         kept = _kept(cells, first, last, reference)
         self.cells = kept
         days = kept.days
@@ -31,13 +34,15 @@ class Series:
         self.first = date_of(self.first_number)
         self.length = (last - self.first).days + 1
         self.day = days - self.first_number
-        self.origin = float(kept.total[0] / kept.weight[0]) if days.size else 0.0
+        self.origin = float(kept.total[0] / kept.weight[0]) if days.size and not is_share else 0.0
         self.stratum = np.where((self.day + self.first_number + 3) % 7 >= 5, 1, 0)
         self.starts = np.searchsorted(self.day, np.arange(self.length + 1))
         """Where each day begins among the cells, and where the last one ends."""
         rows = _rows(kept, self.origin)
         self.sums = _running(rows, self.stratum)
         """Of the cells before each, by stratum: (7, STRATA, cells + 1)."""
+        self.is_share = is_share
+        """True for counts: the weight of a unit is a number of runs, and its total how many of them have something."""
         self.partial = np.zeros((2, STRATA, len(days)))
         """Squares of blocks and of days up to each cell, the block and the day it is in as far as they have gone."""
         self.daily = self._daily(rows)
@@ -51,6 +56,11 @@ class Series:
         second = last - (1 << level) + 1
         low, high = self._low, self._high
         return np.minimum(low[level, first], low[level, second]), np.maximum(high[level, first], high[level, second])
+
+    def counts(self, first: Ints, end: Ints) -> Counts:
+        """Of a share: the runs of the cells from each `first` to the one before `end`, and how many of them have it."""
+        runs, having = (np.concatenate(([0.0], np.cumsum(column))) for column in (self.cells.weight, self.cells.total))
+        return Counts(*(np.rint(sums[end] - sums[first]).astype(np.int64) for sums in (having, runs)))
 
     def time(self, cell: int) -> datetime:
         """The time of the last unit of a cell."""

@@ -17,7 +17,7 @@ from schemas.errors import DriftlineError, RecordError, StoredRecordError, Store
 from schemas.lazy.duckdb import duckdb
 from service.access.access import AccessStore
 from service.documents.fleet.changes import worst_incidents
-from service.documents.inbox.incident_list import open_incidents
+from service.documents.inbox.incident_list import OpenIncidents, open_incidents
 from service.documents.people import ScoreTimes
 from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
@@ -77,8 +77,8 @@ class ApiContext:
 
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
 
-    async def open_incidents(self, project: str | None) -> int:
-        """Return how many confirmed incidents of a project (None: all) are open or acknowledged; counted when any has changed."""
+    async def open_incidents(self, project: str | None) -> OpenIncidents:
+        """Count the incidents of a project (None: all) that are open or acknowledged, when any has changed."""
         return await self._read_of_incidents(open_incidents, project)
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:

@@ -26,6 +26,7 @@ class Links:
     fleet = "/"
     telemetry = "/telemetry"
     sql = "/sql"
+    sql_snapshot = "/sql/snapshot"
     sign_in = "/sign-in"
     inbox_views = INBOX_VIEWS_PAGE
     admin = "/admin"

@@ -26,7 +26,7 @@ from service.documents.run_rows import EXCHANGES_ONLY
 from service.http.auth.authentication import PAGE_MARK
 from service.http.bounds import INBOX_PAGE
 from service.pages.links import Links
-from service.pages.words import TERMS
+from service.pages.words import TERMS, WORDS
 from service.version import version
 
 POLICY = (
@@ -44,6 +44,8 @@ _MARK = "page mark"
 """Stands for the mark until the page is complete, which the mark depends on."""
 MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
+_UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+"""Units of time with their seconds, the largest first."""
 NOTHING = "\u2013"
 """Shown for an unknown value."""
 
@@ -63,7 +65,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             page_mark_header=PAGE_MARK,
             path=request.url.path,
             now=request.app.state.context.engine.now(),
-            open_incidents=getattr(request.state, "open_incidents", 0),
+            open_incidents=getattr(request.state, "open_incidents", None),
         )
     )
     if cookie:
@@ -89,10 +91,11 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day}
+    made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day, "ago": ago}
     made.globals |= {
         "links": Links(),
         "terms": TERMS,
+        "closings": WORDS["closings"],
         "version": version(),
         "nothing": NOTHING,
         "exchanges_only": EXCHANGES_ONLY,
@@ -124,6 +127,15 @@ def moment(at: datetime | None) -> Markup:
 def day(at: datetime | None) -> str:
     """Write the UTC day of a time."""
     return NOTHING if at is None else f"{at:%Y-%m-%d}"
+
+
+def ago(seconds: float) -> str:
+    """Write a length of time as people say it: in whole units of the largest that fits."""
+    for unit, length in _UNITS:
+        count = int(seconds // length)
+        if count:
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return "less than a second"
 
 
 def number(value: float | None, digits: int = 0) -> str:

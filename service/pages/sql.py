@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.sandbox.catalog import readable_catalogue
 from service.cli.worked_examples import worked_examples
+from service.http.auth.authentication import Querier
 from service.http.routes.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
@@ -33,7 +34,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         why = "scope" if viewer.project is None else "project"
         return page(request, "sql_closed.html", {"why": why}, 403)
     request.app.state.query_pool.prepare()
-    values = {
+    values = _snapshot(request) | {
         "statement": q or FIRST,
         "rows": rows if rows in LIMITS else LIMITS[1],
         "limits": LIMITS,
@@ -43,3 +44,19 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         "examples": worked_examples(),
     }
     return page(request, "sql.html", values)
+
+
+@router.get("/sql/snapshot")
+async def snapshot(request: Request, _: Querier) -> HTMLResponse:
+    """Show how old the snapshot is and what is being done for the next one, as a part of the page; it has none made."""
+    return page(request, "sql_snapshot.html", _snapshot(request))
+
+
+def _snapshot(request: Request) -> dict[str, Any]:
+    """Return the state of the snapshots, and in seconds the age of the present one and the time that the next one has taken so far."""
+    state, now = request.app.state.query_pool.snapshot_state(), request.app.state.context.engine.now()
+    return {
+        "state": state,
+        "age": state.at and (now - state.at).total_seconds(),
+        "taken": state.since and (now - state.since).total_seconds(),
+    }

@@ -1,4 +1,4 @@
-"""The process that makes a snapshot from a copy: `python -m service.queries.building COPY TARGET SPILL`, at the lowest priority."""
+"""The process that makes a snapshot from a copy: `python -m service.queries.building COPY TARGET SPILL NICE`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from analytics.sandbox.snapshots import build_snapshot
 from analytics.sandbox.subprocesses import end_with_parent
 from schemas.errors import StoreError
 
-LOWEST = 19
-
 
 def main() -> None:
     """Make the snapshot, or report the fault on standard error and end with 1."""
     end_with_parent()
-    os.nice(LOWEST)
-    copy, target, spill = map(Path, sys.argv[1:])
+    *files, nice = sys.argv[1:]
+    os.nice(int(nice))
+    copy, target, spill = map(Path, files)
     try:
         build_snapshot(copy, target, spill)
     except StoreError as error:

@@ -11,7 +11,7 @@ from analytics.store.store import Store
 from schemas.errors import BusyError
 from service.queries.query_processes import ask
 from service.queries.query_protocol import Outcome, QueryLimits, Question
-from service.queries.snapshot_cache import Snapshots
+from service.queries.snapshot_cache import Snapshots, SnapshotState
 
 
 async def _nothing() -> None:
@@ -61,6 +61,10 @@ class QueryPool:
     def prepare(self) -> None:
         """Make a snapshot ahead of time, so that the next statement need not wait for it."""
         self._snapshots.prepare()
+
+    def snapshot_state(self) -> SnapshotState:
+        """Tell of what time the snapshot is, since when a new one is being made, and why the last attempt failed."""
+        return self._snapshots.state()
 
     async def ready(self) -> None:
         """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""

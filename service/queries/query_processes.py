@@ -40,9 +40,9 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
     return outcome, body
 
 
-async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits) -> None:
-    """Have a process make a snapshot from a copy; StoreError if it fails or takes too long."""
-    async with _started("service.queries.building", (str(copy), str(target), str(spill))) as process:
+async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+    """Have a process make a snapshot from a copy, `nice` steps below the server's priority; StoreError if it fails or takes too long."""
+    async with _started("service.queries.building", (str(copy), str(target), str(spill), str(nice))) as process:
         try:
             async with asyncio.timeout(limits.building):
                 _, said = await process.communicate()

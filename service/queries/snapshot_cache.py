@@ -5,7 +5,9 @@
    statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
 3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
    that it holds no room in vain and nothing that was deleted lives on in it.
-4. What was answered before the time that a snapshot says is in it: `land` is awaited after that time is read, and before the copy.
+4. A slow one comes to its end all the same: it gets a larger share of a busy machine where statements wait for it, and the server's
+   own priority and more time after an attempt that failed.
+5. What was answered before the time that a snapshot says is in it: `land` is awaited after that time is read, and before the copy.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database
 from analytics.store.store import Store
@@ -34,6 +38,10 @@ REST = 5
 """A snapshot is used for this many times the time it took, so that snapshots take a small share of one processor."""
 ROOM = 2.2
 """Free disk that is needed, in sizes of the database: for the copy, the snapshot, and commits meanwhile."""
+NICE_REFRESH, NICE_FIRST = 15, 5
+"""Steps below the server's priority at which a snapshot is made: while there is an older one, and while statements wait for it."""
+MOST_TIME = 4
+"""Times the usual limit that an attempt may take after others have failed."""
 log = logging.getLogger(__name__)
 
 
@@ -56,6 +64,25 @@ class Snapshot:
             self.file = -1
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """The snapshot there is, the one that is being made, and the last attempt that failed; each None where there is none."""
+
+    at: datetime | None
+    """The time of which the snapshot is."""
+    since: datetime | None
+    """When the making of the next one began."""
+    step: str
+    """What is being done for it, such as "copying the database"."""
+    failed_at: datetime | None
+    """When the last attempt failed, if none has succeeded since."""
+    failure: str
+    """Why it failed, without the paths of this machine."""
+
+
+NO_STATE = SnapshotState(None, None, "", None, "")
+
+
 class Snapshots:
     """The present snapshot of a store, and the making of the next one."""
 
@@ -65,6 +92,8 @@ class Snapshots:
         self._store, self._now, self._limits, self._land = store, now, limits, land
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
+        self._state = NO_STATE
+        self._failures = 0
 
     async def fresh(self) -> Snapshot:
         """Return the snapshot to read. If a new one is due, wait a little for it, then use the old one.
@@ -77,9 +106,13 @@ class Snapshots:
             await asyncio.wait([self._making], timeout=patience)
         if self._current is None:
             if self._making is not None and not self._making.done():
-                raise BusyError("the first snapshot is still being made")
-            raise _none_made()
+                raise BusyError(f"the first snapshot is still being made: {self._state.step}")
+            raise self._none_made()
         return self._current
+
+    def state(self) -> SnapshotState:
+        """Return what can be said of the snapshots at this moment."""
+        return replace(self._state, at=None if self._current is None else self._current.at)
 
     async def ready(self) -> None:
         """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
@@ -87,7 +120,7 @@ class Snapshots:
         if self._making is not None:
             await asyncio.wait([self._making])
         if self._current is None:
-            raise _none_made()
+            raise self._none_made()
 
     def prepare(self) -> None:
         """Begin to make a snapshot if one is due."""
@@ -119,15 +152,35 @@ class Snapshots:
         return age > max(self._limits.fresh_for, REST * current.seconds) and changes_of(path) != current.changes
 
     async def _make(self) -> None:
+        self._state = replace(self._state, since=self._now())
         try:
             made = await self._made()
             self._replace(made)
+            self._state, self._failures = NO_STATE, 0
             kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
             asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
-        except (DriftlineError, duckdb.Error, OSError):
+        except (DriftlineError, duckdb.Error, OSError) as error:
             log.exception("no snapshot was made")
+            self._failures += 1
+            self._state = replace(self._state, failed_at=self._now(), failure=self._words_of(error))
         finally:
+            self._state = replace(self._state, since=None, step="")
             self._making = None
+
+    def _step(self, words: str) -> None:
+        self._state = replace(self._state, step=words)
+
+    def _words_of(self, error: Exception) -> str:
+        """Return what went wrong, without the folder of the database."""
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return words if self._store.path is None else words.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
+
+    def _none_made(self) -> StoreError:
+        return StoreError(f"the snapshot could not be made: {self._state.failure}", hint="See the server's log.")
+
+    def _nice(self) -> int:
+        """Return how many steps below the server's priority the next snapshot is made."""
+        return 0 if self._failures else NICE_FIRST if self._current is None else NICE_REFRESH
 
     async def _made(self) -> Snapshot:
         path = self._store.path
@@ -138,10 +191,14 @@ class Snapshots:
         began = time.monotonic()
         try:
             await asyncio.to_thread(_prepare, folder, path)
+            self._step("writing accepted records to the database")
             at = self._now()
             await self._land()
+            self._step("copying the database")
             changes = await asyncio.to_thread(copy_database, self._store, copy)
-            await build(copy, target, spill, self._limits)
+            self._step("building the tables")
+            patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
+            await build(copy, target, spill, patient, self._nice())
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -156,10 +213,6 @@ class Snapshots:
         if before is not None:
             before.replaced = True
             before.close_when_unused()
-
-
-def _none_made() -> StoreError:
-    return StoreError("the snapshot could not be made", hint="See the server's log.")
 
 
 def _prepare(folder: Path, database: Path) -> None:

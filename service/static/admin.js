@@ -16,8 +16,16 @@ function fieldsOf(form) {
 /** What was chosen in a field, in the words that the page has for it. */
 function chosenIn(form, name) {
   const field = form.elements[name];
-  if (field?.selectedOptions) return field.selectedOptions[0].textContent;
+  if (field instanceof RadioNodeList) return [...field].find((one) => one.checked)?.dataset.words ?? field.value;
+  const option = field?.selectedOptions?.[0];
+  if (option) return option.dataset.words ?? option.textContent;
   return "small" in (field?.dataset ?? {}) ? field.value.toLowerCase() : (field?.value ?? "");
+}
+
+/** Says until which UTC day a token lasts that is made now, in the words that the page has for that. */
+function untilOf(form, { until, forever }) {
+  const days = Number(form.elements.expiresInDays?.value);
+  return days ? until.replace("{day}", new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10)) : forever;
 }
 
 /** Makes a token and shows it, this once. */
@@ -29,6 +37,8 @@ function issue(form, button) {
     document.getElementById("made").textContent = (await response.json()).token;
     for (const here of document.querySelectorAll("[data-here]")) here.textContent = location.origin;
     for (const chosen of document.querySelectorAll("[data-chosen]")) chosen.textContent = chosenIn(form, chosen.dataset.chosen);
+    for (const place of document.querySelectorAll("[data-may]")) place.textContent = chosenIn(form, "scopes").replace("{where}", chosenIn(form, "project"));
+    for (const place of document.querySelectorAll("[data-until]")) place.textContent = untilOf(form, place.dataset);
     made.hidden = false;
     form.hidden = true;
     made.focus();

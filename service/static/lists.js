@@ -27,6 +27,7 @@ document.addEventListener("submit", (event) => {
 
 // A list that is narrowed while one types: its parts come anew, and the form stays as it is, with its focus and its caret.
 let pause = 0;
+let narrowed = 0;
 
 function narrow(form) {
   clearTimeout(pause);
@@ -36,7 +37,17 @@ function narrow(form) {
   if (turned(address) !== turned(location)) location.assign(address);
   else if (address.href !== location.href) {
     history.replaceState(null, "", address);
-    refresh(true, false);
+    showBusy(form, true);
+    const mine = ++narrowed;
+    refresh(true, false).finally(() => { if (mine === narrowed) showBusy(form, false); });
+  } else showBusy(form, false);
+}
+
+/** Says that what is shown is not yet what the form asks for: a spinner beside the field, and the list is busy. */
+function showBusy(form, isBusy) {
+  for (const one of [form, document.getElementById("projects")]) {
+    if (isBusy) one?.setAttribute("aria-busy", "true");
+    else one?.removeAttribute("aria-busy");
   }
 }
 
@@ -44,6 +55,7 @@ document.addEventListener("input", (event) => {
   const form = event.target.closest('[data-filters="live"]');
   if (!form) return;
   clearTimeout(pause);
+  showBusy(form, true);
   pause = setTimeout(narrow, event.target.matches("select") ? 0 : PAUSE, form);
 });
 

@@ -11,7 +11,8 @@ const measure = document.getElementById("measure");
 const form = document.getElementById("form");
 const parameters = document.querySelector("[data-parameters]");
 const QUERY = "/api/audit/query";
-const WAITING = "Running … The first statement waits for a new snapshot with the last minute’s records.";
+const MAKING_EVERY = 1000, AGE_EVERY = 30_000; // milliseconds after which the page asks again how far the snapshot is
+const snapshot = document.querySelector("[data-snapshot]");
 const MOST_SHOWN = 1000, MOST_ROWS = 1_000_000, LONG = 300;
 const SESSION = /^session_?id$/i; // columns whose values are ids of sessions
 const HIDDEN = /(?![\t\n\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}\p{Cn}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0e\uffa0\u2800]|(?<=\p{M}{4})\p{M}/u;
@@ -144,6 +145,38 @@ function refuse(words) {
   statement.setSelectionRange(start, start + (lines[line - 1] || "").length);
 }
 
+/** Whether a snapshot is being made, as far as the page has heard. */
+const isMaking = () => snapshot.querySelector("[data-making]") !== null;
+let asking = 0;
+
+/** Asks how old the snapshot is, and whether a new one is being made, and goes on asking: often while one is. */
+async function followSnapshot() {
+  clearTimeout(asking);
+  const response = document.hidden ? null : await fetch(snapshot.dataset.snapshot, { credentials: "same-origin" }).catch(() => null);
+  if (response?.ok && !response.redirected) {
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const now = page.getElementById("snapshot");
+    if (now) snapshot.replaceChildren(now);
+  }
+  clearTimeout(asking);
+  asking = setTimeout(followSnapshot, isMaking() || running ? MAKING_EVERY : AGE_EVERY);
+}
+
+const pause = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
+
+/** Sends the statement until it is answered or refused: while the first snapshot is being made, the server refuses to wait for long. */
+async function patiently(body, signal) {
+  for (;;) {
+    const response = await sent(body, signal);
+    if (response.status !== 503) return response;
+    await followSnapshot();
+    if (!isMaking() || signal.aborted) return response;
+    state.textContent = "Waiting for the snapshot …";
+    await pause(MAKING_EVERY);
+    signal.throwIfAborted();
+  }
+}
+
 /** Sends the statement with its values as texts, which are as good as numbers beside a column; where it takes none, with plain numbers as such. */
 async function sent(body, signal) {
   const response = await send("POST", QUERY, body, {}, signal);
@@ -161,9 +194,12 @@ async function question(body, read) {
   refuse("");
   stop.hidden = false;
   state.textContent = "Running …";
-  const waiting = setTimeout(() => { state.textContent = WAITING; }, 1500);
+  const waiting = setTimeout(() => {
+    followSnapshot();
+    state.textContent = isMaking() ? "Waiting for the snapshot …" : "Still running …";
+  }, 1500);
   try {
-    const response = await sent(body, mine.signal);
+    const response = await patiently(body, mine.signal);
     if (response.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
     if (response.ok) return await read(response);
     const wait = response.headers.get("Retry-After");
@@ -176,6 +212,7 @@ async function question(body, read) {
       running = null;
       stop.hidden = true;
       state.textContent = mine.signal.aborted ? "Stopped." : "";
+      followSnapshot();
     }
   }
   return null;
@@ -274,3 +311,5 @@ document.addEventListener("click", (event) => {
   }
 });
 follow();
+document.addEventListener("visibilitychange", () => { if (!document.hidden) followSnapshot(); });
+followSnapshot();

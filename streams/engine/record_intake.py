@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -38,6 +39,8 @@ from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, admi
 from streams.stage_batches import session_key
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
+_REST = 20
+"""Times that a look for idle sessions took until the next one: it reads of every record whose it is, so it takes longer with each."""
 QUEUED = "queued"
 """The reason where no decision is there yet."""
 
@@ -210,14 +213,18 @@ class RecordIntake(ABC):
 
     async def _close_idle_sessions(self) -> None:
         """Record the end of sessions of which nothing was heard for longer than the session gap, again and again."""
+        pause = self._limits.idle_check
         while True:
-            await asyncio.sleep(self._limits.idle_check)
+            await asyncio.sleep(pause)
+            began = time.monotonic()
             try:
                 parts = idle_closings(self.store, self.policy, self.now()) if await self._shows_now() else ()
-                for part in await asyncio.to_thread(list, parts):
+                looked = await asyncio.to_thread(list, parts)
+                pause = max(self._limits.idle_check, _REST * (time.monotonic() - began))
+                for part in looked:
                     await self._close(part)
             except Exception:
-                log.exception("sessions that fell idle could not be closed; trying again in %.0f s", self._limits.idle_check)
+                log.exception("sessions that fell idle could not be closed; trying again in %.0f s", pause)
 
 
 def _placed(encoded: Sequence[bytes | RecordError], fates: Iterable[str]) -> list[str | RecordError]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from engines import NOW
 from pages import LINKS
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from sites import DRIFTED, QUIET, WORKING, Site, iso
 from windows import PHONE, Window, windows
 
@@ -211,13 +211,59 @@ def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site
         assert box["y"] < PHONE[1] * 0.75, path
 
 
+def test_what_is_typed_to_find_a_project_shows_that_it_is_being_looked_for(window: Window) -> None:
+    """A list that stays as it was while one waits looks like one without what one looks for."""
+    page = window.open(LINKS.fleet)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/?q=*", hold)
+    with page.expect_request(lambda request: "q=" in request.url):
+        page.get_by_label("Find a project").fill(DRIFTED)
+    form, list_of = page.locator("form[data-filters]"), page.locator("#projects")
+    expect(form).to_have_attribute("aria-busy", "true")
+    expect(list_of).to_have_attribute("aria-busy", "true")
+    ring = "getComputedStyle(document.querySelector('.find'), '::after')"
+    assert "turning" == page.evaluate(f"{ring}.animationName")
+    page.emulate_media(reduced_motion="reduce")
+    assert ["none", "50%"] == page.evaluate(f"[{ring}.animationName, {ring}.borderTopLeftRadius]")
+    page.emulate_media(reduced_motion="no-preference")
+    with page.expect_response(lambda answer: "q=" in answer.url):
+        held[-1].continue_()
+    expect(form).not_to_have_attribute("aria-busy", "true")
+    expect(list_of).not_to_have_attribute("aria-busy", "true")
+    expect(page.locator("#cards > *")).to_have_count(1)
+    page.unroute("**/?q=*")
+    assert [] == window.troubles
+
+
+@pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(DRIFTED), LINKS.runs(WORKING), LINKS.sql])
+def test_nothing_jumps_while_a_page_loads(window: Window, path: str) -> None:
+    """Whoever aims at a tile that moves away hits another one: 0.1 is what the Core Web Vitals call good, and pages stay far below."""
+    page = window.open(path)
+    seen = """() => new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().reduce((sum, one) => sum + one.value, 0)))
+        .observe({ type: "layout-shift", buffered: true }) || setTimeout(() => done(0), 500))"""
+    assert 0.03 > page.evaluate(seen)
+
+
+def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
+    """Who waits for an answer sees what for, and of what time the answer will be."""
+    page = window.open(LINKS.sql)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#result")).to_be_visible()
+    expect(page.locator("#snapshot")).to_contain_text(re.compile(r"Snapshot of [-\d]+ [:\d]+, .+ old\."))
+    assert [] == window.troubles
+
+
 def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, another: Callable[[], Window]) -> None:
     """A worked example is tried with one's own values; what only looks like a parameter is none."""
     page = window.open(LINKS.sql)
     expect(page.get_by_role("group", name="Parameters")).to_be_hidden()
     page.get_by_text("What does judging a drifting agent cost?").click()
     page.locator("details[open] [data-use]").click()
-    expect(page.get_by_label("$agent", exact=True)).to_have_value("deployer")
+    expect(page.get_by_label("$agent", exact=True)).to_have_value("%")
     texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
     page.locator("#statement").fill(texts)
     fields = page.locator("[data-parameters] input")

@@ -139,7 +139,7 @@ FILES = {
     "/metrics",
 }
 """What is downloaded, or shown by the browser as it is."""
-NOT_ALONE = {"/admin/deletion/plan"}
+NOT_ALONE = {"/admin/deletion/plan", "/sql/snapshot"}
 """What another page of the table takes in."""
 OF_OTHERS = {"/docs", "/docs/*", "/docs/start.js"}
 """The documentation of the API: its page is a library's."""

@@ -22,11 +22,14 @@ from servers import Child, Home, nursery, until
 
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import read_only_rows
+from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors.names import anchor_project
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
+from service.cli.worked_examples import worked_examples
 from service.demo import judge_change
 from service.demo.conversations import PROJECTS, dialogues
 from service.demo.fleet_faults import SECRETS
@@ -181,10 +184,10 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
     assert [
-        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; with it Tier 2.5 and 7 more",
+        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; Tier 2.5 and 7 others moved too",
         "    → Roll back agent_version from 7 to 6",
         f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before",
-        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; with it Tier 2.5 and Tier 3",
+        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too",
         "    → Check the judge before the agent",
     ] == [line for line in lines if not line.startswith("demo: ")]
     assert f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
@@ -241,7 +244,7 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert ("judge", "drift") == (found.cause, found.type)
     evidence = json.loads(found.metadata)
-    assert f" on {judge_change.SINCE}; with it Tier 2.5 and Tier 3" in found.title
+    assert f" on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too" in found.title
     assert [] == deployments_of(evidence)
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
@@ -266,7 +269,10 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
-    assert "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; with it Tier 1 and 2 more" == lines[0]
+    assert (
+        "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 2 others moved too"
+        == lines[0]
+    )
     assert ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"] == lines[1:]
 
 
@@ -367,6 +373,16 @@ def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) 
     Store(database).close()
     assert all([] == read_only_rows(database, query, 10)[1] for _, query in QUERIES)
     assert not re.search(r'["$`\\!]', "".join(query for _, query in QUERIES))
+
+
+def test_every_worked_example_of_sql_finds_something_in_the_demo(shown: Shown, tmp_path: Path) -> None:
+    """Whoever tries the SQL page on the demo would take an empty answer for a fault; nothing in the demo is evaluated."""
+    with Store(shown.database) as store:
+        copy_database(store, tmp_path / "copy.duckdb")
+    build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
+    with open_snapshot(str(tmp_path / "snapshot.duckdb"), memory=512 * 1024 * 1024, seconds=60) as connection:
+        empty = [one for one in worked_examples() if not limited_frame(connection, one.sql, one.parameters, 1000).frame.height]
+    assert [True, True] == ["Needs runs that were evaluated against test cases." in one.words for one in empty]
 
 
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

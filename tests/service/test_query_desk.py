@@ -13,6 +13,7 @@ import resource
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from schemas.errors import BusyError, QueryError, StoreError
 from service.queries import snapshot_cache as keeping
 from service.queries.query_pool import Answer, QueryPool
 from service.queries.query_protocol import MAX_ROWS, QueryLimits, Question
+from service.queries.snapshot_cache import NO_STATE, SnapshotState
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)
@@ -507,6 +509,56 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
             loop.run(query_pool.answer(Question("SELECT 1")))
         put(store, 1)
         assert 1 == store.count("exchanges")
+
+
+def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """On a busy machine the first one takes minutes: whoever waits wants to see that something happens."""
+
+    async def followed() -> list[SnapshotState]:
+        async def land() -> None:
+            found.append(query_pool.snapshot_state())
+
+        with Store(tmp_path / "fleet.duckdb") as store:
+            query_pool = QueryPool(store, now, LIMITS, land)
+            found = [query_pool.snapshot_state()]
+            await query_pool.ready()
+            found.append(query_pool.snapshot_state())
+            await query_pool.close()
+        return found
+
+    nothing, making, made = loop.run(followed())
+    assert NO_STATE == nothing
+    assert (None, "writing accepted records to the database") == (making.at, making.step)
+    assert making.since is not None
+    assert made.at is not None
+    assert replace(NO_STATE, at=made.at) == made
+
+
+def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
+    tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the lowest priority a busy machine never finishes it, and each attempt begins anew."""
+    tried: list[tuple[float, int]] = []
+
+    async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+        tried.append((limits.building, nice))
+        if len(tried) == 1:
+            raise StoreError(f"{target}: not made in time")
+        await building(copy, target, spill, limits, nice)
+
+    building = keeping.build
+    monkeypatch.setattr(keeping, "build", build)
+    with Store(tmp_path / "fleet.duckdb") as store:
+        query_pool = QueryPool(store, now, LIMITS)
+        with pytest.raises(StoreError, match=r"could not be made: fleet\.duckdb\.analysts/driftline\.duckdb: not made in time"):
+            loop.run(query_pool.ready())
+        failed = query_pool.snapshot_state()
+        loop.run(query_pool.ready())
+        made = query_pool.snapshot_state()
+        loop.run(query_pool.close())
+    assert [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)] == tried
+    assert (None, None, "fleet.duckdb.analysts/driftline.duckdb: not made in time") == (failed.at, failed.since, failed.failure)
+    assert (True, None, "") == (made.at is not None, made.failed_at, made.failure)
 
 
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:

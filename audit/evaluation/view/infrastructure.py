@@ -9,17 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from audit.patterns import Pattern, compile_pattern
 
 ID, IMAGE, LOG_LINE, PATH = b"[id]", b"[image]", b"[log line]", b"[path]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trace:
-    """A kind of trace: where it lies in a text (bytes), and what is put in its place."""
+    """A kind of trace: where it lies in a text (bytes), and what is put in its place.
 
-    pattern: Pattern
+    Its pattern is compiled where it is first looked for: the patterns take 2 MB, and a server without a judge needs none of them.
+    """
+
+    name: str
+    regex: str
     instead: Callable[[bytes], bytes]
     whole_lines: bool = False
     """True if a match may be of any length, so that no window may cut it."""
@@ -35,12 +40,13 @@ class Trace:
                 done = end
         return b"".join([*pieces, data[done:]]) if pieces else data
 
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The compiled pattern."""
+        return compile_pattern(self.regex, where=self.name, ignore_case=False)
+
     def _places(self, data: bytes) -> Iterator[tuple[int, int]]:
         return self.pattern.groups(data) if self.whole_lines else self.pattern.spans(data)
-
-
-def _pattern(text: str, name: str) -> Pattern:
-    return compile_pattern(text, where=name, ignore_case=False)
 
 
 _SLASH = r"\\{0,4}/"
@@ -52,13 +58,12 @@ _ROOTS = (
 )
 _DRIVE = r"""[A-Za-z]:(?:\\{1,8}|/{1,2})"""
 _FOLDER = r"""(?:[^\\/:*?"<>|\r\n]{1,128}\\{1,8}|[^\s\\/:*?"<>|]{1,128}/)"""
-_PATHS = _pattern(
+_PATHS = (
     rf"""(?i:file:/{{1,3}}[^\s"'`<>|)\]}}]*)"""
     rf"|{_EDGE}(?:~[\w.-]*(?:{_SLASH}(?:{_PART})?)+"
     rf"|{_SLASH}{_PART}(?:{_SLASH}{_PART})+(?:{_SLASH})?|{_SLASH}{_ROOTS}(?:{_SLASH}|\b)|{_SLASH}[\w-]+(?:\.[A-Za-z0-9]{{1,8}})+\b)"
     rf"""|(?:^|[^\w]|\\[nrt]){_DRIVE}{_FOLDER}*(?:{_PART})?"""
-    rf"""|(?:^|[\s"'=(,;])\\{{2,8}}[\w.-]+\\{{1,4}}{_FOLDER}*(?:{_PART})?""",
-    "path",
+    rf"""|(?:^|[\s"'=(,;])\\{{2,8}}[\w.-]+\\{{1,4}}{_FOLDER}*(?:{_PART})?"""
 )
 _START = re.compile(rb"(?i:file:/)|[A-Za-z]:[\\/]|~|\\{2,8}[\w.-]|\\{0,4}/")
 _SEPARATORS = re.compile(rb"[\\/]+")
@@ -86,15 +91,14 @@ _KNOWN_IMAGES = (
     r"|php|ruby|rust|centos|fedora|amazonlinux|maven|gradle|traefik|memcached|elasticsearch|kafka|zookeeper|docker)"
 )
 _NAME = r"[a-z0-9][a-z0-9._-]*"
-_IMAGES = _pattern(
+_IMAGES = (
     rf"(?:(?:{_NAME}(?::[0-9]{{2,5}})?/)?(?:{_NAME}/){{0,6}}{_NAME}(?::[\w.-]+)?@)?\bsha(?:256|512):[0-9a-fA-F]{{8,128}}"
     r"|\bdocker(?:-daemon|-pullable|-image)?://[^\s\"'<>\\]+"
     rf"|\b{_REGISTRIES}(?::[0-9]{{2,5}})?(?:/{_NAME})+(?::[\w.-]+)?"
     rf"|\b(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+|localhost|[a-z0-9-]+):[0-9]{{2,5}}(?:/{_NAME})+:[\w][\w.-]*"
     rf"|\b(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?:/{_NAME})+:{_TAG}\b"
     rf"|\b{_KNOWN_IMAGES}:(?:[0-9]|latest|slim|alpine|bookworm|bullseye|jammy|noble)[\w.-]*"
-    r"|\b[a-z0-9]+(?:[._-][a-z0-9]+)*:latest\b|\b[a-z0-9]+(?:[._-][a-z0-9]+)+:v?[0-9]+\.[0-9][\w.-]*\b",
-    "image",
+    r"|\b[a-z0-9]+(?:[._-][a-z0-9]+)*:latest\b|\b[a-z0-9]+(?:[._-][a-z0-9]+)+:v?[0-9]+\.[0-9][\w.-]*\b"
 )
 
 _GIVEN = (
@@ -108,15 +112,14 @@ _KEYED = (
     r"(?i:\b(?:run|session|container|request|trace|span|correlation|execution|invocation|job|pod|exchange|event|conversation)[_ -]?id"
     r"""\\{0,3}["']?\s{0,3}[:=]\s{0,3}\\{0,3}["']?)"""
 )
-_IDS = _pattern(
+_IDS = (
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
     rf"|{_KEYED}[A-Za-z0-9][\w:.#-]{{2,127}}"
     rf"|(?i:(?:\b|_){_COUNTED})[_-][0-9][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*"
     rf"|(?:\b|_){_GIVEN}[_-][A-Za-z0-9]{{6,64}}(?:[_-][A-Za-z0-9]+)*"
     r"|(?:\b|_)(?:0x)?[0-9a-fA-F]{12,128}(?:\b|_)"
     r"|\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"
-    r"|\b[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8,10}-[a-z0-9]{5}\b",
-    "id",
+    r"|\b[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8,10}-[a-z0-9]{5}\b"
 )
 _KEY = re.compile(rb"""^(?i:[a-z]+[_ -]?id)\\{0,3}["']?\s{0,3}[:=]\s{0,3}\\{0,3}["']?""")
 _HEX = re.compile(rb"_?(?:0x)?([0-9a-fA-F]{12,})_?")
@@ -149,7 +152,7 @@ _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
 _ZONE = r"\s?(?:Z|[+-][0-9]{2}:?[0-9]{2}|UTC)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _REST = r"(?:[^\n\r\\]|\\[^nr\n\r])*"
-_LOG_LINES = _pattern(
+_LOG_LINES = (
     "(?:"
     rf"\[?{_DAY}[T ]{_CLOCK}{_ZONE}[^\n]{{0,40}}?\b{_LEVEL}\b"
     rf"|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}\.[0-9]{{6,9}}{_ZONE}\s"
@@ -164,11 +167,10 @@ _LOG_LINES = _pattern(
     r"|\[\s{0,8}[0-9]{1,8}\.[0-9]{6}\] \S"
     rf"""|\{{[^\n]{{0,200}}?"(?:ts|time|timestamp|@timestamp)"\s?:\s?[^\n]{{0,200}}?"(?:level|severity|levelname|lvl)"\s?:"""
     rf"""|\{{[^\n]{{0,200}}?"(?:level|severity|levelname|lvl)"\s?:\s?[^\n]{{0,200}}?"(?:ts|time|timestamp|@timestamp)"\s?:"""
-    rf"){_REST}",
-    "log line",
+    rf"){_REST}"
 )
 
-LOG_LINES = Trace(_LOG_LINES, lambda _found: LOG_LINE, whole_lines=True)
-PATHS = Trace(_PATHS, _without_folders)
-IMAGES = Trace(_IMAGES, lambda _found: IMAGE)
-IDS = Trace(_IDS, _without_id)
+LOG_LINES = Trace("log line", _LOG_LINES, lambda _found: LOG_LINE, whole_lines=True)
+PATHS = Trace("path", _PATHS, _without_folders)
+IMAGES = Trace("image", _IMAGES, lambda _found: IMAGE)
+IDS = Trace("id", _IDS, _without_id)

@@ -1,7 +1,7 @@
 """The largest change of each project: the series of its worst incident since its first day, else its last days beside those before.
 
 1. Of a project with a confirmed incident that is not over, the change is that of the series that leads it, with the levels that its
-   evidence has, since its first day.
+   evidence has, since its first day; and the level of the last days, if all of them are after it.
 2. Of any other it is that of Tier 2, or of Tier 1 where no judge was asked: the mean of the last days, and of as many before them.
    Nothing says that this is more than chance; an incident would.
 3. Levels by day go back four weeks from the project's newest day with a score. A series of runs has none.
@@ -17,15 +17,15 @@ import msgspec
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
+from service.documents.project_checks import RECENT_DAYS
+from service.documents.project_health import anomalous_share
 from streams.watch.measured import TIERS
-from streams.watch.rules.findings import DOWN, SPIKE, UP, Key
+from streams.watch.rules.findings import DOWN, SPIKE, UP, Key, bounds_of
 
 LEVEL_DAYS = 28
 """Days of the levels by day."""
 _BY_DAY = frozenset({*TIERS, SPIKE})
 """The series that have levels by day; series of runs have none."""
-_SCALES = {"tier3": 4.0, "trust": 100.0}
-"""The widths of the scales that are not 0 to 1."""
 Row = Mapping[str, Any]
 
 
@@ -41,6 +41,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The first day of an incident's change; None for the last days beside those before."""
     incident: str | None = None
     agent: str | None = None
+    now: float | None = None
+    """The level of the last days, for an incident that began before them; None for series of runs, which have none."""
     levels: list[float | None] = []
     """The levels of the last days, the newest last; None for a day without one."""
 
@@ -53,7 +55,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def worse(self) -> float:
         """The size of its move for the worse, as a part of its scale; below 0 if for the better."""
         key = Key(SPIKE if self.series == SPIKE else "drift", self.series, UP if self.after > self.before else DOWN)
-        size = abs(self.after - self.before) / _SCALES.get(self.series, 1.0)
+        low, high = bounds_of(self.series)
+        size = abs(self.after - self.before) / (high - low)
         return size if key.is_worse else -size
 
 
@@ -130,7 +133,16 @@ def _of_incident(row: Row, incident: Row) -> Change | None:
         since=incident["since"],
         incident=incident["incident_id"],
         agent=incident["agent"],
+        now=_now(row, series, incident["since"]),
     )
+
+
+def _now(row: Row, series: str, since: date | None) -> float | None:
+    until = row["recent_until"]
+    if since is None or until is None or series not in _BY_DAY or (until - since).days < RECENT_DAYS:
+        return None
+    level: float | None = anomalous_share(row) if series == SPIKE else row[f"recent_{series}"]
+    return level
 
 
 def _lead(metadata: str) -> _Lead | None:

@@ -66,6 +66,13 @@ class Inbox(NamedTuple):
     total: int
 
 
+class OpenIncidents(NamedTuple):
+    """Counts of the incidents that are open or acknowledged: all of them, and those that are confirmed."""
+
+    total: int
+    confirmed: int
+
+
 class Choices(NamedTuple):
     """Return the values of each filter, with the number of incidents that wait for a decision."""
 
@@ -113,9 +120,10 @@ def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
     return Choices(found["project"], found["agent"], found["assignee"])
 
 
-def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> int:
-    """Return how many confirmed incidents of a project (None: all) are open or acknowledged."""
-    return sum(row["incidents"] for row in query_rows(cursor, "open_incidents", {"project": project}))
+def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> OpenIncidents:
+    """Count the incidents of a project (None: all) that are open or acknowledged, as the inbox lists them without filters."""
+    rows = query_rows(cursor, "open_incidents", {"project": project})
+    return OpenIncidents(sum(row["incidents"] for row in rows), sum(row["confirmed"] for row in rows))
 
 
 def _record(row: Mapping[str, Any]) -> Incident:

@@ -115,6 +115,11 @@ class Facts:
         return self.incident.type == SPIKE
 
     @property
+    def unit(self) -> str:
+        """Name the unit of the traffic: a judged tier has scores of judged turns alone."""
+        return "judged turn" if self.is_judged and not self.is_spike else "exchange"
+
+    @property
     def is_of_runs(self) -> bool:
         """True if the leading series is of an agent's runs."""
         return self.incident.rule == RUNS

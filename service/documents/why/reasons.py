@@ -86,8 +86,8 @@ def _anomalies(facts: Facts) -> Iterator[Statement]:
 def _judge_flags(facts: Facts) -> Iterator[Statement]:
     words = {
         "judge_flag": "judged turns were flagged by the judge",
-        "sycophancy": "turns with thinking agree with the user against it",
-        "advocacy_suppression": "turns with thinking give a weaker recommendation than it",
+        "sycophancy": "turns with thinking agree with the user against their own reasoning",
+        "advocacy_suppression": "turns with thinking recommend less than their own reasoning does",
     }
     for kind, said in words.items():
         found = facts.reason(kind)
@@ -103,9 +103,9 @@ def _dimensions(facts: Facts) -> Iterator[Statement]:
     verb = "rose" if facts.incident.direction == "up" else "fell"
     parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in found]
     first = found[0]
-    turns = f"{_number(first.judged_after)} judged turns since, {_number(first.judged_before)} before"
+    turns = f"{_number(first.judged_after)} judged turns since the change, {_number(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
-    yield Statement("dimensions", f"Of what the judge scores, {parts[0]} {verb} most ({turns}){then}.")
+    yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
 
 def _failures(facts: Facts) -> Iterator[Statement]:
@@ -128,7 +128,8 @@ def _slices(facts: Facts) -> Iterator[Statement]:
     how = f"its share went {best.shares}" if mixed else f"its {level}"
     twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
-        "slice", f"{_named(best.name)} explains {part_explained(best)} of the change: {how}{_exchanges(best)}.{twins}"
+        "slice",
+        f"{_named(best.name)} explains {part_explained(best)} of the change: {how}{_exchanges(best, facts.unit)}.{twins}",
     )
 
 
@@ -224,10 +225,11 @@ def level_words(moved: Moved) -> str | None:
     return f"{_named(moved.name)} {before} → {after}"
 
 
-def _exchanges(row: Row) -> str:
+def _exchanges(row: Row, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
-    return f" ({_number(row.exchanges_after)} exchanges since, {_number(row.exchanges_before)} before)"
+    plural = "" if row.exchanges_after == 1 else "s"
+    return f" ({_number(row.exchanges_after)} {unit}{plural} since the change, {_number(row.exchanges_before)} before)"
 
 
 def _rates(row: Row) -> str:

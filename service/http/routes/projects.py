@@ -75,6 +75,9 @@ class ChangeAnswer(ProjectAnswer):
     )
     incident: str | None = Field(description="Id of the incident; null without one.")
     agent: str | None = Field(description="Agent of a series of runs.")
+    now: float | None = Field(
+        description="Level of the last days where the incident began before them; null otherwise, and for series of runs."
+    )
     levels: list[float | None] = Field(
         description=f"Levels of the last {LEVEL_DAYS} days, the newest last; null for a day without one. Empty for series of runs."
     )

@@ -89,8 +89,8 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
         answer = await _while_wanted(request, asked.answer(question))
     except QueryError as error:
         raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
-    except StoreError:
-        raise ApiError(503, "no_snapshot", "there is no snapshot at the moment", {"Retry-After": "30"}) from None
+    except StoreError as error:
+        raise ApiError(503, "no_snapshot", f"there is no snapshot at the moment: {error}", {"Retry-After": "30"}) from None
     return _response(answer, body.format, time.monotonic() - began)
 
 

@@ -12,11 +12,13 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.access.access import MARK, MAX_LIVE, SCOPES, Holder, Kind, Scope, TokenState
+from service.access.access import MARK, MAX_LIVE, Holder, Kind, TokenState
 from service.http.context import ApiContext, Services
 from service.http.documents.models import ConnectionName
 from service.http.errors import ApiError
 from service.known_projects import known_projects, named_projects
+from service.pages.admin.deeds import deed_of
+from service.pages.admin.roles import CHOICES, role_of
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
 
@@ -26,23 +28,6 @@ EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In 
 SHOWN_LINES = 10
 """Lines of the audit log on a person's page."""
 Name = Annotated[ConnectionName, Path()]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice of the form: its name, a sentence about it, and its scopes."""
-
-    name: str
-    words: str
-    scopes: tuple[Scope, ...]
-
-
-CHOICES = (
-    Choice("Read", "See everything on the pages. Change nothing.", ("read",)),
-    Choice("Review", "Read, score exchanges, and decide on incidents.", ("read", "review")),
-    Choice("Query", "Read, and ask in SQL. Sees all projects.", ("read", "query")),
-    Choice("Admin", "Everything, these pages too.", SCOPES),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +62,7 @@ class Shown:
     @property
     def words(self) -> str:
         """The scopes, in one word where there is one."""
-        held = [scope for scope in SCOPES if scope in self.holder.scopes]
-        without = frozenset({"query"} if self.holder.project else ())
-        # Of choices that come to the same in one project, the first is what was meant.
-        own: dict[frozenset[str], str] = {frozenset(one.scopes) - without: one.name for one in reversed(CHOICES)}
-        return own.get(self.holder.scopes) or ", ".join(held)
+        return role_of(self.holder)
 
 
 @router.get("/admin/access")
@@ -121,7 +102,7 @@ async def person(request: Request, viewer: Administrator, services: Services, na
             for one in services.access.sign_ins.going_on()
             if one.name == name
         ],
-        "lines": services.access.audit_log.lines(SHOWN_LINES, name=name),
+        "deeds": [deed_of(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)],
         "may_rotate": found.holder.scopes <= viewer.scopes,
         "is_full": len(found.live) >= MAX_LIVE,
         "expiries": EXPIRIES,

@@ -12,6 +12,7 @@ from service.documents.addresses.cursors import Place, page_of
 from service.http.context import Services
 from service.http.documents.models import ConnectionName
 from service.http.paging import Cursor
+from service.pages.admin.deeds import deed_of
 from service.pages.admin.viewing import Administrator
 from service.pages.links import Links
 from service.pages.rendering import page
@@ -36,7 +37,7 @@ async def audit_log(
     found = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
     shown, following = page_of(found, SHOWN, lambda line: Place(datetime.fromisoformat(line.at), "", line.id))
     values = {
-        "lines": shown,
+        "deeds": [deed_of(line, services.access.holder) for line in shown],
         "name": name,
         "project": project,
         "paged": cursor is not None,

@@ -15,7 +15,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.documents.addresses.window import Window
 from service.pages.charts.charts import Band, Chart, Point, line
-from service.pages.charts.marks import Mark, judge_moves, marks_within
+from service.pages.charts.marks import Mark, judge_moves, marks_within, run_policies
 from service.pages.incidents.change_days import days_of, expected_of
 from service.pages.incidents.wording import tier_name
 from service.pages.links import Links
@@ -30,6 +30,7 @@ BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 MOST_DAYS = 120
 _DAY = timedelta(days=1)
 _LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
+_UNMARKED = Markup('<p class="soft">No deployment and no change of policy or judge is known in this time.</p>')
 _WEIGHTED = "sequential"
 """The rule that weights exchanges by their sampling probability."""
 
@@ -58,8 +59,9 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [_point(incident.project, day, values.get(day)) for day in span]
     marked = days_of(incident, {f"{day}": row.value for day, row in values.items()})
-    chart = _chart(incident, first, last, _marks(cursor, incident, span))
-    return line(chart, points, band=_band(incident, told), marked=marked)
+    marks = _marks(cursor, incident, span)
+    drawn = line(_chart(incident, first, last, marks), points, band=_band(incident, told), marked=marked)
+    return drawn if marks or not span else drawn + _UNMARKED
 
 
 def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
@@ -82,7 +84,11 @@ def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[dat
     if not span:
         return []
     start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
-    return [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
+    found = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
+    # Where exchanges are scored, too, their hours have told of a change of the policy already.
+    if incident.rule == RUNS and not any(one.kind == "policy" for one in found):
+        found += run_policies(cursor, incident.project, incident.agent or "", start, end)
+    return found
 
 
 def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:

@@ -4,7 +4,8 @@
 2. A change of judge, policy, methodology or rules is marked at the first hour that has scores made with the new one. Of each hour or
    day counts what made most of its scores, so that a few that were judged again are no change; what is marked is the difference
    from the last one before that had scores.
-3. A judge that answers differently under the same name leaves no trace in scores. Anchors tell of it: it is marked on the first day of
+3. Runs have no judge; a change of the policy that they were diagnosed by is marked in the same way.
+4. A judge that answers differently under the same name leaves no trace in scores. Anchors tell of it: it is marked on the first day of
    an incident whose cause is the judge.
 """
 
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 from typing import Any
 
+from analytics.queries import query_rows
 from analytics.sums.hours import read_hours
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
@@ -64,6 +66,14 @@ def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime,
         if not any(_is_changed(rows, name) for name in _MADE_WITH.values()):
             return []
     return rows
+
+
+def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, start: datetime, end: datetime) -> list[Mark]:
+    """Return the changes of policy in a time of the runs of an agent: runs have one, and none of what judges exchanges."""
+    asked = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
+    rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", asked)]
+    found = _changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
+    return [one for one in found if start <= one.at < end]
 
 
 def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:

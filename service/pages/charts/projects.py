@@ -104,7 +104,9 @@ class TierTrend:
     normal: str
     """The newest baseline of the window, in words; empty without one."""
     before: float | None
-    """The mean before the open change; None without one."""
+    """The mean of the days before the open change; None without one."""
+    since: date | None
+    """The first day of that change."""
     drift_days: int
     incidents: Sequence[Incident]
     """Those that cover its days of drift."""
@@ -159,13 +161,13 @@ def _tier_trend(
 ) -> TierTrend:
     window, points = stretch.window, tier_points(rows, tier)
     values = {window.label(slot): points[slot]["mean"] if slot in points else None for slot in window.slots()}
-    statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in held]
     shown = shown_by(tier, incidents, values)
     drifted = marked_days(shown)
     since, before, sigma = before_of(tier, incidents) or (None, None, None)
     usual = None if before is None else Band(before, max(sigma or 0.0, SMALLEST_SIGMA))
-    statistics, moved = _unmoved(statistics, held, since, window)
-    told = ["" if moved[-1] else _normal(tier, statistics[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
+    usually, moved = _unmoved(held, since, window)
+    statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in usually]
+    told = ["" if moved[-1] else _normal(tier, usually[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
     told += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
     chart = stretch.chart(
         f"{TERMS[tier]}: mean",
@@ -185,36 +187,36 @@ def _tier_trend(
         previous=stretch.before(None if past is None else _means(tier_points(past, tier))),
     )
     days = {label[: len("2026-11-26")] for label in drifted}
-    return TierTrend(tier, told[0], before, len(days), [one.incident for one in shown], drawn)
+    return TierTrend(tier, told[0], before, since, len(days), [one.incident for one in shown], drawn)
 
 
-def _unmoved(
-    statistics: Sequence[TierStatistics | None], held: Sequence[Baseline | None], since: date | None, window: Window
-) -> tuple[list[TierStatistics | None], list[bool]]:
-    """Return the statistics of each point, and whether its baseline has days of an open change in it.
+def _unmoved(held: Sequence[Baseline | None], since: date | None, window: Window) -> tuple[list[Baseline | None], list[bool]]:
+    """Return the baseline of each point, and whether it has days of an open change in it.
 
-    From the first day of the change on they are those from before it: a band of later ones would follow the fall and call it usual.
+    From the first day of the change on it is the one from before it: a band of later ones would follow the fall and call it usual.
     """
-    known = [(one, baseline.computed_at.date() if baseline else None) for one, baseline in zip(statistics, held, strict=True)]
-    before = [(one, at) for one, at in known if since and at and at <= since]
+    known = list(held)
+    before = [one for one in known if since and one and one.computed_at.date() <= since]
     if before:
         known = [before[-1] if since and slot.date() >= since else one for slot, one in zip(window.slots(), known, strict=True)]
-    return [one for one, _ in known], [bool(since and at and at > since) for _, at in known]
+    return known, [bool(since and one and one.computed_at.date() > since) for one in known]
 
 
 def _means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
     return {at: row["mean"] for at, row in points.items()}
 
 
-def _normal(tier: str, statistics: TierStatistics | None) -> str:
-    """Describe a baseline of a tier; it is of the scores as sampled, not of the exchanges they stand for."""
-    band = _band(statistics)
-    sampled = "" if tier == _UNWEIGHTED else ", as sampled"
-    if statistics is not None and statistics.mean is not None and statistics.count == 1:
-        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{sampled}"
-    if band is None or statistics is None:
+def _normal(tier: str, baseline: Baseline | None) -> str:
+    """Describe the baseline of a tier with the days it covers; it is of the scores as sampled, not of the exchanges they stand for."""
+    statistics: TierStatistics | None = getattr(baseline, tier) if baseline else None
+    if baseline is None or statistics is None or statistics.mean is None:
         return ""
-    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sampled}"
+    last = (baseline.window_end - timedelta(microseconds=1)).date()
+    told = f"{'' if tier == _UNWEIGHTED else ', as sampled'}, {baseline.window_start.date()} to {last}"
+    band = _band(statistics)
+    if band is None:
+        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{told}"
+    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{told}"
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:

@@ -118,6 +118,7 @@ async def inbox_values(
         "given": {name: ",".join(asked.get(name, ())) for name in FIELDS},
         "is_narrowed": any(name != "sort" for name in asked),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
+        "all_time": {name: values for name, values in asked.items() if name not in {"window", "until"}},
         "order": ORDERS[wanted.sort],
         "is_worst_first": wanted.sort == "worst",
         "headings": _headings(asked, wanted.sort),

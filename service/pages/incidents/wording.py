@@ -100,7 +100,7 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
     yield Figure(
         "Mean before",
         _points(seen, "meanBefore"),
-        f"{_count(seen, 'scoresBefore')} scores, {_count(seen, 'sessionsBefore')} sessions",
+        f"{_count(seen, 'scoresBefore')} scores, {_count(seen, 'sessionsBefore')} sessions{_compared(seen)}",
     )
     yield Figure(
         "Mean after",
@@ -114,7 +114,7 @@ def _of_evidence(seen: Seen) -> Iterator[Figure]:
 
 
 def _of_runs(seen: Seen) -> Iterator[Figure]:
-    yield Figure("Mean before", _points(seen, "meanBefore"), f"{_count(seen, 'runsBefore')} runs")
+    yield Figure("Mean before", _points(seen, "meanBefore"), f"{_count(seen, 'runsBefore')} runs{_compared(seen)}")
     yield Figure("Mean after", _points(seen, "meanAfter"), f"{_count(seen, 'runsAfter')} runs")
     yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
     yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
@@ -167,6 +167,11 @@ def _number(seen: Seen, name: str) -> float | None:
 
 def _points(seen: Seen, name: str, digits: int = 3) -> str:
     return number(_number(seen, name), digits)
+
+
+def _compared(seen: Seen) -> str:
+    """Return the days that a change is compared with; empty for evidence of earlier versions."""
+    return f", {_text(seen, 'comparedSince')} until the change" if "comparedSince" in seen else ""
 
 
 def _count(seen: Seen, name: str) -> str:

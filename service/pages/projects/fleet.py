@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,8 +17,8 @@ from service.http.routes.projects import project_rows, rows_with_changes, worst_
 from service.pages.charts.spark import spark
 from service.pages.links import Links
 from service.pages.lists.listing import asked_of
-from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, worst_first
-from service.pages.projects.wording import reason_words
+from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, standings, worst_first
+from service.pages.projects.wording import age_words, newest_of, reason_words
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
 from service.pages.words import TERMS
@@ -42,11 +42,13 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     asked = asked_of(FLEET, request.query_params, request.url.path)
     rows = await project_rows(services, viewer.project)
     worst = await worst_of(services, rows, viewer.project)
-    places = {project: place for place, project in enumerate(worst)}
+    places = standings(rows, worst)
     found = page_of_fleet(rows, asked, places)
     has_judge = services.engine.has_judge
     shown = await rows_with_changes(services, found.listing.rows, viewer.project)
-    cards = [_card(row, has_judge=has_judge) for row in shown]
+    now = services.engine.now()
+    cards = [_card(row, now, has_judge=has_judge) for row in shown]
+    newest = max((at for at in map(newest_of, rows) if at is not None), default=None)
     values = {
         "cards": cards,
         "listing": found.listing,
@@ -57,17 +59,19 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _terms(card) for card in cards)],
         "projects": len(rows),
         "days": RECENT_DAYS,
+        "newest": newest,
+        "newest_age": age_words(newest, now),
         "totals": _totals(rows),
         "healths": tuple(WORST),
         "orders": orders(asked),
         "views": VIEWS,
         "view": asked.values["view"] or "cards",
-        "glance": _glance(worst_first(rows, places), has_judge=has_judge) if len(rows) > _GLANCE else [],
+        "glance": _glance(worst_first(rows, places), now, has_judge=has_judge) if len(rows) > _GLANCE else [],
     }
     return page(request, "fleet.html", values, forms=True)
 
 
-def _card(row: dict[str, Any], *, has_judge: bool) -> dict[str, Any]:
+def _card(row: dict[str, Any], now: datetime, *, has_judge: bool) -> dict[str, Any]:
     """Return the values of a card."""
     return {
         **row,
@@ -77,7 +81,8 @@ def _card(row: dict[str, Any], *, has_judge: bool) -> dict[str, Any]:
         "unscored_rate": unscored_share(row),
         "rate_before": anomalous_share(row, "before"),
         "unscored_rate_before": unscored_share(row, "before"),
-        "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
+        "age": age_words(newest_of(row), now),
+        "why": reason_words(row, RECENT_DAYS, now, has_judge=has_judge),
         "tiers": _tiers(row),
         "check": check_words(row) if row["scores"] and "unchecked" not in row["reasons"] else "",
         "link": Links().project(row["project"]),
@@ -90,17 +95,17 @@ def _terms(card: dict[str, Any]) -> set[str]:
     return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
 
 
-def _glance(rows: list[dict[str, Any]], *, has_judge: bool) -> list[tuple[str, str, str]]:
+def _glance(rows: list[dict[str, Any]], now: datetime, *, has_judge: bool) -> list[tuple[str, str, str]]:
     """Return the values of the projects' squares."""
     links = Links()
-    return [_square(row, links, has_judge=has_judge) for row in rows]
+    return [_square(row, links, now, has_judge=has_judge) for row in rows]
 
 
-def _square(row: dict[str, Any], links: Links, *, has_judge: bool) -> tuple[str, str, str]:
+def _square(row: dict[str, Any], links: Links, now: datetime, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its words."""
     incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
     incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
-    why = reason_words(row, RECENT_DAYS, has_judge=has_judge)
+    why = reason_words(row, RECENT_DAYS, now, has_judge=has_judge)
     words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
     return links.project(row["project"]), row["health"], words
 
@@ -118,6 +123,7 @@ def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | 
         "term": change.series if change.series in TIERS else None,
         "levels": f"{before} → {after}",
         "since": since,
+        "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
         "worse": change.incident is not None and change.worse > 0,
         "link": change.incident and Links().incident(row["project"], change.incident),
         "spark": spark(change.levels, words),

@@ -1,5 +1,9 @@
 """The fleet as a list: what its address may ask for, in which orders it comes, and which projects are on a page of it.
 
+The worst come first by health; of projects with an incident those come first where more is touched and the change is newer: their
+exchanges of the last days count half as much for each `HALVED_DAYS` since the first day of their worst incident. An agent with two runs
+so does not stand above one that has 40 % of the traffic, nor last month's change above yesterday's of the same size.
+
 Health depends on the policy and on the connections, so no query can order by it: all projects are read and put in order here. A cursor
 of the fleet is a place in the order, and not a project: a page that keeps itself fresh goes on to show, say, the 61st to the 120th.
 """
@@ -7,6 +11,7 @@ of the fleet is a place in the order, and not a project: a page that keeps itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -19,6 +24,8 @@ from service.pages.words import TERMS
 Row = dict[str, Any]
 WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
 """How bad each health is; the worst comes first."""
+HALVED_DAYS = 14
+"""In so many days a change loses half of its weight in the order."""
 SHOWN = 60
 """Projects of a page."""
 VIEWS = {"cards": "Cards", "table": "Table"}
@@ -56,7 +63,10 @@ FLEET = ListOf(
     ),
 )
 """The fleet: its filters, and the columns of its table."""
-_UNPLACED = float("inf")
+_UNPLACED = (0, 0.0, float("-inf"))
+"""Of a project without an incident."""
+Standing = tuple[int, float, float]
+"""What decides between projects of one health: whether they have an incident, how much it touches, and its place in the inbox."""
 
 
 class Found(NamedTuple):
@@ -69,8 +79,23 @@ class Found(NamedTuple):
     """How many projects match."""
 
 
-def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, int]) -> Found:
-    """Return the page that the address asks for; `places` are those of the projects with an incident, the worst 0."""
+def standings(rows: Sequence[Row], worst: Mapping[str, Mapping[str, Any]]) -> dict[str, Standing]:
+    """Return the standing of each project with an incident; `worst` are the incidents of the query `worst_incidents`, the worst first."""
+    newest = max((row["recent_until"] for row in rows if row["recent_until"]), default=None)
+    traffic = {row["project"]: row["recent_scores"] + row["recent_unsafe_runs"] for row in rows}
+    return {
+        project: (1, traffic.get(project, 0) * _freshness(incident["since"], newest), -place)
+        for place, (project, incident) in enumerate(worst.items())
+    }
+
+
+def _freshness(since: date | None, newest: date | None) -> float:
+    """Return the weight of a change in the order, 1 for one of the fleet's newest day; of one without a first day, too."""
+    return 1.0 if since is None or newest is None else 0.5 ** (max(0, (newest - since).days) / HALVED_DAYS)
+
+
+def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> Found:
+    """Return the page that the address asks for; `places` are the `standings` of the projects with an incident."""
     found = in_order([row for row in rows if _fits(row, asked)], asked, places)
     start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
     end = start + SHOWN
@@ -90,7 +115,7 @@ def orders(asked: Asked) -> dict[str, str]:
     return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
 
 
-def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, int]) -> list[Row]:
+def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> list[Row]:
     """Return rows, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
     keys: Mapping[str, Callable[[Row], Any]] = {
         "worst": partial(_badness, places),
@@ -106,7 +131,7 @@ def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, int]) -> li
     return [row for _, row in known] + [row for value, row in keyed if value is None]
 
 
-def worst_first(rows: Sequence[Row], places: Mapping[str, int]) -> list[Row]:
+def worst_first(rows: Sequence[Row], places: Mapping[str, Standing]) -> list[Row]:
     """Return rows, which are by name, the worst first."""
     return sorted(rows, key=partial(_badness, places), reverse=True)
 
@@ -121,10 +146,10 @@ def _fits(row: Row, asked: Asked) -> bool:
     return (not text or text in row["project"]) and health in (None, row["health"])
 
 
-def _badness(places: Mapping[str, int], row: Row) -> tuple[float, ...]:
-    """Order by health, then as the inbox orders the worst incidents of projects, then by the number of reasons and the share of anomalies."""
-    place = places.get(row["project"], _UNPLACED)
-    return WORST[row["health"]], -place, len(row["reasons"]), anomalous_share(row) or 0.0
+def _badness(places: Mapping[str, Standing], row: Row) -> tuple[float, ...]:
+    """Order by health, then by `standings`, then by the number of reasons and the share of anomalies."""
+    standing = places.get(row["project"], _UNPLACED)
+    return WORST[row["health"]], *standing, len(row["reasons"]), anomalous_share(row) or 0.0
 
 
 def page_from(start: int, asked: Asked) -> str:

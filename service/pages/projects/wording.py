@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 
 from service.documents.project_checks import check_words, counted, moment_words
@@ -13,34 +13,55 @@ from service.pages.rendering import number, share
 _DAY = timedelta(days=1)
 
 
-def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
+def newest_of(row: Row) -> datetime | None:
+    """Return the time of a project's newest exchange or run; None without any.
+
+    Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
+    """
+    day = row["recent_until"]
+    scored = None if day is None else datetime.combine(day, time(), UTC)
+    return max((at for at in (row["last_exchange_at"] or scored, row["last_run_at"]) if at is not None), default=None)
+
+
+def age_words(newest: datetime | None, now: datetime) -> str:
+    """Say how many days ago the newest record came; empty for one of the last day, and without any."""
+    return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
+
+
+def reason_words(row: Row, days: int, now: datetime, *, has_judge: bool) -> list[str]:
     """Explain why a project is not healthy, by the `reasons` of its row; its incidents are shown elsewhere."""
-    return [_WORDS[one](row, days, has_judge) for one in row["reasons"] if one in _WORDS]
+    return [_WORDS[one](row, _lately(row, days, now), has_judge) for one in row["reasons"] if one in _WORDS]
 
 
-def _unscored(row: Row, days: int, has_judge: bool) -> str:
+def _lately(row: Row, days: int, now: datetime) -> str:
+    """Name the last days of a project: where nothing has come since, up to which day."""
+    until = f" to {row['recent_until']}" if row["recent_until"] is not None and age_words(newest_of(row), now) else ""
+    return f"{days} days{until}"
+
+
+def _unscored(row: Row, days: str, has_judge: bool) -> str:
     unscored = row["recent_unscored"]
-    words = f"{number(unscored)} of {number(row['recent_scored'] + unscored)} exchanges due to be judged in {days} days are unscored"
+    words = f"{number(unscored)} of {number(row['recent_scored'] + unscored)} exchanges due to be judged in {days} are unscored"
     return words if has_judge else f"{words}: this server has no judge"
 
 
-def _unsafe(row: Row, days: int, _: bool) -> str:
+def _unsafe(row: Row, days: str, _: bool) -> str:
     unsafe = row["recent_unsafe_runs"]
-    return f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days} days"
+    return f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days}"
 
 
-def _anomalies(row: Row, days: int, _: bool) -> str:
-    return f"{number(row['recent_anomalies'])} anomalies in {days} days, {share(anomalous_share(row))} of the exchanges"
+def _anomalies(row: Row, days: str, _: bool) -> str:
+    return f"{number(row['recent_anomalies'])} anomalies in {days}, {share(anomalous_share(row))} of the exchanges"
 
 
-def _few(row: Row, days: int) -> str:
+def _few(row: Row, days: str) -> str:
     """Say how much of the required data there is: exchanges, or runs if there are only those."""
     if row["scores"] or not row["runs_with_evidence"]:
-        return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days} days"
+        return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days}"
     return f"{number(row['runs_with_evidence'])} of {ENOUGH} runs"
 
 
-_WORDS: Mapping[Reason, Callable[[Row, int, bool], str]] = {
+_WORDS: Mapping[Reason, Callable[[Row, str, bool], str]] = {
     "unscored": _unscored,
     "unsafe_runs": _unsafe,
     "anomalies": _anomalies,

@@ -21,6 +21,7 @@ from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.charts.marks import Mark
 from service.pages.links import Links
+from service.pages.rendering import number
 from service.pages.runs.run_data import (
     EVENTS_READ,
     EXCHANGES_SHOWN,
@@ -40,6 +41,8 @@ GIST_SHOWN = 120
 _IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
 """Fields of an event that the timeline has in columns of their own."""
 _IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
+_LARGE = re.compile(r"(?<![\w.])\d{4,}(?= (?:new )?tokens?\b)")
+_NO_TOKENS = re.compile(r"^(?:Session used|An exchange took up to) 0 (?:new )?tokens with (.*)$")
 _DEPTH = 2
 _COUNTED = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
 links = Links()
@@ -85,6 +88,8 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "diagnosis": diagnosis,
         "is_alone": read.row["exchanges_only"],
         "because": because(diagnosis),
+        "has_tokens": has_tokens(diagnosis),
+        "told_cause": told_cause,
         "lowest_trust": LOWEST_TRUST,
         "primary": _primary(diagnosis),
         "causes": _by_impact(diagnosis),
@@ -110,6 +115,17 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "is_changed": len(events.ids) != min(EVENTS_READ, diagnosis.event_count),
         "graph": graph_values(events, address),
     }
+
+
+def has_tokens(diagnosis: Diagnosis) -> bool:
+    """Tell whether the events say how many tokens were used: a sum of none is not known to be 0."""
+    return diagnosis.cost_analysis.total_tokens > 0
+
+
+def told_cause(description: str) -> str:
+    """Return what a detector says of a cause: large counts with thin spaces, and no 0 where no event reports tokens."""
+    spaced = _LARGE.sub(lambda found: number(int(found[0])), description)
+    return _NO_TOKENS.sub(lambda found: f"{found[1][:1].upper()}{found[1][1:]} The events report no tokens.", spaced)
 
 
 def _primary(diagnosis: Diagnosis) -> Any:

@@ -27,14 +27,12 @@ from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, assigned, is_live, with_decision
 from streams.watch.measured import midnight
-from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series
+from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series, bounds_of
 
 NUMBERS_AGAIN = timedelta(hours=1)
 """The interval at which an incident is written again for its numbers alone."""
 CAUSE = "cause"
 """In the evidence: agent or judge, or why that is not known, with its numbers."""
-_SCALES = {"tier3": 4.0, "trust": 100.0}
-"""The widths of the scales that are not 0 to 1."""
 _LEAST_SPREAD = 0.05
 """The assumed spread of a series that never varied, as a share of its scale.
 
@@ -151,7 +149,8 @@ def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, floa
     """
     found = next(one for one in moved if one.series == series)
     level = found.level
-    least = _LEAST_SPREAD * _SCALES.get(series.key.tier or "", 1.0)
+    low, high = bounds_of(series.key.tier)
+    least = _LEAST_SPREAD * (high - low)
     off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, least)
     return found.confirmed, SEVERITIES.index(found.severity), series.key.agent is None and off >= 1, off
 
@@ -243,8 +242,8 @@ def _title(made: Due) -> str:
     """The title of the finding that tells of it, with the names of what moved as well."""
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
-    return made.lead.title + (f"; with it {' and '.join(names)}" if names else "")
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
 
 
 def _described(made: Due, evidence: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding:
     """The finding of a change."""
-    until = found.seen_at.date()
+    until, compared = found.seen_at.date(), asked.reference.since or asked.first_day
     return Finding(
         key=key,
         rule=asked.rule,
@@ -49,6 +49,7 @@ def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding
         description=told.description,
         numbers={
             "days": list(told.days),
+            "comparedSince": f"{compared}",
             "firstDay": f"{found.first_day}",
             "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
             "change": shown(found.size),
@@ -59,8 +60,9 @@ def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding
             "logEvidence": round(found.log_evidence, 1),
             **told.numbers,
         },
-        before=(midnight(asked.reference.since or asked.first_day), midnight(found.first_day)),
+        before=(midnight(compared), midnight(found.first_day)),
         after=days_window(found.first_day, until, asked.as_of),
+        cut=asked.reference.cut,
         expected=found.mean_before,
         looked=asked.looked,
         interval=(found.earliest_day, found.latest_day),

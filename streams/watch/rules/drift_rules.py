@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 
@@ -12,7 +13,7 @@ from streams.watch.baselines import is_comparable
 from streams.watch.measured import TIERS, midnight
 from streams.watch.rules.cases import Case, Rule, days_shown, shown
 from streams.watch.rules.changes import Asked, Told, change_finding
-from streams.watch.rules.findings import DOWN, DRIFT, VERBS, Finding, Key
+from streams.watch.rules.findings import DOWN, DRIFT, VERBS, Finding, Key, bounds_of
 from streams.watch.rules.spike_rules import RATIO, by_rate
 from streams.watch.rules.spread_rules import changed_spread
 
@@ -87,7 +88,7 @@ def by_evidence(case: Case) -> Iterator[Finding]:
         cells = case.measured.cells(tier)
         if not len(cells.last):
             continue
-        found = find_change(cells, as_of, reference=case.reference(tier))
+        found = find_change(cells, as_of, reference=case.reference(tier), bounds=bounds_of(tier))
         if found is not None:
             yield _change(case, (tier, name), found, cells.last[0].astype(datetime).date())
         elif (spread := changed_spread(case, tier, cells, SEQUENTIAL)) is not None:
@@ -113,7 +114,7 @@ def _change(case: Case, tier: tuple[str, str], found: Change, first_day: date) -
 
 
 def _in_words(name: str, found: Change) -> str:
-    low, high = sorted(abs(one) for one in (found.size_interval.low, found.size_interval.high))
+    low, high = sorted(math.copysign(1, found.size) * one for one in (found.size_interval.low, found.size_interval.high))
     earliest, latest = found.earliest_day, found.latest_day
     return (
         f"The mean of {name} {VERBS[found.direction]} by {abs(found.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "

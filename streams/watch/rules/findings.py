@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
+from audit.drift.reference import Span
+
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
 VERBS = {UP: "rose", DOWN: "fell"}
@@ -17,6 +19,15 @@ MEAN, SPREAD = "mean", "spread"
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """From the lesser to the worse."""
+
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {"tier3": (1.0, 5.0), "trust": (0.0, 100.0)}
+"""The ends of the scales that are not 0 to 1."""
+
+
+def bounds_of(series: str | None) -> tuple[float, float]:
+    """Return the least and the greatest value that a series can have."""
+    return _BOUNDS.get(series or "", (0.0, 1.0))
 
 
 class Key(NamedTuple):
@@ -86,6 +97,8 @@ class Finding:
     expected: float | None
     """The value to be expected: the mean of the scores before, or the rate of anomalies."""
     looked: Looked
+    cut: tuple[Span, ...] = ()
+    """Days within the time that was compared with that are left out of it: those of changes that are over."""
     known_level: bool = False
     """True if the rule measures from the level of the last decision: its finding is then no repetition of that."""
     confirmed: bool = True

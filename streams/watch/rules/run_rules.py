@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
@@ -18,7 +19,7 @@ from audit.drift.reference import NO_DECISION, Reference
 from audit.drift.score_history import REFERENCE_DAYS
 from streams.watch.rules.cases import shown
 from streams.watch.rules.changes import Asked, Told, change_finding
-from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked
+from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked, bounds_of
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
 RUNS = "runs"
@@ -63,7 +64,9 @@ def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
     as_of, first = case.runs.as_of.date(), agent.first_day
     if first is None or (as_of - first).days < REFERENCE_DAYS:
         return None
-    found = find_change(agent.units(series), as_of, reference=case.reference(agent, series))
+    found = find_change(
+        agent.units(series), as_of, reference=case.reference(agent, series), is_share=series != TRUST, bounds=bounds_of(series)
+    )
     needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
 
@@ -85,13 +88,14 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
         },
     )
     asked = Asked(RUNS, case.looked, case.reference(agent, series), agent.first_day or found.first_day, case.runs.as_of)
-    return change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)
+    finding = change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)
+    # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.
+    at = found.first_hour.replace(tzinfo=UTC)
+    return replace(finding, before=(finding.before[0], at), after=(at, finding.after[1]))
 
 
 def _in_words(series: str, named: str, found: Change) -> str:
-    low, high = sorted(
-        min(abs(one), math.inf if series == TRUST else 1.0) for one in (found.size_interval.low, found.size_interval.high)
-    )
+    low, high = sorted(math.copysign(1, found.size) * one for one in (found.size_interval.low, found.size_interval.high))
     return (
         f"{series_name(series)}{named} {VERBS[found.direction]} from {_of_runs(series, found.mean_before, found.scores_before)} to "
         f"{_of_runs(series, found.mean_after, found.scores_after)}, by {_value(series, abs(found.size))} (95 % interval "

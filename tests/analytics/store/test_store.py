@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -638,3 +639,25 @@ def test_times_to_the_microsecond_are_found_again(store: Store) -> None:
     records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=NOON) for at in times]
     assert 0 == append(store, "heartbeats", *records, skip_known=True).known
     assert 3 == append(store, "heartbeats", *records, skip_known=True).known
+
+
+def test_a_file_closes_while_others_ask_for_cursors(tmp_path: Path) -> None:
+    """A page or a periodic task may ask at any moment; the stop of a server must not fail for that."""
+    for number in range(3):
+        store = Store(tmp_path / f"{number}.duckdb")
+        asking = threading.Barrier(5)
+
+        def ask(store: Store = store, asking: threading.Barrier = asking) -> type[BaseException]:
+            store.cursor()
+            asking.wait()
+            try:
+                while True:
+                    store.cursor()
+            except Exception as error:  # noqa: BLE001 - which one it is, is what is tested
+                return type(error)
+
+        with ThreadPoolExecutor(4) as threads:
+            ended = [threads.submit(ask) for _ in range(4)]
+            asking.wait()
+            store.close()
+            assert {duckdb.ConnectionException} == {one.result() for one in ended}

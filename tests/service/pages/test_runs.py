@@ -28,7 +28,7 @@ RUNS = LINKS.runs("ops")
 
 def listed(page: str) -> list[str]:
     """The runs of a list, in its order."""
-    return re.findall(r'<td class="words"><a href="/projects/ops/runs/(run_\d+)"', page)
+    return re.findall(r'<td class="whole"><a href="/projects/ops/runs/(run_\d+)"', page)
 
 
 def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], store: Store) -> None:

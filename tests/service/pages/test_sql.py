@@ -41,17 +41,17 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
     links = re.findall(r'data-use href="([^"]+)"', page)
     assert len(worked_examples()) == len(links)
     first = worked_examples()[0]
-    assert ("Which agent got worse?", True) == (first.title, first.sql.startswith("WITH weeks AS ("))
+    assert ("Which agent got worse?", True) == (first.title, first.sql.startswith("WITH dated AS ("))
     assert [one.sql for one in worked_examples()] == [
         editor(call("GET", html.unescape(link), headers=cookie(value)).text) for link in links
     ]
 
 
 def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fills(call: Call, tokens: Tokens) -> None:
-    """The examples are about a fleet of their own; without that, whoever tries one would have to find what to change."""
+    """An example is about every agent at first; without that, whoever tries one would have to find what to change."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
-    assert {"p.project": ["ops"], "p.agent": ["deployer"]} == {
+    assert {"p.project": ["%"], "p.agent": ["%"]} == {
         name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"
     }
     assert [{}] == [one.parameters for one in worked_examples() if one.title == "What came late?"]
@@ -106,3 +106,20 @@ def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, qu
     """A link that was cut, or made longer than a statement may be."""
     answer = call("GET", f"{SQL}?{query}", headers=cookie(signed_in(call, tokens.root)))
     assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+
+
+def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> None:
+    """A statement answers of that time; the part of the page is asked for again and again, and has no snapshot made."""
+    value = signed_in(call, tokens.root)
+    assert "No snapshot: the next statement has one made." in call("GET", f"{SQL}/snapshot", headers=cookie(value)).text
+    body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
+    assert 200 == call("POST", "/api/audit/query", json=body, headers=from_page(value)).status_code
+    for path in (SQL, f"{SQL}/snapshot"):
+        page = call("GET", path, headers=cookie(value)).text
+        assert re.search(r"Snapshot of <time [^>]*>[-\d]+ [:\d]+</time>, [a-z0-9 ]+ old\.", page), path
+
+
+def test_the_snapshots_part_is_for_those_who_may_ask(call: Call, access: AccessStore) -> None:
+    """It says why a snapshot failed."""
+    token = access.add(Holder("operator", "reader", None, scopes=frozenset({"read", "review"})))
+    assert 403 == call("GET", f"{SQL}/snapshot", headers=cookie(signed_in(call, token))).status_code

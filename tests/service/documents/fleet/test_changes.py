@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from service.documents.fleet.changes import LEVEL_DAYS, change_of, with_changes,
 DAY = date(2026, 10, 28)
 LATELY: dict[str, Any] = {
     "project": "ops", "recent_until": DAY, "open_incidents": 0, "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61,
-    "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0,
+    "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0, "recent_scores": 0, "recent_anomalies": 0,
 }  # fmt: skip
 INCIDENT: dict[str, Any] = {
     "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": DAY,
@@ -36,6 +36,26 @@ def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) 
     found = change_of(LATELY, INCIDENT | {"metadata": metadata})
     assert found is not None
     assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
+
+
+@pytest.mark.parametrize(
+    ("series", "days", "now"),
+    [
+        ("tier2", 30, 0.61),
+        ("tier2", 7, 0.61),
+        ("tier2", 6, None),
+        ("tier2", 0, None),
+        ("anomaly_spike", 30, 0.2),
+        ("unsafe", 30, None),
+    ],
+)
+def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: float | None) -> None:
+    """A month-old fall may be mended or worse by now; of the last days only if all of them come after its first one."""
+    kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
+    told = {"type": kind, "tier": None if kind != "drift" else series, "since": DAY - timedelta(days=days)}
+    found = change_of(LATELY | {"recent_scores": 50, "recent_anomalies": 10}, INCIDENT | told)
+    assert found is not None
+    assert now == found.now
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
     back = found["roll_back"]
     assert "Roll back agent_version from 7 to 6" == back.title
-    assert "7: mean 0.05 over 25 exchanges since; 6: 0.90 over 271 before." in back.because
+    assert (
+        "agent_version 7 scored 0.05 on average over 25 judged turns since the change, agent_version 6 scored 0.90 on average over 271 judged turns before."
+        in back.because
+    )
     assert "do not prove" in back.because
     assert "https://ci.example/7" == back.links[0].path
     assert "driftline deployments add 6 --project ops --label agent_version" == back.command

@@ -74,7 +74,7 @@ def test_the_judge_is_quoted_with_turns_and_means() -> None:
     rose = DIMENSION | {"dimension": "rose", "mean_before": 0.1}
     steady = DIMENSION | {"dimension": "steady", "mean_after": 0.87, "error_after": 0.02}
     (first, *_) = texts({"dimensions": [less, noise, few, rose, steady, DIMENSION]})
-    assert "0.90 → 0.48 fell most (31 judged turns since, 147 before), then relevance 0.90 → 0.80." in first
+    assert "0.90 → 0.48 (31 judged turns since the change, 147 before), then relevance 0.90 → 0.80." in first
     assert not {"noise", "few", "rose", "steady"} & set(first.replace(",", " ").split())
 
 
@@ -122,7 +122,10 @@ def test_a_spike_of_an_earlier_version_is_counted_by_its_rule() -> None:
 def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
     """Two counts that moved together prove nothing."""
     found = " ".join(texts({**slices(part("7")), "deployments": [deployed("7")]}))
-    assert "agent_version: 7 explains 97% of the change: its share went 0% → 50% (25 exchanges since, 0 before)." in found
+    assert (
+        "agent_version: 7 explains 97% of the change: its share went 0% → 50% (25 judged turns since the change, 0 before)."
+        in found
+    )
     assert "It coincides with a deployment: agent_version 7 (2026-10-27 09:00 UTC, by dana)." in found
     assert "because" not in found.lower()
 

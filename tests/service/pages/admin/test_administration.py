@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from api_server import PATIENT, BodyBuilder, Call, Tokens
 from browsers import Elements, cookie, from_page, signed_in
+from fastapi.routing import APIRoute
 
 from service.access.access import AccessStore, Holder
 from service.access.audit_log import Write
-from service.http.bounds import ApiSettings
+from service.http.app import ROUTERS
+from service.http.auth.audit_trail import READS
+from service.http.bounds import DRY_RUNS, ApiSettings
+from service.pages.words import WORDS
 from service.policies.policy_file import SKELETON
 
 PAGES = (
@@ -173,3 +177,28 @@ def test_a_long_audit_log_has_pages(look: Look, access: AccessStore) -> None:
     following = next(one["href"] for tag, one in Elements(first).found if tag == "a" and one.get("rel") == "next")
     second = look(following)
     assert ("n102." in first, "n2." in first, "n2." in second, "n102." in second) == (True, False, True, False)
+
+
+def test_every_change_that_is_logged_is_said_in_words() -> None:
+    """An address says to programmers what was done: the log is read by whoever asks who did what."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    changes = {f"{method} {one.path}" for one in routes for method in one.methods - READS if one.path not in DRY_RUNS}
+    commands = {f"COMMAND {kind}s {verb}" for kind in ("connection", "operator") for verb in ("add", "rotate", "revoke")}
+    deeds = WORDS["deeds"]
+    assert changes | commands == deeds.keys()
+    assert set() == {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys()
+
+
+def test_the_log_says_what_was_given_and_what_was_only_tried(look: Look, access: AccessStore) -> None:
+    """Whoever looks up who may read a project finds it here, with the address for who wants to know exactly."""
+    access.add(Holder("operator", "ada", "ops", scopes=frozenset({"read", "review"})))
+    log = access.audit_log
+    for subject, outcome in (("ada", "done"), ("eve", "refused")):
+        line = log.begin(Write(kind="operator", name="root", method="POST", route="/api/audit/operators", subject=subject))
+        log.end(line, outcome, 201)  # type: ignore[arg-type]
+    log.begin(Write(kind="operator", name="root", method="PATCH", route="/of/an/older/version", subject="x"))
+    page = look("/admin/audit-log")
+    assert "Gave ada access: Review on ops<" in page
+    assert "Tried to give eve access<" in page
+    assert "<code>POST /api/audit/operators</code>" in page
+    assert "PATCH /of/an/older/version<" in page

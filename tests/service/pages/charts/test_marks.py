@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from builders import score
+from finished import diagnosed
 from watched import put
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.records import Deployment
-from service.pages.charts.marks import marks_between, marks_within
+from service.pages.charts.marks import marks_between, marks_within, run_policies
 
 START, DAY, HOUR = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1), timedelta(hours=1)
 OLD = {"judge_model": "judge-1", "policy_digest": "aaaaaaaa00000000"}
@@ -79,3 +80,17 @@ def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_add
     assert [] == judges(START + 29 * HOUR)
     assert [] == judges(START + 35 * HOUR)
     assert [START + 30 * HOUR] == judges(START + 2 * DAY) == judges(START + 9 * DAY)
+
+
+def test_a_change_of_the_policy_is_marked_among_runs_that_no_judge_has_seen(store: Store) -> None:
+    """Other thresholds make other verdicts: a chart of runs alone has to say so, too; of one agent, and within the time alone."""
+    digests = {0: "aaaaaaaa0", 1: "aaaaaaaa0", 2: "bbbbbbbb0", 3: "bbbbbbbb0"}
+    ended = {day: START + day * DAY + 5 * HOUR for day in digests}
+    put(store, "diagnoses", [
+        diagnosed(f"{agent}-{day}", agent=agent, ended_at=ended[day], closed_at=ended[day], policy_digest=digest)
+        for day, digest in digests.items() for agent in ("scout", "other")[: 1 + (day < 2)]
+    ])  # fmt: skip
+    (mark,) = run_policies(store.cursor(), "ops", "scout", START, START + 10 * DAY)
+    assert (ended[2], "policy", "policy changed from aaaaaaaa to bbbbbbbb") == (mark.at, mark.kind, mark.words)
+    assert [] == run_policies(store.cursor(), "ops", "other", START, START + 10 * DAY)
+    assert [] == run_policies(store.cursor(), "ops", "scout", START, ended[2])

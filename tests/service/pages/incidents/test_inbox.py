@@ -159,31 +159,44 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
     page = call("GET", LINKS.inbox(status=ANY, sort="newest"), headers=cookie(value)).text
     assert ["e", "d", "c", "b"] == ids(page)
     assert "web" not in page
-    assert '2<span class="visually-hidden"> open' in page
+    assert '3<span class="visually-hidden"> open' in page
     assert 403 == call("GET", LINKS.inbox(project="web"), headers=cookie(value)).status_code
 
 
 def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
-    """The number is that of the fleet: confirmed ones that are open or acknowledged; and it follows what changes."""
-    assert "visually-hidden> open" not in look(LINKS.help())
+    """The number is that of the list it leads to: open or acknowledged, confirmed or suspected; and it follows what changes."""
+    assert 'visually-hidden"> open' not in look(LINKS.help())
     put(store, "incidents", [incident(), incident(incident_id="s", confidence="suspected")])
-    assert '1<span class="visually-hidden"> open' in look(LINKS.telemetry)
+    assert '2<span class="visually-hidden"> open' in look(LINKS.telemetry)
+    assert 'title="2 open, 1 of them confirmed"' in look(LINKS.telemetry)
+    assert 2 == len(ids(look(LINKS.inbox())))
     put(store, "incidents", [incident(revision=1, status="resolved")])
-    assert 'visually-hidden"> open' not in look(LINKS.telemetry)
+    assert 'pill suspected" title="1 open, 0 of them confirmed"' in look(LINKS.telemetry)
 
 
 @pytest.mark.usefixtures("few")
 def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
     """A number without a list of what it counts is a riddle: the link shows as many as the number says."""
     page = look("/")
-    (address,) = set(re.findall(r'href="(/incidents\?[^"]+)">Open incidents', page))
-    assert 3 == len(ids(look(unescape(address))))
+    (address,) = set(re.findall(r'href="(/incidents[^"]*)">Open incidents', page))
+    (count,) = re.findall(r'">Open incidents</a></dt><dd>(\d+)<', page)
+    assert 4 == int(count) == len(ids(look(unescape(address))))
 
 
 def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
     """No incident is good news only as far as somebody looked; a filter that finds nothing is another matter."""
     assert "No open incidents" in look(LINKS.inbox())
     assert "No incidents match" in look(LINKS.inbox(severity="critical"))
+
+
+def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> None:
+    """The fleet counts back from the newest record, and an inbox that counts from now is empty where nothing has come in for a month."""
+    put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
+    page = look(LINKS.inbox(window="7d", severity="critical"))
+    assert "No incident of this time matches" in page
+    assert "This time counts back from now, also where nothing has come in lately." in page
+    assert 'href="/incidents?severity=critical">The same, found at any time' in page
+    assert "counts back" not in look(LINKS.inbox(window="7d", until="2026-01-01"))
 
 
 @pytest.mark.parametrize("sort", SORTS)

@@ -44,11 +44,11 @@ def test_incidents_of_one_fall_lead_to_each_other_and_share_the_cause(look: Look
     )
     put(store, "incidents", [fall, spike])
     page = look(LINKS.incident("ops", "spike"))
-    assert "Suspected cause: the agent changed. So says an incident that began with this one." in text(page)
-    assert 'Began with it: <a href="/projects/ops/incidents/fall">' in page
+    assert "Suspected cause: the agent changed. An incident that began on the same days says so." in text(page)
+    assert 'Began on the same days: <a href="/projects/ops/incidents/fall">' in page
     assert "suspected: the agent changed" in text(page)
     other = look(LINKS.incident("ops", "fall"))
-    assert 'Began with it: <a href="/projects/ops/incidents/spike">' in other
+    assert 'Began on the same days: <a href="/projects/ops/incidents/spike">' in other
     assert "Suspected cause" not in other
 
 

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from html import unescape
 
+import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
 from builders import incident, score
@@ -40,16 +41,22 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
 def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
     """The green badge is a promise."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: re.findall(">(Not audited|Audit)<", card) for project, card in cards_of(shown).items()}
-    assert (["Not audited"], ["Audit"]) == (cards["dark"], cards["ops"])
+    cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
+    assert (["Not audited"], ["Audited"]) == (cards["dark"], cards["ops"])
 
 
 def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
     """A project that fell silent a month ago still tells how it was then, and when that was."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "In 7 days to 2026-09-01 Tier 2 0.8" in shown
+    assert "Newest record 30 days ago ; the 7 days to 2026-09-01 Tier 2 0.8" in shown
     assert "Anomalous 0.0%" in shown
+    assert "the newest record of any project came 30 days ago, 2026-09-01 00:00 ." in shown
+    put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "the newest record of any project" not in shown
+    assert "Newest record 30 days ago ; the 7 days to 2026-09-01" in shown
+    assert f"In 7 days to {NOW:%Y-%m-%d}" in shown
 
 
 def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
@@ -184,7 +191,7 @@ def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: S
     """The number is read first, and the next question is which."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert '<a href="/incidents?confirmed=true">Open incidents</a></dt><dd>1' in shown
+    assert '<a href="/incidents">Open incidents</a></dt><dd>1' in shown
 
 
 def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
@@ -231,6 +238,18 @@ def test_a_figure_of_the_last_days_says_how_many_of_them_lie_before_the_change(
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     until = f"{NOW:%Y-%m-%d}"
     assert f"In 7 days to {until}, 3 of them before the change" in shown
+
+
+def test_a_headline_of_long_ago_says_how_it_is_now(call: Call, tokens: Tokens, store: Store) -> None:
+    """Tier 2 fell a month ago; whether it is still down is the first question, and the kept sums know."""
+    put(store, "scores", history(fallen(20), 40, end=NOW))
+    metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.5}]})
+    put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=20))])
+    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    day = NOW - timedelta(days=20)
+    assert f"0.85 → 0.50 since {day.day} {day:%b} , 0.45 now" in shown
+    told = call("GET", "/api/audit/projects", tokens.root).json()["projects"]
+    assert [0.45] == [pytest.approx(one["change"]["now"], abs=0.01) for one in told if one["change"]]
 
 
 def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +18,7 @@ from watched import JUDGED, put
 
 from analytics.store.store import Store
 from service.pages.links import Links
-from service.pages.projects.fleet_list import FLEET, SHOWN
+from service.pages.projects.fleet_list import FLEET, SHOWN, standings
 
 OWN = 4
 """Projects that the server's connections have."""
@@ -136,6 +137,47 @@ def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], fou
     put(store, "scores", [*told("anna", 30, anomalies=1, ago=9), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
     put(store, "incidents", [incident(project="anna")])
     assert found == [name for name in projects_of(look(**asked)) if name in found]
+
+
+def test_of_critical_projects_those_come_first_that_touch_more_and_changed_later(look: Look, store: Store) -> None:
+    """Two runs of a side project do not stand above 40 % of the traffic, nor last month's change above today's.
+
+    `few` fell farthest and touches next to nothing; `old` has as many exchanges as `new` and changed four weeks before.
+    """
+    for name, count, ago, size in (("few", 2, 0, 9.0), ("new", 40, 0, 2.0), ("old", 40, 28, 5.0), ("large", 300, 28, 2.0)):
+        put(store, "scores", told(name, count))
+        found = json.dumps({"rules": {"sequential": {"size": size}}})
+        put(
+            store,
+            "incidents",
+            [
+                incident(
+                    incident_id=f"i-{name}",
+                    project=name,
+                    severity="critical",
+                    first_day=NOW - timedelta(days=ago),
+                    metadata=found,
+                )
+            ],
+        )
+    put(store, "scores", told("mild", 900))
+    put(store, "incidents", [incident(incident_id="i-mild", project="mild", severity="warning", first_day=NOW)])
+    names = ["few", "new", "old", "large", "mild"]
+    assert ["large", "new", "old", "few", "mild"] == [name for name in projects_of(look()) if name in names]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "days_ago", "weight"),
+    [(40, 0, 40.0), (40, 14, 20.0), (40, 28, 10.0), (0, 0, 0.0), (40, -3, 40.0), (40, None, 40.0)],
+)
+def test_what_a_change_touches_counts_half_for_every_two_weeks(exchanges: int, days_ago: int | None, weight: float) -> None:
+    """By the fleet's newest day, so that the order of a fleet at rest stays as it is."""
+    rows = [
+        {"project": "a", "recent_until": NOW.date(), "recent_scores": exchanges, "recent_unsafe_runs": 0},
+        {"project": "b", "recent_until": None, "recent_scores": 0, "recent_unsafe_runs": 0},
+    ]
+    since = None if days_ago is None else NOW.date() - timedelta(days=days_ago)
+    assert {"b": (1, 0.0, 0), "a": (1, weight, -1)} == standings(rows, {"b": {"since": NOW.date()}, "a": {"since": since}})
 
 
 def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:

@@ -98,9 +98,9 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
     """Of one the cause is known, of the other it is not: they may have the same."""
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
-    assert "Suspected: the agent changed Began with it: Tier 1 · structure" in text(page)
-    assert "The agent changed Began with it: Tier 2 · semantics" in text(page)
-    assert 'Began with it: <a href="/projects/ops/incidents/i2">' in page.text
+    assert "Suspected: the agent changed Began on the same days: Tier 1 · structure" in text(page)
+    assert "The agent changed Began on the same days: Tier 2 · semantics" in text(page)
+    assert 'Began on the same days: <a href="/projects/ops/incidents/i2">' in page.text
 
 
 def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
@@ -142,7 +142,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     """Where no judge ever answered, no rule can find anything: that is no health."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
-    assert "ops Audit Warning" in said
+    assert "ops Audited Warning" in said
     assert "1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in said
 
 
@@ -198,7 +198,7 @@ def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, ro
     put(store, "incidents", [told])
     page = looks(call, root)
     assert [None, None, *[0.9] * 3] == drawn_charts(page.text)["trend-tier2"]["before"][-5:]
-    assert "Before the change 0.90, dotted" in text(page)
+    assert f"All days before the change on {NOW.date() - timedelta(days=2)}: 0.90, dotted" in text(page)
     put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
     assert "before" not in drawn_charts(looks(call, root).text)["trend-tier2"]
 
@@ -232,7 +232,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     page = looks(call, root)
     assert [(0, 12), (13, 13)] == [(first, last) for first, last, *_ in drawn_charts(page.text)["trend-tier2"]["band"]]
     assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
-    assert "The oldest baseline is of 2026-09-26; earlier days show it, too." in text(page)
+    assert "The oldest baseline is of 2026-09-26; earlier days show that one." in text(page)
 
 
 def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:

@@ -182,7 +182,7 @@ def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
     put(store, "exchanges", [closing("s", 3)])
     page = look(LINKS.session("ops", "s"))
     assert "Still open" not in page
-    told(page, "ended", "explicit")
+    told(page, "ended", "Closed", "its sender, a command or an operator ended it")
 
 
 def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:

@@ -39,7 +39,7 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confir
     (made,) = written([fell("tier1"), fell("tier2", severity=CRITICAL, confirmed=False), fell("tier3", 4, severity=CRITICAL)])
     assert ["tier3", "tier1", "tier2"] == [names(made)[0], *sorted(names(made)[1:])]
     assert ("tier3", CRITICAL, CONFIRMED) == (made.tier, made.severity, made.confidence)
-    assert made.title.startswith("tier3 fell; with it ")
+    assert made.title.startswith("tier3 fell; ")
     assert "Tier 1" in made.title
     assert "Tier 2" in made.title
 
@@ -77,7 +77,7 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     """The title says the worst that is known."""
     known = opened(fell("tier2"))
     (made,) = written([fell("tier2"), fell("tier3", severity=CRITICAL)], [known], END + timedelta(minutes=1))
-    assert ("tier3", "tier3 fell; with it Tier 2") == (made.tier, made.title)
+    assert ("tier3", "tier3 fell; Tier 2 moved too") == (made.tier, made.title)
     assert known.incident_id == made.incident_id
 
 
