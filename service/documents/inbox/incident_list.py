@@ -67,7 +67,7 @@ class Inbox(NamedTuple):
 
 
 class OpenIncidents(NamedTuple):
-    """How many incidents are open or acknowledged, and how many of them are confirmed."""
+    """Counts of the incidents that are open or acknowledged: all of them, and those that are confirmed."""
 
     total: int
     confirmed: int

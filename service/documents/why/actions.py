@@ -69,8 +69,8 @@ def _read(facts: Facts) -> Action | None:
         return None
     links = [_exchange(facts, one, "") for one in found]
     links += [_exchange(facts, one, "Before the change: ") for one in _clearest(facts.usual)]
-    compared = " The last ones are from before the change." if facts.usual else ""
-    because = f"They had the largest effect on {_series(facts)} since {facts.since or 'the change'}.{compared}"
+    compared = " The last ones show how it was before." if facts.usual else ""
+    because = f"They moved {_series(facts)} most since {facts.since or 'the change'}.{compared}"
     return Action("read_sessions", f"Read {_these(len(found), 'session')} first", because, links)
 
 
@@ -177,8 +177,8 @@ def _anchors(facts: Facts) -> Action | None:
     if reason is None:
         return None
     title, command, why = lacking[reason]
-    later = " Anchors added now tell it of the next change." if command == "add" else ""
-    because = f"{why}, so that nothing tells whether the agent or the judge moved the judged tiers.{later}"
+    later = " Anchors that you add now will show it at the next change." if command == "add" else ""
+    because = f"{why}, so nothing shows whether the agent or the judge changed.{later}"
     return Action("anchors", title, because, [], _command("anchors", command, project=facts.incident.project))
 
 
@@ -213,8 +213,8 @@ def _sampling(facts: Facts) -> Action | None:
         return None
     turns = "" if scores is None else f"{counted(int(scores), 'judged turn')} of "
     because = (
-        f"What is known since the change is {turns}{counted(int(sessions), 'session')}. Below {FEW_SESSIONS} sessions, estimates are wide "
-        "and parts of the traffic hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
+        f"Only {turns}{counted(int(sessions), 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
+        "estimates are wide and parts of the traffic are hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
     )
     command = _command("rejudge", "--dry-run", project=facts.incident.project)
     return Action(

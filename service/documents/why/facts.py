@@ -116,7 +116,7 @@ class Facts:
 
     @property
     def unit(self) -> str:
-        """What the parts of the traffic are counted in: a judged tier has scores of judged turns alone."""
+        """Name the unit of the traffic: a judged tier has scores of judged turns alone."""
         return "judged turn" if self.is_judged and not self.is_spike else "exchange"
 
     @property

@@ -105,7 +105,7 @@ def _dimensions(facts: Facts) -> Iterator[Statement]:
     first = found[0]
     turns = f"{_number(first.judged_after)} judged turns since the change, {_number(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
-    yield Statement("dimensions", f"Of what the judge scores, {parts[0]} {verb} most ({turns}){then}.")
+    yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
 
 def _failures(facts: Facts) -> Iterator[Statement]:

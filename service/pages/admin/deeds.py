@@ -1,4 +1,4 @@
-"""The lines of the audit log in words: what somebody did, or tried to do, by the table `deeds` of `words.yaml`."""
+"""The lines of the audit log in words: what an operator or a command did, or tried to do, by the table `deeds` of `words.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roles that the pages give, each a set of scopes, and the role that somebody has."""
+"""The roles that the pages give, each a set of scopes, and the role that an operator has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Choice:
     words: str
     scopes: tuple[Scope, ...]
     may: str
-    """What somebody with it may do, as it follows the word may; `{where}` is a project, or every one."""
+    """The rights in words, as they follow the word may; `{where}` is a project, or every one."""
 
 
 CHOICES = (
@@ -29,7 +29,7 @@ CHOICES = (
 
 
 def role_of(holder: Holder) -> str:
-    """Return the scopes of somebody in one word if there is one, else the list of them."""
+    """Return the scopes of an operator in one word if there is one, else the list of them."""
     held = [scope for scope in SCOPES if scope in holder.scopes]
     without = frozenset({"query"} if holder.project else ())
     # Of choices that come to the same in one project, the first is what was meant.

@@ -74,7 +74,7 @@ def test_the_judge_is_quoted_with_turns_and_means() -> None:
     rose = DIMENSION | {"dimension": "rose", "mean_before": 0.1}
     steady = DIMENSION | {"dimension": "steady", "mean_after": 0.87, "error_after": 0.02}
     (first, *_) = texts({"dimensions": [less, noise, few, rose, steady, DIMENSION]})
-    assert "0.90 → 0.48 fell most (31 judged turns since the change, 147 before), then relevance 0.90 → 0.80." in first
+    assert "0.90 → 0.48 (31 judged turns since the change, 147 before), then relevance 0.90 → 0.80." in first
     assert not {"noise", "few", "rose", "steady"} & set(first.replace(",", " ").split())
 
 

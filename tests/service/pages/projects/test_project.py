@@ -242,7 +242,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     page = looks(call, root)
     assert [(0, 12), (13, 13)] == [(first, last) for first, last, *_ in drawn_charts(page.text)["trend-tier2"]["band"]]
     assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
-    assert "The oldest baseline is of 2026-09-26; earlier days show it, too." in text(page)
+    assert "The oldest baseline is of 2026-09-26; earlier days show that one." in text(page)
 
 
 def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:

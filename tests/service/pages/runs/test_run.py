@@ -250,7 +250,7 @@ def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., st
     """The newest first; the unsafe ones alone where one asks for them."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
-    listed = re.compile(r'<td class="words"><a href="[^"]+">(run_\d+)</a>')
+    listed = re.compile(r'<td class="whole"><a href="[^"]+">(run_\d+)</a>')
     assert ["run_002", "run_001"] == listed.findall(look(RUNS))
     assert ["run_001"] == listed.findall(look(f"{RUNS}?readiness=ready_for_runtime"))
     look(f"{RUNS}?readiness=odd", 400)
