@@ -16,11 +16,10 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from audit.drift.cells import Cells, Flags, Floats, Ints, Unit, cells_of
-from audit.drift.change_estimate import Interval, estimate
+from audit.drift.change_estimate import Bounds, Interval, Scale, estimate, of_counts, on_scale
 from audit.drift.change_evidence import Contrast
 from audit.drift.consecutive_days import Direction, Severity, severity_of
 from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.scales import Bounds, Scale, of_counts, on_scale
 from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
 from audit.drift.series import SCORES, UNITS, Series
 from schemas.lazy.numpy import np

@@ -2,7 +2,7 @@
 
 Every hour at which it may have begun counts with how probable it makes the scores. The interval of the first day spans the fewest hours
 that hold 95 % of the probability together; the interval of the size mixes what each hour says of the size. Of scores on a scale that
-ends it lies within what the scale allows, without being cut off: see `audit.drift.scales`.
+ends it lies within what the scale allows, without being cut off: its means are taken for shares of as many counts as would vary as much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple
 from audit.comparison import t_quantile
 from audit.drift.cells import Floats, Ints
 from audit.drift.change_evidence import Contrast
-from audit.drift.scales import Scale, Side
+from audit.drift.count_evidence import Counts
+from audit.drift.variation import ratio
 from audit.shares import apart, wilson
 from schemas.lazy.numpy import np
 
@@ -25,6 +26,10 @@ _NORMAL = NormalDist()
 _NEGLIGIBLE = 1e-3
 """Hours so much less probable than the most probable one do not count in the interval of the size."""
 _HALVINGS = 40
+Bounds = tuple[float, float]
+"""The least and the greatest score there can be."""
+_PRIOR = 0.5
+"""Of a unit at the middle of the scale: a mean at its end is taken to be so much less certain than its units say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,22 @@ class Interval:
 
     low: float
     high: float
+
+
+class Side(NamedTuple):
+    """The means on one side of a change, one element per place, on a scale from 0 to 1."""
+
+    mean: Floats
+    of: Floats
+    """The number of independent counts whose share would vary as much."""
+
+
+class Scale(NamedTuple):
+    """Both sides of a change on a scale, and how wide it is in points."""
+
+    before: Side
+    after: Side
+    width: float = 1.0
 
 
 class Estimate(NamedTuple):
@@ -59,6 +80,40 @@ def estimate(found: Contrast, log_evidence: Floats, scale: Scale | None = None) 
     width = t_quantile(1 - _TAIL, float(found.freedom[best]))
     size = _size(found, shares, width) if scale is None else _size_on(scale, shares, width)
     return Estimate(best, np.sort(ranked[:held]), size)
+
+
+def of_counts(found: Contrast, before: Counts, after: Counts) -> tuple[Contrast, Scale]:
+    """Return the contrasts of shares with the plain shares for means, and their scale.
+
+    Where hours and days differ by more than their runs explain, all runs count for less by as much.
+    """
+    first, later = (
+        Side(counts.having / counts.of, counts.of / np.maximum(1.0, ratio(variance, units)))
+        for counts, variance, units in (
+            (before, found.variance_before, found.unit_before),
+            (after, found.variance_after, found.unit_after),
+        )
+    )
+    return found._replace(before=first.mean, after=later.mean), Scale(first, later)
+
+
+def on_scale(found: Contrast, bounds: Bounds, origin: float) -> Scale:
+    """Return the scale of bounded scores, whose means are measured from `origin`.
+
+    A share p of n counts varies by p (1 - p) / n, so a mean that varies by v is worth p (1 - p) / v of them.
+    """
+    low, width = bounds[0], bounds[1] - bounds[0]
+
+    def side(mean: Floats, variance: Floats, units: Floats) -> Side:
+        place = np.clip((mean + origin - low) / width, 0.0, 1.0)  # scores lie on the scale; their sums are rounded
+        inner = (place * units + _PRIOR) / (units + 2 * _PRIOR)
+        return Side(place, inner * (1 - inner) * width**2 / variance)
+
+    return Scale(
+        side(found.before, found.variance_before, found.units_before),
+        side(found.after, found.variance_after, found.units_after),
+        width,
+    )
 
 
 def _size(found: Contrast, shares: Floats, width: float) -> Interval:
