@@ -1,6 +1,6 @@
 -- purpose: the failures that the runs of an agent, or of a project, were diagnosed with before a change and after it: in how many runs each of them, of how many
 -- grain: one row a type of failure that any run had, those with the most runs after first; runs without evidence are left out; all_before, all_after: runs that ended in each time
--- parameters: $project, $agent ('' for runs of no named agent; NULL: of any), $before_since, $before_until, $after_since, $after_until (when runs ended, each from inclusive to exclusive)
+-- parameters: $project, $before_since, $before_until, $after_since, $after_until (when runs ended, each from inclusive to exclusive), $agent ('' for runs of no named agent; NULL: of any), $made_with (rule version, threshold profile and threshold changes of the runs that are compared, each '' for none; NULL: any), $cut (days that are not compared; NULL: none)
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version
     FROM log.diagnoses
@@ -12,7 +12,10 @@ WITH latest AS (
         list_distinct([c.type FOR c IN failure_causes]) AS failures
     FROM log.diagnoses AS d
     JOIN latest AS l ON d.connection = l.connection AND d.session_id = l.session_id AND (d.revision, d._offset) = l.version
-    WHERE project = $project AND ($agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR) AND trust_score IS NOT NULL AND (
+    WHERE project = $project AND ($agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR) AND trust_score IS NOT NULL
+        AND ($made_with::VARCHAR[] IS NULL
+            OR [rule_version, coalesce(threshold_profile, ''), coalesce(threshold_changes, '')] = $made_with::VARCHAR[])
+        AND ($cut::DATE[] IS NULL OR NOT list_contains($cut::DATE[], ended::DATE)) AND (
         (ended >= $before_since::TIMESTAMP AND ended < $before_until::TIMESTAMP)
         OR (ended >= $after_since::TIMESTAMP AND ended < $after_until::TIMESTAMP)
     )

@@ -36,8 +36,9 @@ class Store:
     """
 
     def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
-        """`is_browsed` is False for a working file of ours: its tables need no comments."""
+        """`is_browsed` is False for a working file of ours: its tables need no comments, and no macros for sums."""
         self.path = path
+        self._has_macros = is_browsed
         self._is_browsed = is_browsed and path is not None
         self._lock = threading.RLock()
         self._cursors = threading.Lock()
@@ -153,7 +154,8 @@ class Store:
         with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
             ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
         # Comments are for who browses a file, and take most of the time that making the tables does.
-        statements = [one for one in migration_statements(existing, made) if self._is_browsed or not one.startswith(COMMENT)]
+        wanted = migration_statements(existing, made, has_macros=self._has_macros)
+        statements = [one for one in wanted if self._is_browsed or not one.startswith(COMMENT)]
         if statements:
             with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:

@@ -150,12 +150,14 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
         yield f"{COMMENT}COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
 
 
-def migration_statements(existing: dict[str, dict[str, str]], made: str | None = None) -> Iterator[str]:
+def migration_statements(
+    existing: dict[str, dict[str, str]], made: str | None = None, *, has_macros: bool = True
+) -> Iterator[str]:
     """The statements that bring a file to the current schemas, and to the current views and macros.
 
     `existing` maps each table of the log to its columns and their types; `made` is the digest of views and
     macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default, or filled
-    with what it unfolds.
+    with what it unfolds. `has_macros` is False for a file in which nobody asks for sums.
     StoreError when the file has a column this version does not know or knows otherwise: then a newer version wrote it.
     """
     changed = False
@@ -183,7 +185,7 @@ def migration_statements(existing: dict[str, dict[str, str]], made: str | None =
     views = [
         *reading_statements(),
         *(statement for schema in current_schemas().values() for statement in view_statements(schema)),
-        *macro_statements(),
+        *(macro_statements() if has_macros else ()),
     ]
     current = hashlib.sha256("\n".join(views).encode()).hexdigest()
     if changed or made != current:

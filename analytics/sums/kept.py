@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
 from analytics.sums.costs import COST_KEY, costs_of
 from analytics.sums.exchanges import exchanges_of
 from analytics.sums.marks import COST_SUMS, EXCHANGE_SUMS, SCORE_SUMS, SESSION_SUMS, TABLES, new_rows
 from analytics.sums.sessions import SESSION_KEY, sessions_of
-from analytics.sums.sums import current_of, days_of, hours_of
+from analytics.sums.sums import HOUR_KEY, KEY, current_of, days_of, hours_of
 from schemas.lazy.duckdb import duckdb
 
 Day = tuple[str, date]
 """A project and a UTC day."""
-DAYS_AT_ONCE = 7
-"""Days in a row that are added up together, for statements take longer to plan than a small project's day to add up."""
+ROWS_AT_ONCE = 200_000
+"""Records of days in a row that are added up together: statements take longer to plan than a small project's months to add up."""
 _WANTED = "SELECT unnest($projects::VARCHAR[]), unnest($days::TIMESTAMP[])"
 _PLACE = "'' AS _topic, 0 AS _partition, 0 AS _offset"
 
@@ -34,6 +35,8 @@ class KeptSums:
     """Name under which their watermarks stand."""
     topics: tuple[str, ...]
     """The topics they are made from."""
+    rows: str
+    """The statement that answers a row for each day within `$first` and `$end` that has records: day, and how many it has."""
     tables: dict[str, str]
     """The record types that hold them, with the day of a row as an expression."""
     changed: str
@@ -51,31 +54,46 @@ class KeptSums:
 
     def add_up(self, connection: duckdb.DuckDBPyConnection, days: Iterable[Day]) -> None:
         """Make the sums of these days again, within the caller's transaction; a day without any records has no sums."""
-        for run in _runs(sorted(days, key=lambda one: one[::-1])):
-            values = {
+        ordered = sorted(days, key=lambda one: one[::-1])
+        if not ordered:
+            return
+        sizes = dict(connection.execute(self.rows, _span(ordered)).fetchall())
+        for run in _runs(ordered, sizes):
+            values = _span(run) | {
                 "projects": [project for project, _ in run],
                 "days": [_midnight(day) for _, day in run],
-                "first": _midnight(run[0][1]),
-                "end": _midnight(run[-1][1] + timedelta(days=1)),
             }
             for statement in self.replace:
                 connection.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})
 
 
-def _runs(days: Iterable[Day]) -> Iterator[Sequence[Day]]:
-    """Days, in order, in parts of days in a row, DAYS_AT_ONCE of them at most."""
+def _runs(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterator[Sequence[Day]]:
+    """Days, in order, in parts of days in a row with ROWS_AT_ONCE records at most, or one day; `sizes` are the records of each."""
     run: list[Day] = []
+    rows = 0
     for one in days:
-        if run and (one[1] > run[-1][1] + timedelta(days=1) or (one[1] - run[0][1]).days >= DAYS_AT_ONCE):
+        is_next = bool(run) and one[1] > run[-1][1]
+        if run and (one[1] > run[-1][1] + timedelta(days=1) or (is_next and rows + sizes.get(one[1], 0) > ROWS_AT_ONCE)):
             yield run
-            run = []
+            run, rows = [], 0
+        if not run or is_next:
+            rows += sizes.get(one[1], 0)
         run.append(one)
     if run:
         yield run
 
 
+def _span(days: Sequence[Day]) -> dict[str, Any]:
+    """The first moment of days in order, and the end of the last."""
+    return {"first": _midnight(days[0][1]), "end": _midnight(days[-1][1] + timedelta(days=1))}
+
+
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time())
+
+
+def _rows_of(topic: str, time: str) -> str:
+    return f"SELECT {time}::DATE, count(*) FROM {TABLES[topic]} WHERE {time} >= $first AND {time} < $end GROUP BY ALL"
 
 
 def _on_days(topic: str, time: str) -> str:
@@ -98,15 +116,16 @@ def _made_again(table: str, sums: str, key: str) -> tuple[str, ...]:
 OF_SCORES = KeptSums(
     consumer=SCORE_SUMS,
     topics=("scores",),
+    rows=_rows_of("scores", "exchange_at"),
     tables={"DailyScores": "day", "HourlyScores": "date_trunc('day', hour)"},
     changed="log.changed_scores()",
     replace=(
-        # The scores are read once.
+        # The scores are read once. Rows are in the order of their whole key, so that what adds them up as doubles always does it alike.
         f"CREATE OR REPLACE TEMP TABLE added_up AS {current_of(_on_days('scores', 'exchange_at'))}",
         _forget_days("log.daily_scores", "day", "day"),
         _forget_days("log.hourly_scores", "hour", "date_trunc('day', hour)"),
-        f"INSERT INTO log.daily_scores BY NAME SELECT {_PLACE}, * FROM ({days_of('added_up')}) ORDER BY project, day",
-        f"INSERT INTO log.hourly_scores BY NAME SELECT {_PLACE}, * FROM ({hours_of('added_up')}) ORDER BY project, hour",
+        f"INSERT INTO log.daily_scores BY NAME SELECT {_PLACE}, * FROM ({days_of('added_up')}) ORDER BY {KEY}",
+        f"INSERT INTO log.hourly_scores BY NAME SELECT {_PLACE}, * FROM ({hours_of('added_up')}) ORDER BY {HOUR_KEY}",
         "DROP TABLE added_up",
     ),
 )
@@ -114,6 +133,7 @@ OF_SCORES = KeptSums(
 OF_JUDGEMENTS = KeptSums(
     consumer=COST_SUMS,
     topics=("judgements", "exchanges"),
+    rows=_rows_of("judgements", "judged_at"),
     tables={"SessionCosts": "day"},
     changed="log.changed_judgements()",
     replace=_made_again("log.session_costs", costs_of(_on_days("judgements", "judged_at")), COST_KEY),
@@ -123,6 +143,7 @@ OF_JUDGEMENTS = KeptSums(
 OF_EXCHANGES = KeptSums(
     consumer=EXCHANGE_SUMS,
     topics=("exchanges",),
+    rows=_rows_of("exchanges", "occurred_at"),
     tables={"DailyExchanges": "day"},
     changed="log.changed_exchanges()",
     replace=_made_again("log.daily_exchanges", exchanges_of(_on_days("exchanges", "occurred_at")), "project, day"),
@@ -132,6 +153,7 @@ OF_EXCHANGES = KeptSums(
 OF_SESSIONS = KeptSums(
     consumer=SESSION_SUMS,
     topics=("scores",),
+    rows=_rows_of("scores", "exchange_at"),
     tables={"SessionScores": "day"},
     changed="log.changed_sessions()",
     replace=_made_again("log.session_scores", sessions_of(_on_days("scores", "exchange_at")), SESSION_KEY),

@@ -73,6 +73,8 @@ class Change:
     """Since when it is confirmed, within the days that are checked; None while it is only suspected."""
     first_day: date
     """The most probable first day of the change."""
+    first_hour: datetime
+    """Beginning of its hour on that day: the units that end before it are those of before."""
     earliest_day: date
     latest_day: date
     """Both ends of the 95 % interval of the first day, included."""
@@ -169,6 +171,7 @@ def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -
         seen_at=series.time(cell),
         confirmed_at=times[sure[0]].astype(datetime) if sure.size else None,
         first_day=series.date(int(series.day[begun[known.best]])),
+        first_hour=series.time(int(begun[known.best])).replace(minute=0, second=0, microsecond=0),
         earliest_day=series.date(int(days.min())),
         latest_day=series.date(int(days.max())),
         size=size,

@@ -64,17 +64,24 @@ class _Case(msgspec.Struct, kw_only=True):
     behavioural: Tier3Answer | None = None
     judgements: list[Judgement] = msgspec.field(default_factory=list)
     recorded: Sequence[Judgement] = ()
+    tampering: tuple[str, ...] | None = None
 
 
 def cascade(
-    task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, recorded: Sequence[Judgement] = ()
+    task: ScoringTask,
+    exchange: Exchange,
+    policy: ProjectPolicy,
+    recorded: Sequence[Judgement] = (),
+    *,
+    tampering: tuple[str, ...] | None = None,
 ) -> Generator[Question, Reply, Score]:
     """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
 
     `recorded` is everything that was recorded of the exchange up to this revision of its score: it was paid for, whatever was asked
-    then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
+    then, so its cost is in the score. `tampering` as in `audit.exchanges.outcomes.score_of`. ValueError for a reply that is neither
+    a text nor a state.
     """
-    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
+    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded, tampering=tampering)
     questions = ExchangeQuestions(exchange, policy, _known_flags(task, policy))
     case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
@@ -201,4 +208,5 @@ def _score(case: _Case) -> Score:
         JudgedTiers(case.tier2, case.tier2_5, case.tier3, _found(case)),
         judgements=case.judgements,
         paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
+        tampering=case.tampering,
     )

@@ -71,8 +71,7 @@ class Fields:
         if wanted and not self._quotable.holds(quoted):
             self.dropped_quotes += 1
             quoted = ""
-        words = _cut(words)
-        return f"{words} [\u201c{_cut(quoted)}\u201d]".lstrip() if quoted else words
+        return with_quote(words, quoted)
 
     def _text(self, members: dict[str, Any], name: str, at: str) -> str:
         value = members.get(name, "")
@@ -85,6 +84,11 @@ class Fields:
             self._problems.append(f"{at}{name} holds a lone surrogate")
             return ""
         return value.strip()
+
+
+def with_quote(words: str, quote: str) -> str:
+    """A reasoning with its quote after it, where it has one, both cut to `MAX_WORDS`."""
+    return f"{_cut(words)} [\u201c{_cut(quote)}\u201d]".lstrip() if quote else _cut(words)
 
 
 def _cut(text: str) -> str:

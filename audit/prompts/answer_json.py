@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 
@@ -38,31 +40,48 @@ _FAULTLESS = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_consta
 
 _AFTER_NAMES = ('":', " :", "\t:", "\n:", "\r:")
 """A member of an object has one of these between its name and its value; texts can have them, too."""
-_decode = msgspec.json.Decoder().decode
+
+_NEGATIVE = re.compile(r":[ \t\n\r]*-")
+"""Where a negative number can be; no answer needs one."""
 
 
-def read_quickly(text: str) -> Any:
-    """The value that `read_json` reads, in a third of the time; None where it takes that to know.
+class AnswerForm:
+    """The form of a faultless answer to a question, made of the JSON schema that it asks for, with the bounds of its numbers."""
 
-    A parser that keeps the last of two members with one name is quick. No name was there twice if there are no more places
-    at which a member can be than members.
-    """
-    if len(text) > MAX_ANSWER:
-        return None
-    try:
-        value = _decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return value if type(value) is dict and sum(map(text.count, _AFTER_NAMES)) == _members(value) else None
+    def __init__(self, schema: Mapping[str, Any], low: int, high: int) -> None:
+        self._members = _members(schema)
+        number = Annotated[float, msgspec.Meta(ge=low, le=high)]
+        self._decode = msgspec.json.Decoder(_type_of(schema, number)).decode
+
+    def read(self, text: str) -> tuple[Any, ...] | None:
+        """The values in the order of the schema, in a third of the time of `read_json`; None where it takes that to know.
+
+        A parser that keeps the last of two members with one name is quick. No name was there twice if there are no more places
+        at which a member can be than members. It also takes the integer `-0` for the double -0.0. Texts it gives hold no surrogates.
+        """
+        if len(text) > MAX_ANSWER or _NEGATIVE.search(text) or sum(map(text.count, _AFTER_NAMES)) != self._members:
+            return None
+        try:
+            return msgspec.structs.astuple(self._decode(text))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
 
 
-def _members(value: dict[str, Any]) -> int:
-    """The members of an object and of those in it. Answers hold no lists, so that objects in some are not looked for."""
-    found = len(value)
-    for one in value.values():
-        if type(one) is dict:
-            found += _members(one)
-    return found
+def _members(schema: Mapping[str, Any]) -> int:
+    """The members of an answer and of the objects in it."""
+    properties = schema.get("properties", {})
+    return len(properties) + sum(map(_members, properties.values()))
+
+
+def _type_of(schema: Mapping[str, Any], number: Any) -> Any:
+    """The type of an answer, or of a part of it; an object is a struct whose fields have the names of JSON there alone."""
+    if schema["type"] != "object":
+        return {"string": str, "boolean": bool, "number": number}[schema["type"]]
+    fields = [
+        (f"field_{place}", _type_of(inside, number), msgspec.field(name=name))
+        for place, (name, inside) in enumerate(schema["properties"].items())
+    ]
+    return msgspec.defstruct("Answer", fields, forbid_unknown_fields=True)
 
 
 def read_json(text: str) -> Any:

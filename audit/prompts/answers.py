@@ -5,16 +5,19 @@ A reader never raises, whatever the text. What cannot be used is `Invalid`, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from audit.exchanges.questions import Invalid, Material
-from audit.prompts.answer_fields import Fields
-from audit.prompts.answer_json import json_in, read_json, read_quickly
+from audit.prompts.answer_fields import Fields, with_quote
+from audit.prompts.answer_json import AnswerForm, json_in, read_json
 from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
+from audit.prompts.quotes import Quotable
 from schemas.records import DimensionScore
 
 __all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "json_in", "read_thinking", "read_tier2", "read_tier3"]
@@ -74,6 +77,9 @@ class Tier3Answer(msgspec.Struct, frozen=True):
 
 def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier2Answer | Invalid:
     """The answer on Tier 2 to a question about these dimensions and materials."""
+    found = _faultless(_form(tier2_schema, tuple(dimensions), 0, 1), text, dimensions, materials)
+    if found is not None:
+        return Tier2Answer(*found)
 
     def build(fields: Fields, value: Any) -> Tier2Answer:
         members = fields.members(value, _TIER2, "the answer")
@@ -86,6 +92,12 @@ def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
 
 def read_thinking(text: str, *, materials: Sequence[Material]) -> ThinkingAnswer | Invalid:
     """The answer on Tier 2.5 to a question about these materials."""
+    values = _THINKING_FORM.read(text)
+    if values is not None:
+        quote, reasoning, alignment, sycophancy, advocacy_suppression = values
+        words, dropped = _words([(reasoning, quote)], materials)
+        if words is not None:
+            return ThinkingAnswer(alignment, sycophancy, advocacy_suppression, words[0], dropped)
 
     def build(fields: Fields, value: Any) -> ThinkingAnswer:
         members = fields.members(value, _THINKING, "the answer")
@@ -102,6 +114,9 @@ def read_thinking(text: str, *, materials: Sequence[Material]) -> ThinkingAnswer
 
 def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier3Answer | Invalid:
     """The answer on Tier 3 to a question about these dimensions and materials."""
+    found = _faultless(_form(tier3_schema, tuple(dimensions), 1, 5), text, dimensions, materials)
+    if found is not None:
+        return Tier3Answer(*found)
 
     def build(fields: Fields, value: Any) -> Tier3Answer:
         members = fields.members(value, _TIER3, "the answer")
@@ -112,12 +127,53 @@ def read_tier3(text: str, *, dimensions: Sequence[str], materials: Sequence[Mate
     return _read(text, materials, build)
 
 
+_Found = tuple[tuple[DimensionScore, ...], bool, str | None, int]
+_THINKING_FORM = AnswerForm(thinking_schema(), 0, 1)
+
+
+@lru_cache(256)
+def _form(make_schema: Callable[..., Mapping[str, Any]], dimensions: tuple[str, ...], low: int, high: int) -> AnswerForm:
+    return AnswerForm(make_schema(dimensions), low, high)
+
+
+def _faultless(form: AnswerForm, text: str, dimensions: Sequence[str], materials: Sequence[Material]) -> _Found | None:
+    """The scores, the verdict and why, and the dropped quotes of an answer without any fault; None of one that may have some.
+
+    The words of a verdict that is false are left out.
+    """
+    values = form.read(text)
+    if values is None:
+        return None
+    found, quote, reason, verdict = values
+    parts = [astuple(one) for one in astuple(found)]
+    told = [(reasoning, quoted) for quoted, reasoning, _ in parts]
+    words, dropped = _words([*told, (reason, quote)] if verdict else told, materials)
+    if words is None:
+        return None
+    scores = tuple(
+        DimensionScore(dimension=dimension, score=part[2], reasoning=said)
+        for dimension, part, said in zip(dimensions, parts, words, strict=False)
+    )
+    return scores, verdict, words[-1] if verdict else None, dropped
+
+
+def _words(told: Sequence[tuple[str, str]], materials: Sequence[Material]) -> tuple[list[str] | None, int]:
+    """Each reasoning with its quote as `Fields.words` gives it, and how many quotes were dropped; None where one is empty."""
+    quotable, dropped = Quotable(materials), 0
+    found: list[str] = []
+    for reasoning, quote in told:
+        words, quoted = reasoning.strip(), quote.strip()
+        if not words:
+            return None, 0
+        if not quotable.holds(quoted):
+            dropped += 1
+            quoted = ""
+        found.append(with_quote(words, quoted))
+    return found, dropped
+
+
 def _read(text: str, materials: Sequence[Material], build: Callable[[Fields, Any], _Answer]) -> _Answer | Invalid:
-    fields, value = Fields(materials), read_quickly(text)
-    answer = build(fields, value)
-    if value is not None and fields.invalid is None:
-        return answer
-    # Something may be wrong: it is read again, by what knows the words for it.
+    """An answer that may have faults, with the words for them."""
     fields, value = Fields(materials), read_json(text)
     if isinstance(value, Invalid):
         return value

@@ -265,7 +265,7 @@ class JudgedStage(Generic[Task]):
 def _scoring(task: ScoringTask, policy: Policy, decoded: Mapping[bytes, Exchange]) -> TaskSpec:
     project, exchange = policy.for_project(task.project), decoded.get(task.exchange) or encoded_exchange(task.exchange)
     return TaskSpec(
-        lambda recorded: cascade(task, exchange, project, recorded),
+        lambda recorded: cascade(task, exchange, project, recorded, tampering=known_tampering(task.exchange)),
         project.price,
         project.cap,
         shortcut=Shortcut(

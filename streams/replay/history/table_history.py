@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from analytics.store.connection import connect, fetch, store_error
 from analytics.store.file_lock import FileLock
+from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from schemas.codec.rows import rows_as_records
 from schemas.errors import InputError
@@ -184,11 +185,12 @@ class TableHistory:
         if not subjects or not self._has_judgements:
             return found
         where = (
-            "AS j JOIN judged USING (_partition) SEMI JOIN (SELECT unnest($subjects::STRUCT(connection VARCHAR, subject_id VARCHAR)[], "
-            "recursive := true)) USING (connection, subject_id) WHERE _topic = 'judgements' AND _offset < next_offset"
+            f"JOIN judged USING (_partition) SEMI JOIN {BATCH} USING (connection, subject_id) "
+            "WHERE _topic = 'judgements' AND _offset < next_offset"
         )
-        wanted = [{"connection": connection, "subject_id": subject} for connection, subject in dict.fromkeys(subjects)]
-        frame = self._tables.frame("Judgement", where, {"subjects": wanted}, "_partition, _offset")
+        wanted = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
+        with registered(self._tables.connection, wanted):
+            frame = self._tables.frame("Judgement", where, {}, "_partition, _offset")
         for one in rows_as_records("Judgement", frame):
             if isinstance(one, Judgement):
                 found[one.connection, one.subject_id].append(one)

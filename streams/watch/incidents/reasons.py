@@ -57,8 +57,17 @@ def changed_dimensions(
 def changed_failures(
     cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding, agent: str | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Count the failures of the runs of an agent ('' for none named; None: any); return them with the parameters of the query `failure_change`."""
-    values = {**_times(project, finding), "agent": agent}
+    """Count the failures of the runs of an agent ('' for none named; None: any); return them with the parameters of the query `failure_change`.
+
+    Of a finding about runs they are those that its rule compared: diagnosed alike, without the days of changes that are over.
+    """
+    made_with = finding.numbers.get("madeWith")
+    values = {
+        **_times(project, finding),
+        "agent": agent,
+        "made_with": list(made_with.values()) if made_with else None,
+        "cut": _cut(finding) if made_with else None,
+    }
     return query_rows(cursor, "failure_change", values)[:MOST], values
 
 
@@ -115,6 +124,13 @@ def moved_dimensions(rows: Iterable[Row], direction: str | None) -> list[Row]:
         row for row in rows if (off := errors_off(row)) is not None and abs(off) > CERTAIN and math.copysign(1, off) in sides
     ]
     return sorted(certain, key=lambda row: (-abs(row["mean_after"] - row["mean_before"]), row["dimension"]))
+
+
+def _cut(finding: Finding) -> list[str]:
+    """Return the days within the time before a change that its rule left out."""
+    start, end = (at.date() for at in finding.before)
+    cut = ((max(first, start), min(last, end)) for first, last in finding.cut)
+    return [f"{first + timedelta(days=number)}" for first, last in cut for number in range((last - first).days + 1)]
 
 
 def _times(project: str, finding: Finding) -> dict[str, Any]:

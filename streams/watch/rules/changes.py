@@ -62,6 +62,7 @@ def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding
         },
         before=(midnight(compared), midnight(found.first_day)),
         after=days_window(found.first_day, until, asked.as_of),
+        cut=asked.reference.cut,
         expected=found.mean_before,
         looked=asked.looked,
         interval=(found.earliest_day, found.latest_day),

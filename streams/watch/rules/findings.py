@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
+from audit.drift.reference import Span
+
 DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
 VERBS = {UP: "rose", DOWN: "fell"}
@@ -95,6 +97,8 @@ class Finding:
     expected: float | None
     """The value to be expected: the mean of the scores before, or the rate of anomalies."""
     looked: Looked
+    cut: tuple[Span, ...] = ()
+    """Days within the time that was compared with that are left out of it: those of changes that are over."""
     known_level: bool = False
     """True if the rule measures from the level of the last decision: its finding is then no repetition of that."""
     confirmed: bool = True

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
@@ -87,7 +88,10 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
         },
     )
     asked = Asked(RUNS, case.looked, case.reference(agent, series), agent.first_day or found.first_day, case.runs.as_of)
-    return change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)
+    finding = change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)
+    # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.
+    at = found.first_hour.replace(tzinfo=UTC)
+    return replace(finding, before=(finding.before[0], at), after=(at, finding.after[1]))
 
 
 def _in_words(series: str, named: str, found: Change) -> str:

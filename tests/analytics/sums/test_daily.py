@@ -16,6 +16,7 @@ from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums import daily
+from analytics.sums import kept as kept_sums
 from analytics.sums.daily import recompute_days, refresh_daily
 from analytics.sums.kept import Day
 from analytics.sums.macros import RETENTION
@@ -236,6 +237,26 @@ def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest
     # Once for the sums by day and hour, once for those by session.
     assert [2, 1, 1, 1] * 2 == taken
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+@pytest.mark.parametrize("most", [1, 3, 1_000])
+def test_the_sums_do_not_depend_on_how_many_days_are_added_up_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Months of few records take one statement, and a day with many takes one of its own: neither may be seen in a sum."""
+    monkeypatch.setattr(kept_sums, "ROWS_AT_ONCE", most)
+    chance = random.Random(11)
+    publish(store, *(a_score(chance, number) for number in range(60)))
+    refresh_daily(store)
+    assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
+
+
+def test_days_in_a_row_are_added_up_together_as_far_as_their_records_go() -> None:
+    """A statement takes longer to plan than a small project's months take to add up, and a large one's must not wait for months."""
+    first = NOON.date()
+    days = [(project, first + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
+    sizes = {first: 90_000, first + timedelta(days=1): 110_000, first + timedelta(days=2): 1}
+    assert [days[:4], days[4:6], days[6:]] == list(kept_sums._runs(days, sizes))
 
 
 def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
