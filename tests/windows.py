@@ -87,6 +87,8 @@ class Window:
         self.page.goto(self._site.url + path, wait_until="load")
         # What a page borrows from another one comes after it.
         expect(self.page.locator("main [data-load]:not([data-came])")).to_have_count(0)
+        # What the page SQL says of a snapshot changes until there is one.
+        expect(self.page.locator("main [data-making]")).to_have_count(0)
         return self.page
 
     def resize(self, size: tuple[int, int]) -> None:

@@ -149,6 +149,20 @@ function refuse(words) {
 const isMaking = () => snapshot.querySelector("[data-making]") !== null;
 let asking = 0;
 
+/** Brings an element up to date: where only words have changed, its elements stay, and so does what somebody has selected. */
+function renew(before, now) {
+  const kinds = (one) => [...one.childNodes].map((node) => node.nodeName).join();
+  if (kinds(before) !== kinds(now) || before.dataset.making !== now.dataset.making) {
+    before.replaceWith(now);
+    return;
+  }
+  [...before.childNodes].forEach((node, place) => {
+    const after = now.childNodes[place];
+    if (node.textContent !== after.textContent) node.textContent = after.textContent;
+    if (after.dateTime) node.dateTime = after.dateTime;
+  });
+}
+
 /** Asks how old the snapshot is, and whether a new one is being made, and goes on asking: often while one is. */
 async function followSnapshot() {
   clearTimeout(asking);
@@ -156,7 +170,7 @@ async function followSnapshot() {
   if (response?.ok && !response.redirected) {
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const now = page.getElementById("snapshot");
-    if (now) snapshot.replaceChildren(now);
+    if (now) renew(snapshot.firstElementChild, now);
   }
   clearTimeout(asking);
   asking = setTimeout(followSnapshot, isMaking() || running ? MAKING_EVERY : AGE_EVERY);
