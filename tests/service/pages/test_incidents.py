@@ -43,7 +43,7 @@ EVIDENCE: dict[str, Any] = {
             "since": "2026-09-26", "until": "2026-10-01", "title": "Tier 2 fell", "size": 0.4, "severity": "critical",
             "meanBefore": 0.85, "meanAfter": 0.45, "change": -0.4, "changeInterval": [-0.45, -0.35], "sigma": 0.03,
             "scoresBefore": 280, "scoresAfter": 50, "sessionsBefore": 28, "sessionsAfter": 5, "logEvidence": 8.6,
-            "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-25", "2026-09-27"],
+            "comparedSince": "2026-08-29", "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-25", "2026-09-27"],
             "days": [{"day": "2026-09-26", "average": 0.451, "count": 10}],
         },
         "consecutive_days": {
@@ -228,7 +228,7 @@ def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Toke
     """Whoever is woken by it decides from this page."""
     read = words(shown(call, tokens.root, found(store, cause="judge")))
     for one in (
-        "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions", "Mean after 0.450 50 scores, 5 sessions",
+        "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
         "Evidence 5 400 to 1", "The judge changed", "The anchors moved with it", "Days in a row", "4.2 \u03c3",
         "It strays.", "counts 3 times", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",

@@ -170,6 +170,16 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
     assert "marked" not in drawn_charts(page)["trend-tier1"]
 
 
+@pytest.mark.parametrize(("hour", "last"), [(0, 1), (9, 0)])
+def test_a_baseline_says_which_days_it_covers(call: Call, root: str, store: Store, hour: int, last: int) -> None:
+    """It is of two weeks and an incident compares with all days before: both say so where they stand side by side."""
+    end = NOW.replace(hour=hour, minute=0, second=0, microsecond=0)
+    put(store, "scores", history(fallen(3), 10, end=NOW))
+    put(store, "baselines", [baseline(window_start=end - timedelta(days=14), window_end=end)])
+    days = f"{(end - timedelta(days=14)).date()} to {(end - timedelta(days=last)).date()}"
+    assert f"Baseline 0.85 ± 0.10 over 140 scores, as sampled, {days}" in text(looks(call, root))
+
+
 def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
     """Three good exchanges of today beneath a red mark would send somebody to look for what is not there."""
     days = [f"{(NOW - timedelta(days=back)).date()}" for back in (2, 1, 0)]
