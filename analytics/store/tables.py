@@ -157,7 +157,7 @@ def migration_statements(
 
     `existing` maps each table of the log to its columns and their types; `made` is the digest of views and
     macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default, or filled
-    with what it unfolds. `has_macros` is False for a file in which nobody asks for sums.
+    with what it unfolds. `has_macros` is False for a file of which no one asks sums.
     StoreError when the file has a column this version does not know or knows otherwise: then a newer version wrote it.
     """
     changed = False

@@ -1,8 +1,8 @@
 """The fleet as a list: what its address may ask for, in which orders it comes, and which projects are on a page of it.
 
-The worst come first by health; of projects with an incident those come first where more is touched and the change is newer: their
-exchanges of the last days count half as much for each `HALVED_DAYS` since the first day of their worst incident. An agent with two runs
-so does not stand above one that has 40 % of the traffic, nor last month's change above yesterday's of the same size.
+The worst come first by health. Of projects with an incident those come first whose worst one began within the last days, because that
+is what no one has looked at yet; then those with more exchanges and unsafe runs in these days. An agent with two runs so does not stand
+above one that has 40 % of the traffic, nor last month's change above yesterday's.
 
 Health depends on the policy and on the connections, so no query can order by it: all projects are read and put in order here. A cursor
 of the fleet is a place in the order, and not a project: a page that keeps itself fresh goes on to show, say, the 61st to the 120th.
@@ -24,8 +24,6 @@ from service.pages.words import TERMS
 Row = dict[str, Any]
 WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
 """How bad each health is; the worst comes first."""
-HALVED_DAYS = 14
-"""In so many days a change loses half of its weight in the order."""
 SHOWN = 60
 """Projects of a page."""
 VIEWS = {"cards": "Cards", "table": "Table"}
@@ -63,10 +61,10 @@ FLEET = ListOf(
     ),
 )
 """The fleet: its filters, and the columns of its table."""
-_UNPLACED = (0, 0.0, float("-inf"))
+_UNPLACED = (0, False, 0, float("-inf"))
 """Of a project without an incident."""
-Standing = tuple[int, float, float]
-"""What decides between projects of one health: whether they have an incident, how much it touches, and its place in the inbox."""
+Standing = tuple[int, bool, int, float]
+"""What decides between projects of one health: whether they have an incident, whether it is new, what it touches, its place in the inbox."""
 
 
 class Found(NamedTuple):
@@ -82,16 +80,16 @@ class Found(NamedTuple):
 def standings(rows: Sequence[Row], worst: Mapping[str, Mapping[str, Any]]) -> dict[str, Standing]:
     """Return the standing of each project with an incident; `worst` are the incidents of the query `worst_incidents`, the worst first."""
     newest = max((row["recent_until"] for row in rows if row["recent_until"]), default=None)
-    traffic = {row["project"]: row["recent_scores"] + row["recent_unsafe_runs"] for row in rows}
+    touched = {row["project"]: row["recent_scores"] + row["recent_unsafe_runs"] for row in rows}
     return {
-        project: (1, traffic.get(project, 0) * _freshness(incident["since"], newest), -place)
+        project: (1, _is_new(incident["since"], newest), touched.get(project, 0), -place)
         for place, (project, incident) in enumerate(worst.items())
     }
 
 
-def _freshness(since: date | None, newest: date | None) -> float:
-    """Return the weight of a change in the order, 1 for one of the fleet's newest day; of one without a first day, too."""
-    return 1.0 if since is None or newest is None else 0.5 ** (max(0, (newest - since).days) / HALVED_DAYS)
+def _is_new(since: date | None, newest: date | None) -> bool:
+    """Tell whether a change began within the days of the fleet's figures; so does one without a first day."""
+    return since is None or newest is None or (newest - since).days < RECENT_DAYS
 
 
 def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> Found:

@@ -1,0 +1,67 @@
+"""Snapshots for analysts: a whole copy at any time, and of it the latest revisions, however large they are."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import builders as build
+import duckdb
+import pytest
+
+from analytics.sandbox import snapshots
+from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+
+
+class Refusing(Store):
+    """A store that tells when a checkpoint was refused."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.refused = threading.Event()
+
+    def checkpoint(self) -> None:
+        """Fold the write-ahead log into the file."""
+        try:
+            super().checkpoint()
+        except duckdb.TransactionException:
+            self.refused.set()
+            raise
+
+
+def test_a_copy_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
+    """DuckDB refuses a checkpoint meanwhile; the page of SQL showed its words to who had asked."""
+    with Refusing(tmp_path / "fleet.duckdb") as store, ThreadPoolExecutor(1) as threads:
+        writing = store.cursor()
+        writing.begin()
+        writing.execute("CREATE TABLE log.under_way (number INTEGER)")
+        copying = threads.submit(copy_database, store, tmp_path / "copy.duckdb")
+        assert store.refused.wait(30)
+        writing.commit()
+        copying.result(30)
+    with duckdb.connect(str(tmp_path / "copy.duckdb"), read_only=True) as copy:
+        assert [] == copy.execute("FROM log.under_way").fetchall()
+
+
+def test_the_latest_revisions_need_no_memory_for_their_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each incident the last revision alone is there, from a log that is larger than the memory of the build."""
+    monkeypatch.setattr(snapshots, "BUILD_MEMORY", "160MB")
+    words = json.dumps("".join(random.Random(7).choices(string.ascii_letters, k=20_000)))
+    with Store(tmp_path / "fleet.duckdb") as store:
+        for revision in range(3):
+            made = [build.incident(incident_id=f"i{number}", revision=revision, metadata=words) for number in range(3000)]
+            with store.transaction() as transaction:
+                transaction.append("incidents", [encode(one) for one in made])
+        copy_database(store, tmp_path / "copy.duckdb")
+    build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
+    with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:
+        found = snapshot.execute(
+            "SELECT revision, count(*), count(DISTINCT incident_id) FROM incidents GROUP BY revision"
+        ).fetchall()
+    assert [(2, 3000, 3000)] == found
