@@ -85,7 +85,10 @@ def copy_database(store: Store, target: Path) -> Changes:
 def _checkpoint(store: Store) -> None:
     """Fold the write-ahead log into the file; DuckDB refuses while a write is under way, and each is over soon."""
     for attempt in Retrying(
-        retry=retry_if_exception_type(duckdb.TransactionException), stop=stop_after_delay(WAITED), wait=wait_fixed(0.1), reraise=True
+        retry=retry_if_exception_type(duckdb.TransactionException),
+        stop=stop_after_delay(WAITED),
+        wait=wait_fixed(0.1),
+        reraise=True,
     ):
         with attempt:
             store.checkpoint()

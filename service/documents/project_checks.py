@@ -13,6 +13,7 @@ from typing import Any, Literal
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
+from service.documents.rounding import grouped
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
@@ -99,7 +100,7 @@ def moment_words(at: datetime | None) -> str:
 
 def counted(number: int, thing: str) -> str:
     """Write a number with its noun, in the plural unless it is 1."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{grouped(number)} {thing}{'' if number == 1 else 's'}"
 
 
 _WORDS: Mapping[CheckState, Callable[[Row], str]] = {

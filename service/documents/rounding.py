@@ -1,4 +1,4 @@
-"""Rounding of numbers in JSON to what they mean, so that 3.845 is not 3.8449999999999998. Stored numbers stay exact.
+"""Rounding of numbers in JSON to what they mean, so that 3.845 is not 3.8449999999999998, and numbers for people. Stored numbers stay exact.
 
 1. A score, a mean, a share: three decimals; below 0.1, four significant digits.
 2. Money, and the chance of being sampled, which people count on with: nine decimals, the billionths that costs are kept in.
@@ -36,3 +36,8 @@ def _number(value: float, name: str) -> float:
     if _EXACT.search(name):
         return round(value, EXACT_DECIMALS)
     return round(value, DECIMALS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
+
+
+def grouped(value: float, digits: int = 0) -> str:
+    """Write a number for people, with a narrow space between thousands."""
+    return f"{value:,.{digits}f}".replace(",", "\u202f")

@@ -22,6 +22,7 @@ from audit.times import iso_time
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
 from service.documents.addresses.window import kept_of
+from service.documents.rounding import grouped
 from service.documents.run_rows import EXCHANGES_ONLY
 from service.http.auth.authentication import PAGE_MARK
 from service.http.bounds import INBOX_PAGE
@@ -140,7 +141,7 @@ def ago(seconds: float) -> str:
 
 def number(value: float | None, digits: int = 0) -> str:
     """Write a number with a thin space between thousands."""
-    return NOTHING if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
+    return NOTHING if value is None else grouped(value, digits)
 
 
 def share(value: float | None) -> str:

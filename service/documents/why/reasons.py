@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from service.documents.rounding import grouped
 from service.documents.why.facts import Count, Facts
 from service.documents.why.slices import Row, part_explained
 from service.pages.words import TERMS, WORDS
@@ -63,9 +64,9 @@ def _flags(facts: Facts) -> Iterator[Statement]:
         )
     elif checks:
         first, *others = checks
-        text = f"Tier 1 flagged {_flagged(first.after, first.name)} in {_number(first.all_after)} exchanges, before {_number(first.before)}"
-        rest = [f"{_flagged(one.after, one.name)}, before {_number(one.before)}" for one in others]
-        yield Statement("tier1_flags", "; ".join([f"{text} in {_number(first.all_before)}", *rest]) + ".", checks)
+        text = f"Tier 1 flagged {_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
+        rest = [f"{_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
+        yield Statement("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
 
 
 def _anomalies(facts: Facts) -> Iterator[Statement]:
@@ -74,7 +75,7 @@ def _anomalies(facts: Facts) -> Iterator[Statement]:
         yield from _flags(facts)
         return
     reasons = facts.risen(one for one in facts.reasons if one.kind == "anomaly")[:MOST_NAMED]
-    parts = ", ".join(f"{_named(one.name)} ({_number(one.after)})" for one in reasons)
+    parts = ", ".join(f"{_named(one.name)} ({grouped(one.after)})" for one in reasons)
     if not reasons:  # evidence of earlier versions has the checks of Tier 1 only
         reasons = facts.risen(facts.flags)[:MOST_NAMED]
         parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
@@ -103,7 +104,7 @@ def _dimensions(facts: Facts) -> Iterator[Statement]:
     verb = "rose" if facts.incident.direction == "up" else "fell"
     parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in found]
     first = found[0]
-    turns = f"{_number(first.judged_after)} judged turns since the change, {_number(first.judged_before)} before"
+    turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
     yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
@@ -112,7 +113,7 @@ def _failures(facts: Facts) -> Iterator[Statement]:
     found = facts.risen(facts.failures, fewest=2)[:MOST_NAMED]
     if not found:
         return
-    rest = "".join(f"; {_named(_term(one.name))} in {_number(one.after)}, before {_number(one.before)}" for one in found[1:])
+    rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in found[1:])
     first = found[0]
     text = f"{_named(_term(first.name))} in {_of(first)} runs, {_before(first)}{rest}."
     yield Statement("failures", text, found)
@@ -175,7 +176,7 @@ def _sampling(facts: Facts) -> Iterator[Statement]:
         return
     first, *rest = found
     parts = [f"{_sampled(first.name)} {_of(first)}, {_before(first)}"]
-    parts += [f"{_sampled(one.name)} {_number(one.after)}, before {_number(one.before)}" for one in rest]
+    parts += [f"{_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
     alone = (
         "Anomalies that only the judge finds may be more for that reason alone."
         if facts.is_spike
@@ -229,7 +230,7 @@ def _exchanges(row: Row, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
     plural = "" if row.exchanges_after == 1 else "s"
-    return f" ({_number(row.exchanges_after)} {unit}{plural} since the change, {_number(row.exchanges_before)} before)"
+    return f" ({grouped(row.exchanges_after)} {unit}{plural} since the change, {grouped(row.exchanges_before)} before)"
 
 
 def _rates(row: Row) -> str:
@@ -238,7 +239,7 @@ def _rates(row: Row) -> str:
 
 def _flagged(count: int, flag: str) -> str:
     one, many = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
-    return f"{_number(count)} {_named(one if count == 1 else many)}"
+    return f"{grouped(count)} {_named(one if count == 1 else many)}"
 
 
 def _listed(parts: str) -> str:
@@ -246,17 +247,13 @@ def _listed(parts: str) -> str:
 
 
 def _of(count: Count) -> str:
-    return f"{_number(count.after)} of {_number(count.all_after)}"
+    return f"{grouped(count.after)} of {grouped(count.all_after)}"
 
 
 def _before(count: Count) -> str:
     return (
-        f"before {_number(count.before)} of {_number(count.all_before)}" if count.all_before else "with none to compare before"
+        f"before {grouped(count.before)} of {grouped(count.all_before)}" if count.all_before else "with none to compare before"
     )
-
-
-def _number(value: int) -> str:
-    return f"{value:,}".replace(",", "\u202f")
 
 
 def _named(name: str) -> str:

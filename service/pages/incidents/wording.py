@@ -20,6 +20,8 @@ from streams.watch.rules.run_rules import series_name
 
 Seen = Mapping[str, Any]
 """The finding of a rule, as the evidence of an incident has it."""
+_BELIEVED = 12 * math.log(10)
+"""No model of scores is known to be right to more than that."""
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are shown by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
@@ -150,9 +152,11 @@ _FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {
 
 
 def odds(log_evidence: float | None) -> str:
-    """Write evidence as odds against chance, from its natural logarithm; very large ones as a power of ten."""
+    """Write evidence as odds against chance, from its natural logarithm; large ones as a power of ten, the largest as over 10¹²."""
     if log_evidence is None:
         return NOTHING
+    if log_evidence > _BELIEVED:
+        return "over 10\u00b9\u00b2 to 1"
     if log_evidence > _BEYOND:
         return f"10{str(math.floor(log_evidence / math.log(10))).translate(_RAISED)} to 1"
     ratio = math.exp(max(log_evidence, -_BEYOND))

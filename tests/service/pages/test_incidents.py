@@ -575,8 +575,8 @@ def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
 
 def test_odds_are_rounded_to_what_they_are_worth() -> None:
     """8.6 is known to a tenth, so the ratio is to two digits."""
-    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10\u00b2\u00b9\u2077 to 1", "\u2013"] == [
-        odds(one) for one in (8.6, 0.0, -9.0, 500.0, None)
+    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10\u00b9\u2070 to 1", "over 10\u00b9\u00b2 to 1", "\u2013"] == [
+        odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)
     ]
 
 
