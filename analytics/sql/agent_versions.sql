@@ -1,5 +1,5 @@
 -- purpose: the versions that a project's agents had in a time, each with its scores summed up by session and its runs, so that one version can be compared with another
--- grain: one row per agent ('' for none named), label and version, the version that began last first; version NULL: before the first deployment of an agent whose exchanges do not name the label; began_at: its deployment or its first exchange of the time, whichever was earlier; sessions: those with a score of the tier, judged: these scores; w is a session's weight (1 / sampling_probability), t its weight times score; ww, wt, tt: their squares and product; sums are of millionths, so that no order of rows changes them; runs: sessions with evidence, each with the version that most of its exchanges had, of equals the later one
+-- grain: one row per agent ('' for none named), label and version, the version that began last first; version NULL: before the first deployment of an agent whose exchanges do not name the label; began_at: its deployment or its first exchange of the time, whichever was earlier; sessions: those with a score of the tier, judged: these scores; simulated: exchanges that a simulated judge scored; w is a session's weight (1 / sampling_probability), t its weight times score; ww, wt, tt: their squares and product; sums are of millionths, so that no order of rows changes them; runs: sessions with evidence, each with the version that most of its exchanges had, of equals the later one
 -- parameters: $project, $one_in (of how many sessions one is read, by a hash of their ids; 1: all), $agent ('' for none named; NULL: any), $labels (names of the labels that are versions), $tier (tier1, tier2, tier2_5 or tier3), $since (inclusive), $until (exclusive)
 WITH current AS (
     -- As few as these are, ordering them is cheaper than looking first for those that were scored again.
@@ -11,7 +11,7 @@ WITH current AS (
 ), scored AS (
     SELECT
         connection, session_id, exchange_id, exchange_at, coalesce(agent, '') AS agent, anomaly,
-        round(log.weight_of($tier, sampling_probability) * 1e6)::BIGINT AS weight,
+        round(log.weight_of($tier, sampling_probability) * 1e6)::BIGINT AS weight, simulated,
         log.score_of($tier, anomaly, tier1_score, tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score) AS score
     FROM current
     WHERE $agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR
@@ -48,7 +48,8 @@ WITH current AS (
 ), sessions AS (
     SELECT
         agent, label, version, connection, session_id, min(exchange_at) AS first_at, max(exchange_at) AS last_at, count(*) AS exchanges,
-        count(score) AS judged, count(*) FILTER (anomaly) AS anomalies, coalesce(sum(weight) FILTER (score IS NOT NULL), 0)::BIGINT AS w,
+        count(score) AS judged, count(*) FILTER (anomaly) AS anomalies,
+        count(*) FILTER (simulated) AS simulated, coalesce(sum(weight) FILTER (score IS NOT NULL), 0)::BIGINT AS w,
         coalesce(sum(round(weight * score)::BIGINT), 0)::BIGINT AS t,
         row_number() OVER (PARTITION BY agent, label, connection, session_id ORDER BY count(*) DESC, max(exchange_at) DESC, version) = 1 AS is_main
     FROM versioned
@@ -64,7 +65,8 @@ WITH current AS (
 SELECT
     s.agent, s.label, s.version, least(min(first_at), any_value(deployed_at)) AS began_at, max(last_at) AS last_at,
     count(*) FILTER (judged > 0) AS sessions, sum(exchanges)::BIGINT AS exchanges, sum(judged)::BIGINT AS judged,
-    sum(anomalies)::BIGINT AS anomalies, sum(w)::BIGINT / 1e6 AS w, sum(t)::BIGINT / 1e6 AS t, sum(w::HUGEINT * w) / 1e12 AS ww,
+    sum(anomalies)::BIGINT AS anomalies, sum(simulated)::BIGINT AS simulated,
+    sum(w)::BIGINT / 1e6 AS w, sum(t)::BIGINT / 1e6 AS t, sum(w::HUGEINT * w) / 1e12 AS ww,
     sum(w::HUGEINT * t) / 1e12 AS wt, sum(t::HUGEINT * t) / 1e12 AS tt, count(*) FILTER (is_run AND is_main) AS runs,
     count(*) FILTER (is_run AND is_main AND is_unsafe) AS unsafe_runs
 FROM sessions AS s

@@ -114,6 +114,6 @@ _WORDS: Mapping[CheckState, Callable[[Row], str]] = {
         f"No full baseline yet ({row['check_days']} of {row['baseline_days']} days). "
         f"Checked {moment_words(row['checked_at'])}: nothing found so far."
     ),
-    "quiet": lambda row: f"Checked {moment_words(row['checked_at'])}: nothing found.",
+    "quiet": lambda row: f"Checked {moment_words(row['checked_at'])}: nothing {'new' if row['open_incidents'] else 'found'}.",
     "found": lambda row: f"Checked {moment_words(row['checked_at'])}: {counted(row['check_findings'], 'finding')}.",
 }

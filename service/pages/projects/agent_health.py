@@ -103,6 +103,7 @@ async def agents(
         "version_of": {one.agent: one.newest for one in versions},
         "version_days": VERSION_DAYS.days,
         "compared": compared,
+        "simulated": sum(version.row["simulated"] for one in versions for version in one.versions),
         "without_chart": len(chosen) - len(chosen[:_AGENTS]),
         "rows": listed[:_LISTED],
         "left_out": len(listed) - len(listed[:_LISTED]),
