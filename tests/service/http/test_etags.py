@@ -97,14 +97,14 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
 def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -> None:
     """Caches on the way keep both forms apart; a browser that has either is told that nothing has changed."""
     head = cookie(signed_in(call, tokens.root))
-    plain = call("GET", "/sql", headers={**head, "accept-encoding": "identity, gzip;q=0"})
-    small = call("GET", "/sql", headers={**head, "accept-encoding": "br, gzip"})
+    plain = call("GET", "/help", headers={**head, "accept-encoding": "identity, gzip;q=0"})
+    small = call("GET", "/help", headers={**head, "accept-encoding": "br, gzip"})
     assert [None, "gzip"] == [one.headers.get("content-encoding") for one in (plain, small)]
     assert ["Authorization, Cookie, Accept-Encoding"] * 2 == [one.headers["vary"] for one in (plain, small)]
     assert (plain.text, f"W/{plain.headers['etag']}") == (small.text, small.headers["etag"])
     assert int(small.headers["content-length"]) < len(plain.content) / 3
     for known in (plain, small):
-        again = call("GET", "/sql", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
+        again = call("GET", "/help", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
         assert (304, b"", None) == (again.status_code, again.content, again.headers.get("content-encoding"))
 
 
