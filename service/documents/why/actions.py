@@ -179,7 +179,7 @@ def _anchors(facts: Facts) -> Action | None:
         return None
     title, command, why = lacking[reason]
     later = " Anchors that you add now will show it at the next change." if command == "add" else ""
-    because = f"{why}, so nothing shows whether the agent or the judge changed.{later}"
+    because = f"{why}, so the judged tiers alone do not show whether the agent or the judge changed.{later}"
     return Action("anchors", title, because, [], _command("anchors", command, project=facts.incident.project))
 
 
