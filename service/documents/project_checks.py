@@ -13,7 +13,7 @@ from typing import Any, Literal
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
-from service.documents.rounding import grouped
+from service.documents.rounding import counted
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
@@ -96,11 +96,6 @@ def unchecked_words(rows: Sequence[Row]) -> str:
 def moment_words(at: datetime | None) -> str:
     """Write a moment to the minute, UTC; nothing for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def counted(number: int, thing: str) -> str:
-    """Write a number with its noun, in the plural unless it is 1."""
-    return f"{grouped(number)} {thing}{'' if number == 1 else 's'}"
 
 
 _WORDS: Mapping[CheckState, Callable[[Row], str]] = {

@@ -41,3 +41,8 @@ def _number(value: float, name: str) -> float:
 def grouped(value: float, digits: int = 0) -> str:
     """Write a number for people, with a narrow space between thousands."""
     return f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def counted(number: int, thing: str) -> str:
+    """Write a number for people with its noun, in the plural unless it is 1."""
+    return f"{grouped(number)} {thing}{'' if number == 1 else 's'}"

@@ -19,7 +19,7 @@ from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.shares import Pair, share_difference
 from schemas.lazy.duckdb import duckdb
-from service.documents.project_checks import counted
+from service.documents.rounding import counted
 from streams.upkeep.seen_versions import VERSIONS
 from streams.watch.measured import TIERS
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from service.cli.terminal import plain
-from service.documents.project_checks import counted
+from service.documents.rounding import counted
 from service.documents.why.facts import Example, Facts, RunExample
 from service.documents.why.slices import Deployed, part_explained
 from service.documents.why.slices import Row as Slice

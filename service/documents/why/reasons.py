@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from service.documents.rounding import grouped
+from service.documents.rounding import counted, grouped
 from service.documents.why.facts import Count, Facts
 from service.documents.why.slices import Row, part_explained
 from service.pages.words import TERMS, WORDS
@@ -229,8 +229,7 @@ def level_words(moved: Moved) -> str | None:
 def _exchanges(row: Row, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
-    plural = "" if row.exchanges_after == 1 else "s"
-    return f" ({grouped(row.exchanges_after)} {unit}{plural} since the change, {grouped(row.exchanges_before)} before)"
+    return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
 
 
 def _rates(row: Row) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 
-from service.documents.project_checks import check_words, counted, moment_words
+from service.documents.project_checks import check_words, moment_words
 from service.documents.project_health import ENOUGH, Reason, Row, anomalous_share
+from service.documents.rounding import counted
 from service.pages.rendering import number, share
 
 _DAY = timedelta(days=1)
@@ -46,8 +47,7 @@ def _unscored(row: Row, days: str, has_judge: bool) -> str:
 
 
 def _unsafe(row: Row, days: str, _: bool) -> str:
-    unsafe = row["recent_unsafe_runs"]
-    return f"{number(unsafe)} unsafe run{'' if unsafe == 1 else 's'} in {days}"
+    return f"{counted(row['recent_unsafe_runs'], 'unsafe run')} in {days}"
 
 
 def _anomalies(row: Row, days: str, _: bool) -> str:
