@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
 from analytics.store.copying import copied_whole
 from analytics.store.current import current_first
 from analytics.store.readable_views import view_statements
@@ -37,8 +35,6 @@ LEFT_OUT = {
 WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
 """Tables of work on its way between stages, which tell nothing that their outcome does not tell."""
 ATTEMPTS = 5
-WAITED = 60.0
-"""Seconds that a checkpoint waits for writes to be over."""
 NEVER = "1TB"
 BUILD_MEMORY = "1GB"
 
@@ -74,24 +70,12 @@ def copy_database(store: Store, target: Path) -> Changes:
         raise StoreError("a database in memory has no snapshots", hint="Open a file.")
     with _no_checkpoint_by_size(store):
         for _ in range(ATTEMPTS):
-            _checkpoint(store)
+            store.checkpoint()
             modified, size, _ = changes_of(store.path)
             if copied_whole(store.path, target):
                 return modified, size, 0  # what is in the write-ahead log by now is not in the copy
     target.unlink(missing_ok=True)
     raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
-
-
-def _checkpoint(store: Store) -> None:
-    """Fold the write-ahead log into the file; DuckDB refuses while a write is under way, and each is over soon."""
-    for attempt in Retrying(
-        retry=retry_if_exception_type(duckdb.TransactionException),
-        stop=stop_after_delay(WAITED),
-        wait=wait_fixed(0.1),
-        reraise=True,
-    ):
-        with attempt:
-            store.checkpoint()
 
 
 @contextlib.contextmanager

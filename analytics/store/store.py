@@ -24,6 +24,8 @@ from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
+_WAITED = 60.0
+"""Seconds that a checkpoint waits for writes to be over."""
 _GATHERED = "64MB"
 """Size of the write-ahead log from which it is folded in; DuckDB's own setting is a quarter of that."""
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
@@ -117,7 +119,16 @@ class Store:
             cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_GATHERED}'")
 
     def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file."""
+        """Fold the write-ahead log into the file once no write is under way: DuckDB refuses while one is, and each is over soon."""
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed  # noqa: PLC0415 - most commands only read
+
+        refused = retry_if_exception_type(duckdb.TransactionException)
+        for attempt in Retrying(retry=refused, stop=stop_after_delay(_WAITED), wait=wait_fixed(0.1), reraise=True):
+            with attempt:
+                self.try_checkpoint()
+
+    def try_checkpoint(self) -> None:
+        """Fold the write-ahead log into the file; duckdb.TransactionException while a write is under way."""
         with self._lock:
             self._connection.execute("CHECKPOINT")
 
@@ -165,7 +176,7 @@ class Store:
                 if "sessions" not in existing.get(schema_of("IncidentOutline").table, ()):
                     transaction.outline_all_incidents()
             # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
-            self.checkpoint()
+            self.try_checkpoint()
         self._ends = stored_ends(self._connection)
 
 

@@ -26,10 +26,10 @@ class Refusing(Store):
         super().__init__(path)
         self.refused = threading.Event()
 
-    def checkpoint(self) -> None:
+    def try_checkpoint(self) -> None:
         """Fold the write-ahead log into the file."""
         try:
-            super().checkpoint()
+            super().try_checkpoint()
         except duckdb.TransactionException:
             self.refused.set()
             raise
