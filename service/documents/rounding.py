@@ -46,3 +46,10 @@ def grouped(value: float, digits: int = 0) -> str:
 def counted(number: int, thing: str) -> str:
     """Write a number for people with its noun, in the plural unless it is 1."""
     return f"{grouped(number)} {thing}{'' if number == 1 else 's'}"
+
+
+def signed(value: float, digits: int = 0) -> str:
+    """Write a change for people, with its sign; 0 has none."""
+    change = round(value, digits)
+    sign = "+" if change > 0 else "\u2212" if change < 0 else ""
+    return f"{sign}{grouped(abs(change), digits)}"

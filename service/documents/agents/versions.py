@@ -19,7 +19,7 @@ from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.shares import Pair, share_difference
 from schemas.lazy.duckdb import duckdb
-from service.documents.rounding import counted
+from service.documents.rounding import counted, signed
 from streams.upkeep.seen_versions import VERSIONS
 from streams.watch.measured import TIERS
 
@@ -34,7 +34,6 @@ MOST_EXCHANGES = 20_000
 """Exchanges in which versions are compared, or about as many: many times what an interval needs, and read in a fraction of a second."""
 _REACH = 25 * MOST_EXCHANGES
 """Exchanges, and the rest of a day, of which these are those of some sessions: so far back ids are looked through."""
-_MINUS = "\u2212"
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class AgentVersions:
         if newest.mean is None or previous.mean is None or self.score_change is None:
             return f"{name} of {sizes}; it takes {FEWEST_SESSIONS} sessions of each"
         change = self.score_change
-        interval = f"{_signed(change.amount)}, 95 %: {_signed(change.low)} to {_signed(change.high)}"
+        interval = f"{signed(change.amount, 2)}, 95 %: {signed(change.low, 2)} to {signed(change.high, 2)}"
         return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"
 
     def _runs(self, previous: Version) -> str:
@@ -167,7 +166,7 @@ class AgentVersions:
         told = "{} of {} runs unsafe, before {} of {}".format(*self.newest.unsafe, *previous.unsafe)
         if self.unsafe_change is None:
             return told
-        low, high = (_signed(100 * one, 0) for one in self.unsafe_change)
+        low, high = (signed(100 * one) for one in self.unsafe_change)
         return f"{told} (95 %: {low} to {high} points)"
 
 
@@ -230,9 +229,3 @@ def _scored(version: Version) -> str:
 
 def _lower(words: str) -> str:
     return f"{words[:1].lower()}{words[1:]}"
-
-
-def _signed(value: float, digits: int = 2) -> str:
-    rounded = round(value, digits) + 0.0
-    sign = "+" if rounded > 0 else _MINUS if rounded < 0 else ""
-    return f"{sign}{abs(rounded):.{digits}f}"

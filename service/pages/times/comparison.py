@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from service.documents.rounding import signed
 from service.pages.rendering import NOTHING, number
-
-_MINUS = "\u2212"
 
 
 def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:
@@ -37,7 +36,6 @@ def _percent(value: float, before: float) -> str:
 
 
 def _signed(value: float, digits: int) -> str:
-    rounded = round(value, digits)
-    if not rounded:
+    if not round(value, digits):
         return "no change" if digits else "±0"
-    return f"{'+' if rounded > 0 else _MINUS}{number(abs(rounded), digits)}"
+    return signed(value, digits)
