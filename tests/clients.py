@@ -115,6 +115,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 def waiting(url: str, token: str) -> float:
     """How much waits in a server: to be committed, scored or evaluated."""
-    queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token)).text)
+    queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token), timeout=60).text)
     assert 4 == len(queues)
     return sum(map(float, queues))

@@ -81,7 +81,7 @@ class Site:
     def get(self, path: str) -> dict[str, Any]:
         """What the API answers an operator."""
         headers = {"Authorization": f"Bearer {self.operator}"}
-        found: dict[str, Any] = httpx2.get(f"{self.url}/api/audit/{path}", headers=headers, trust_env=False).json()
+        found: dict[str, Any] = httpx2.get(f"{self.url}/api/audit/{path}", headers=headers, trust_env=False, timeout=60).json()
         return found
 
     def say(

@@ -205,7 +205,9 @@ def browser() -> Iterator[Browser]:
 
 def cookie_of(site: Site) -> str:
     """The cookie of somebody who has signed in."""
-    answer = httpx2.post(site.url + SIGN_IN, headers={"Authorization": f"Bearer {site.operator}"}, json={}, trust_env=False)
+    answer = httpx2.post(
+        site.url + SIGN_IN, headers={"Authorization": f"Bearer {site.operator}"}, json={}, trust_env=False, timeout=60
+    )
     (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
     return crumb.value
 

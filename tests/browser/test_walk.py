@@ -107,7 +107,7 @@ def test_the_first_key_skips_what_every_page_begins_with(window: Window) -> None
 def test_every_page_is_in_the_table(site: Site, cookie: str) -> None:
     """What the pages link to is walked, too: a new page cannot be left out."""
     places = [shown.address(site) for shown in PAGES]
-    with httpx2.Client(base_url=site.url, headers=signed(cookie), trust_env=False) as client:
+    with httpx2.Client(base_url=site.url, headers=signed(cookie), trust_env=False, timeout=60) as client:
         pages = [client.get(place).text for place in places]
     linked = {unescape(place) for page in pages for place in re.findall(r'<a [^>]*href="(/[^"]*)"', page)}
     assert set() == {_kind(place) for place in linked} - {_kind(place) for place in places} - FILES

@@ -54,9 +54,11 @@ def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
         worker = children.start(home, *work, before=UNSUPERVISED)
         server = children.serve(home, "--kafka", kafka.bootstrap)
         url = server.serving()
-        until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK, "the server to take records")
-        said = httpx2.post(f"{url}/api/audit/ingest", headers=bearer(connection), json=exchange_body("s1", 1, "It is."))
-        ended = httpx2.post(f"{url}/api/audit/sessions/s1/finalize", headers=bearer(connection), json={})
+        until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK, "the server to take records")
+        said = httpx2.post(
+            f"{url}/api/audit/ingest", headers=bearer(connection), json=exchange_body("s1", 1, "It is."), timeout=60
+        )
+        ended = httpx2.post(f"{url}/api/audit/sessions/s1/finalize", headers=bearer(connection), json={}, timeout=60)
         assert (201, 200) == (said.status_code, ended.status_code)
 
         def while_it_works(seconds: float) -> None:

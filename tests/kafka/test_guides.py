@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 def questioned(here: Shell, operator: str) -> list[dict[str, object]]:
     """The scores that the server has landed; none while it does not take calls yet."""
     headers = {"Authorization": f"Bearer {operator}"}
-    answer = httpx2.get(f"{here.url}/api/audit/shop/scores", headers=headers)
+    answer = httpx2.get(f"{here.url}/api/audit/shop/scores", headers=headers, timeout=60)
     return list(answer.json()["scores"]) if answer.is_success else []
 
 

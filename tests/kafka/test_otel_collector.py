@@ -111,7 +111,10 @@ def served(children: Nursery, home: Home, export: Callable[[str], None], *argume
 def ready(server: Child) -> str:
     """Its address, as soon as it takes records."""
     url = server.serving()
-    until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK or server.ended, "the server to take records")
+    until(
+        lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK or server.ended,
+        "the server to take records",
+    )
     assert not server.ended, server.logged[-4000:]
     return url
 

@@ -46,7 +46,10 @@ def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
 def ready(server: Child) -> str:
     """Its address, as soon as it takes records."""
     url = server.serving()
-    until(lambda: httpx2.get(f"{url}/readyz").status_code == httpx2.codes.OK or server.ended, "the server to take records")
+    until(
+        lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK or server.ended,
+        "the server to take records",
+    )
     assert not server.ended, server.logged[-4000:]
     return url
 
@@ -153,7 +156,7 @@ def test_answers_are_those_of_a_log_that_is_a_table(
     server = children.serve(home, "--kafka", kafka.bootstrap)
     url, headers = ready(server), bearer(home.connection("north"))
     body = exchange_body("s", 1, "It is done.")
-    with httpx2.Client(base_url=url, headers=headers) as client:
+    with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
         first = client.post("/api/audit/ingest", json=body)
         assert (201, None, "queued") == (first.status_code, first.json()["scored"], first.json()["reason"])
         again = client.post("/api/audit/ingest", json=body)
@@ -181,7 +184,7 @@ def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics
     """What a command wrote to the tables alone would be on no topic: no worker would see it, and a rebuild would lose it."""
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
-    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north"))) as client:
+    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
         assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
     counted = ("sql", "SELECT count(*) AS n FROM exchanges", "--csv")
     until(lambda: children.run(home, *counted) == (0, "n\n1\n"), "what was accepted to land and be seen")
@@ -228,7 +231,7 @@ def test_a_rebuild_without_a_file_makes_it_from_the_topics(
     """A machine that is lost takes the file with it: what the topics have is all that is needed to have the tables again."""
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
-    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north"))) as client:
+    with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
         assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
         events = [EVENT | {"event_id": f"e{number}"} for number in range(3)]
         assert 201 == client.post("/api/audit/events", json={"session_id": "s", "events": events}).status_code

@@ -105,7 +105,7 @@ def test_every_endpoint_keeps_to_its_own_description(target: Target) -> None:
     assert target.statuses.keys() >= {200, 201, 400, 404}
     assert target.statuses.keys().isdisjoint({401, 429})
     assert EXAMPLES * len(operations) < target.statuses.total()
-    assert 200 == httpx2.get(f"{target.url}/readyz").status_code
+    assert 200 == httpx2.get(f"{target.url}/readyz", timeout=60).status_code
 
 
 def _fuzz(target: Target, operation: Any, mode: schemathesis.GenerationMode) -> None:

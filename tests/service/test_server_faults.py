@@ -157,12 +157,12 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
     # The limit is one for each file: the write-ahead log may have room where the database has none.
     if 201 == put(url, home.connection("north"), 1):
         load.accepted.add(("north", "s:1"))
-    wait_until(lambda: 503 == httpx2.get(f"{url}/readyz").status_code, "the server to say that it cannot write")
-    why = httpx2.get(f"{url}/readyz").json()["error"]
+    wait_until(lambda: 503 == httpx2.get(f"{url}/readyz", timeout=60).status_code, "the server to say that it cannot write")
+    why = httpx2.get(f"{url}/readyz", timeout=60).json()["error"]
     assert why.startswith(("the log did not take a record", "what was taken in does not land"))
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     told(load, url)
-    assert 200 == httpx2.get(f"{url}/readyz").status_code
+    assert 200 == httpx2.get(f"{url}/readyz", timeout=60).status_code
     stopped(server)
     check(home.database, load.accepted, CAPS, simulator.requests)
     assert {"answered"} == outcomes(home)

@@ -23,7 +23,7 @@ def test_drift_is_found_by_itself_and_once_through_kills(tmp_path: Path) -> None
 
     def found(url: str) -> int:
         headers = {"Authorization": f"Bearer {operator}"}
-        answer = httpx2.get(f"{url}/api/audit/ops/incidents", headers=headers, trust_env=False)
+        answer = httpx2.get(f"{url}/api/audit/ops/incidents", headers=headers, trust_env=False, timeout=60)
         return int(answer.json()["count"])
 
     with nursery() as children:

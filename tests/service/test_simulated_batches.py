@@ -50,7 +50,7 @@ def client(served: RunningJudge) -> Iterator[anthropic.Anthropic]:
         if request.url.host == "judge.invalid":
             request.url = request.url.copy_with(scheme="http", host="127.0.0.1", port=httpx2.URL(served.base_url).port)
 
-    http = httpx2.Client(event_hooks={"request": [lead_back]})
+    http = httpx2.Client(event_hooks={"request": [lead_back]}, timeout=60)
     with anthropic.Anthropic(api_key="any", base_url=served.base_url, max_retries=0, timeout=60, http_client=http) as sdk:
         yield sdk
 
@@ -149,7 +149,7 @@ def test_batches_are_listed_page_by_page_the_newest_first(judge: RunningJudge, c
 def test_what_the_api_refuses_as_a_batch_is_refused(judge: RunningJudge, body: dict[str, Any], complaint: str) -> None:
     """A batch that only the simulator takes would be found out with the first real key."""
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
-    answer = httpx2.post(f"{judge.base_url}/v1/messages/batches", content=json.dumps(body), headers=headers)
+    answer = httpx2.post(f"{judge.base_url}/v1/messages/batches", content=json.dumps(body), headers=headers, timeout=60)
     assert (400, "1") == (answer.status_code, answer.headers["x-driftline-simulated"])
     assert complaint in answer.json()["error"]["message"]
 
@@ -168,6 +168,6 @@ def test_what_the_api_refuses_as_a_batch_is_refused(judge: RunningJudge, body: d
 def test_what_is_not_there_is_said_so(judge: RunningJudge, method: str, path: str, status: int) -> None:
     """And with the errors that the SDK expects."""
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
-    answer = httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", headers=headers)
+    answer = httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", headers=headers, timeout=60)
     assert (status, "error") == (answer.status_code, answer.json()["type"])
-    assert 401 == httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}").status_code
+    assert 401 == httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", timeout=60).status_code

@@ -260,7 +260,9 @@ def test_a_batch_of_evaluations_is_answered_and_spoiled_as_single_ones_are(
     asked = [{"custom_id": f"q{number}", "params": request(view())} for number in range(3)]
     batch = client.messages.batches.create(requests=asked)  # type: ignore[arg-type]
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
-    lines = httpx2.get(f"{served.base_url}/v1/messages/batches/{batch.id}/results", headers=headers).text.splitlines()
+    lines = httpx2.get(
+        f"{served.base_url}/v1/messages/batches/{batch.id}/results", headers=headers, timeout=60
+    ).text.splitlines()
     results = {one["custom_id"]: one["result"]["message"] for one in map(json.loads, lines)}
     texts = [results[f"q{number}"]["content"][0]["text"] for number in range(3)]
     assert not texts[0].startswith("{")

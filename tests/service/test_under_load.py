@@ -80,7 +80,7 @@ def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path
             if is_enough(calls):
                 break
         until(lambda: waiting(url, operator) == 0, "everything to be scored")
-        told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False).json()
+        told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False, timeout=60).json()
     accepted = check_answers(calls)
     check_table(home.database, accepted)
     assert (len(accepted), 0) == (told["exchanges"]["total"], told["exchanges"]["pending"])

@@ -64,7 +64,7 @@ def test_a_server_that_ends_answers_what_is_on_its_way(server: LiveServer) -> No
 
 def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The whole way, once."""
-    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}) as client:
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         response = client.post(INGEST, json=exchange_body())
         assert (201, True) == (response.status_code, response.json()["scored"])
         assert "server" not in response.headers
@@ -175,7 +175,7 @@ def test_a_client_that_leaves_early_leaves_nothing_behind(
     """Half a body is no record and no error."""
     with server.connect() as connection:
         connection.sendall(head(tokens.ops, "Content-Type: application/json", "Content-Length: 100") + b"{")
-    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}) as client:
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         assert 201 == client.post(INGEST, json=exchange_body()).status_code
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
         connection.sendall(raw)
         received = until_the_end(connection)
         assert received[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 401", b"HTTP/1.1 415", b"")
-    assert 200 == httpx2.get(f"{server.url}/healthz").status_code
+    assert 200 == httpx2.get(f"{server.url}/healthz", timeout=60).status_code
 
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -254,7 +254,7 @@ def test_a_token_that_was_revoked_is_wrong_for_the_next_request(
     server: LiveServer, access: AccessStore, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
     """Whether any token has changed is asked once for all that is read together, and again for whatever is read later."""
-    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}) as client:
+    with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         assert [201, 201] == [client.post(INGEST, json=exchange_body(turn)).status_code for turn in (1, 2)]
         access.revoke("connection", "north")
         assert 401 == client.post(INGEST, json=exchange_body(3)).status_code
