@@ -88,7 +88,9 @@ class Fields:
 
 def with_quote(words: str, quote: str) -> str:
     """A reasoning with its quote after it, where it has one, both cut to `MAX_WORDS`."""
-    return f"{_cut(words)} [\u201c{_cut(quote)}\u201d]".lstrip() if quote else _cut(words)
+    if len(words) > MAX_WORDS or len(quote) > MAX_WORDS:
+        words, quote = _cut(words), _cut(quote)
+    return f"{words} [\u201c{quote}\u201d]".lstrip() if quote else words
 
 
 def _cut(text: str) -> str:

@@ -43,7 +43,7 @@ class Tier2Answer(msgspec.Struct, frozen=True):
     @property
     def score(self) -> float:
         """Mean of the dimensions."""
-        return fmean(one.score for one in self.dimensions)
+        return fmean([one.score for one in self.dimensions])
 
 
 class ThinkingAnswer(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class Tier3Answer(msgspec.Struct, frozen=True):
     @property
     def score(self) -> float:
         """Mean of the dimensions."""
-        return fmean(one.score for one in self.dimensions)
+        return fmean([one.score for one in self.dimensions])
 
 
 def read_tier2(text: str, *, dimensions: Sequence[str], materials: Sequence[Material]) -> Tier2Answer | Invalid:
@@ -151,8 +151,10 @@ def _faultless(form: AnswerForm, text: str, dimensions: Sequence[str], materials
     if words is None:
         return None
     scores = tuple(
-        DimensionScore(dimension=dimension, score=part[2], reasoning=said)
-        for dimension, part, said in zip(dimensions, parts, words, strict=False)
+        [
+            DimensionScore(dimension=dimension, score=part[2], reasoning=said)
+            for dimension, part, said in zip(dimensions, parts, words, strict=False)
+        ]
     )
     return scores, verdict, words[-1] if verdict else None, dropped
 

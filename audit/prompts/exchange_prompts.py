@@ -46,8 +46,18 @@ class _Shown(NamedTuple):
     material: Material
     identity: str
     """Name and literal as canonical JSON."""
-    cut: str | None
-    """A sentence on what is left out; None where nothing is."""
+    cut: tuple[str, ...]
+    """A sentence on what is left out; empty where nothing is."""
+
+
+class _Texts(NamedTuple):
+    """The texts of a question, in the order they came about."""
+
+    materials: tuple[Material, ...]
+    identity: bytes
+    """The texts as canonical JSON, with a comma after them."""
+    cuts: tuple[str, ...]
+    """A sentence for each text that is cut."""
 
 
 class _Form(NamedTuple):
@@ -133,71 +143,67 @@ class QuestionSize(NamedTuple):
 
 
 class ExchangeQuestions:
-    """The questions about one exchange by the policy of its project; what they have in common is made once."""
+    """The questions about one exchange by the policy of its project; each, and what they have in common, is made once."""
 
     def __init__(self, exchange: Exchange, policy: ProjectPolicy, flags: Sequence[str] | None = None) -> None:
         """`flags` are those of Tier 1 by this policy, where they are known already."""
+        if flags is None:
+            flags = check_structure(exchange.user_message, exchange.agent_response, policy.methodology).flags
+        self.flags = tuple(flags)
+        """Those of Tier 1."""
+        self.policy = policy
         self._exchange = exchange
-        self._policy = policy
-        self._flags = flags
+        self._wordings = _wordings(policy.methodology)
+        self._asked = _shown("user_message", exchange.user_message)
+        self._answered = _shown("agent_response", exchange.agent_response)
+        self._said = _texts(self._asked, self._answered)
+        self._whose = f",{canonical_json(exchange.connection)},{canonical_json(exchange.exchange_id)}]".encode(
+            "utf-8", "surrogatepass"
+        )
+        """The exchange's identity, as the end of a question's."""
+        self._made: dict[int, Question] = {}
+        """The questions made so far, by the place of their wording in memory."""
 
     def tier2(self) -> Question:
         """Ask about every dimension of Tier 2, and whether the exchange is to be flagged. The thinking is not shown."""
-        return self._question((self._asked, self._answered), _wordings(self._policy.methodology).tier2)
+        return self._question(self._said, self._wordings.tier2)
 
     def thinking(self) -> Question:
         """Ask whether the answer is what the thinking came to."""
-        thought = _shown("agent_thinking", self._exchange.agent_thinking or "")
-        return self._question((self._asked, thought, self._answered), _wordings(self._policy.methodology).thinking)
+        wording = self._wordings.thinking
+        return self._made.get(id(wording)) or self._question(self._thought(), wording)
 
     def tier3(self, dimensions: Sequence[BehaviouralDimension]) -> Question:
         """Ask about those dimensions of Tier 3 that apply, of which there is at least one. The thinking is not shown."""
-        names = tuple(dimension.id for dimension in dimensions)
-        return self._question((self._asked, self._answered), _wordings(self._policy.methodology).tier3(names))
+        names = tuple([dimension.id for dimension in dimensions])
+        return self._question(self._said, self._wordings.tier3(names))
 
-    @cached_property
-    def _asked(self) -> _Shown:
-        return _shown("user_message", self._exchange.user_message)
+    def _thought(self) -> _Texts:
+        return _texts(self._asked, _shown("agent_thinking", self._exchange.agent_thinking or ""), self._answered)
 
-    @cached_property
-    def _answered(self) -> _Shown:
-        return _shown("agent_response", self._exchange.agent_response)
-
-    @cached_property
-    def _known(self) -> list[str]:
-        """Sentences on what is known for certain; they hold no word of the exchange."""
-        flags, exchange = self._flags, self._exchange
-        if flags is None:
-            flags = check_structure(exchange.user_message, exchange.agent_response, self._policy.methodology).flags
-        return [f"Fixed rules have found: {', '.join(flags)}."] if flags else []
-
-    @cached_property
-    def _whose(self) -> str:
-        """The exchange's identity, as the end of a question's."""
-        return f",{canonical_json(self._exchange.connection)},{canonical_json(self._exchange.exchange_id)}]"
-
-    def _question(self, texts: Sequence[_Shown], wording: _Wording) -> Question:
-        """The question with its fingerprint. The texts are in the order they came about."""
-        model, form = self._policy.settings.judge_model, wording.form
-        materials = tuple(one.material for one in texts)
-        task = _task(wording.wanted, self._known, [one.cut for one in texts if one.cut is not None])
-        shown = canonical_list(*(one.identity for one in texts))
+    def _question(self, texts: _Texts, wording: _Wording) -> Question:
+        """The question with its fingerprint."""
+        made = self._made.get(id(wording))
+        if made is not None:
+            return made
+        model, form = self.policy.settings.judge_model, wording.form
+        task, end = (_cut_task if texts.cuts else _whole_task)(wording.wanted, self.flags, texts.cuts, form.identity)
         fingerprint = _begun(PROMPT_VERSION, model, wording.purpose, wording.instructions).copy()
-        identity = f"{shown},{canonical_json(task)},{form.identity}{self._whose}"
-        fingerprint.update(identity.encode("utf-8", "surrogatepass"))
-        return Question(
+        fingerprint.update(b"".join((texts.identity, end, self._whose)))
+        made = self._made[id(wording)] = Question(
             purpose=wording.purpose,
             model=model,
             instructions=wording.instructions,
-            materials=materials,
+            materials=texts.materials,
             task=task,
             schema=form.schema,
             schema_size=form.schema_size,
             max_tokens=form.max_tokens,
             short_answer=form.max_tokens // _SHORT,
             fingerprint=fingerprint.hexdigest(),
-            read=partial(wording.read, materials=materials),
+            read=partial(wording.read, materials=texts.materials),
         )
+        return made
 
 
 def tier2_question(exchange: Exchange, policy: ProjectPolicy) -> Question:
@@ -240,13 +246,32 @@ def tier3_question(exchange: Exchange, policy: ProjectPolicy, dimensions: Sequen
 
 
 def _shown(name: str, text: str) -> _Shown:
-    quoted = literal(text)
-    cut = f"{name} is cut: {quoted.left_out} characters in the middle are left out." if quoted.left_out else None
-    return _Shown(Material(name, quoted.text), canonical_list(canonical_json(name), canonical_json(quoted.text)), cut)
+    quoted, left_out = literal(text)
+    cut = (f"{name} is cut: {left_out} characters in the middle are left out.",) if left_out else ()
+    return _Shown(Material(name, quoted), f'["{name}",{canonical_json(quoted)}]', cut)
 
 
-def _task(wanted: str, known: Sequence[str], cuts: Sequence[str]) -> str:
-    return "\n".join([wanted, *known, *cuts, "Answer with the JSON object only."])
+def _texts(*shown: _Shown) -> _Texts:
+    identity = f"{canonical_list(*[one.identity for one in shown])},"
+    return _Texts(
+        tuple([one.material for one in shown]),
+        identity.encode("utf-8", "surrogatepass"),
+        tuple([cut for one in shown for cut in one.cut]),
+    )
+
+
+def _cut_task(wanted: str, flags: tuple[str, ...], cuts: tuple[str, ...], form: str) -> tuple[str, bytes]:
+    """The task with what is known for certain, and the part of a question's identity that it has together with the form.
+
+    It holds no word of the exchange.
+    """
+    known = [f"Fixed rules have found: {', '.join(flags)}."] if flags else []
+    task = "\n".join([wanted, *known, *cuts, "Answer with the JSON object only."])
+    return task, f"{canonical_json(task)},{form}".encode("utf-8", "surrogatepass")
+
+
+_whole_task = lru_cache(256)(_cut_task)
+"""The same of texts that are not cut: many exchanges have it in common."""
 
 
 @lru_cache(256)

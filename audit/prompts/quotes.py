@@ -43,6 +43,8 @@ class Quotable:
 
     def __init__(self, materials: Sequence[Material]) -> None:
         self._literals = [one.literal for one in materials]
+        # From the end: most quotes are of the answer, which is the last text and the longest.
+        self._ascii = [literal for literal in reversed(self._literals) if literal.isascii()]
 
     def holds(self, quote: str) -> bool:
         """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
@@ -50,9 +52,11 @@ class Quotable:
 
     def _holds_as_it_is(self, quote: str) -> bool:
         """Tell whether ASCII text holds the quote unchanged: most quotes are copied, and what holds one holds it folded, too."""
-        if not quote.isascii() or quote.isspace():
-            return False
-        return any(quote in one for one in self._literals if one.isascii())
+        if quote.isascii() and not quote.isspace():
+            for literal in self._ascii:
+                if quote in literal:
+                    return True
+        return False
 
     def _holds_folded(self, quote: str) -> bool:
         ways = {folded(way) for way in {quote, _ESCAPE.sub(_unescaped, quote)}} - {""}

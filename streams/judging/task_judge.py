@@ -93,24 +93,25 @@ class TaskJudge:
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
+        if self._judge is None:
+            unasked: Record = judging_task.without_judge()
+            return unasked
         questions = judging_task.judging()
         try:
             question = next(questions)
             while True:
-                question = questions.send(await self._reply(question, judging_task))
+                question = questions.send(await self._reply(self._judge, question, judging_task))
         except StopIteration as finished:
             made: Record = finished.value
             return made
 
-    async def _reply(self, question: Question, judging_task: JudgingTask) -> Reply:
-        if self._judge is None:
-            return judging_task.unasked(question)
+    async def _reply(self, judge: Judge, question: Question, judging_task: JudgingTask) -> Reply:
         earlier = judging_task.earlier(question)
         settled = judging_task.settle(question, earlier)
         if settled is not None:
             return settled
         budget = DurableBudget(question, judging_task, self._publish, self._now, lambda: self._open)
-        verdict = await self._ask(self._judge, question, budget)
+        verdict = await self._ask(judge, question, budget)
         judging_task.asked.append(await budget.judgement(verdict))
         judgements = (*earlier, judging_task.asked[-1])
         # Answered as a replay will answer it, from what is recorded now.
