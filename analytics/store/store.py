@@ -38,7 +38,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
-        """`is_browsed` is False for a working file of ours: its tables need no comments, and no macros for sums."""
+        """`is_browsed` is False for a working file of ours: it needs no comments, no macros for sums, and no compression."""
         self.path = path
         self._has_macros = is_browsed
         self._is_browsed = is_browsed and path is not None
@@ -55,6 +55,8 @@ class Store:
                 opening.enter_context(FileLock(path))
             self._connection = opening.enter_context(contextlib.closing(connect(path)))
             try:
+                if not is_browsed:
+                    self._connection.execute("SET GLOBAL force_compression = 'uncompressed'")
                 self._migrate()
             except duckdb.Error as error:
                 raise store_error(path, error) from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
+from schemas.lazy.polars import pl
 from service.judge_setup import open_judge, traits_of
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
@@ -67,7 +68,8 @@ class ReplayJob:
             if self.aim is Aim.ESTIMATE:
                 return await estimate_part(work, history, report)
             made = await replay_part(work, history, report, lambda answered: tell(Heard(number, answered=answered)))
-        await self._keep_digests(part, files, made)
+            # With them the part is done.
+            keep_digests(files.digests(number), made, await self._live_digests(part, files, history))
         return None
 
     @contextlib.asynccontextmanager
@@ -104,19 +106,14 @@ class ReplayJob:
                 if judge is not None:
                     await judge.aclose()
 
-    async def _keep_digests(self, part: Part, files: ReplayFiles, made: Any) -> None:
-        """Store the digest of the part beside that of its sessions in the source: then the part is done."""
-        origin = self.plan.origin
-        if origin.kind in {TABLES, PARQUET}:
-            with Tables(origin) as tables:
-                live = digests_of(tables.scores(self.plan.scope, part))
-        else:
-            from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+    async def _live_digests(self, part: Part, files: ReplayFiles, history: History) -> pl.DataFrame:
+        """The digests of the scores that the source has of the part's sessions; see `digests_of`."""
+        if isinstance(history, TableHistory):
+            return digests_of(history.tables.scores(self.plan.scope, part))
+        from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
-            origin = await live_scores(connection_of(self.settings), part, files)
-            with Tables(origin) as tables:
-                live = digests_of(tables.scores(self.plan.scope))
-        keep_digests(files.digests(part.number), made, live)
+        with Tables(await live_scores(connection_of(self.settings), part, files)) as tables:
+            return digests_of(tables.scores(self.plan.scope))
 
 
 def _report(tell: Callable[[Heard], None], number: int, position: int, seen: int) -> None:

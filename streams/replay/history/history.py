@@ -9,7 +9,7 @@ from schemas.records import Judgement
 from streams.judging.recorded_judgements import Subject
 from streams.stage_batches import StageBatch
 
-WINDOW_RECORDS = 2_000
+WINDOW_RECORDS = 4_000
 """Records that are read, scored and committed at once, about; each can hold a megabyte of text."""
 
 

@@ -79,6 +79,10 @@ class Tables:
         rows = self.rows(statement, {"topic": topic})
         return [Segment(*row) for row in rows]
 
+    def has(self, name: str, topic: str) -> bool:
+        """Tell whether there are any records of a type on a topic."""
+        return bool(self.rows(f"SELECT 1 FROM {schema_of(name).table} WHERE _topic = $topic LIMIT 1", {"topic": topic}))
+
     def contents(self, scope: Scope) -> Contents:
         """Return the contents, with the exchanges of the scope counted."""
         within = _SCOPE.format(at="occurred_at")
@@ -152,22 +156,24 @@ class TableHistory:
     """One part of a history in tables; see `streams.replay.history.history.History`."""
 
     def __init__(self, origin: Origin, part: Part, scope: Scope) -> None:
-        self._tables = Tables(origin)
+        self.tables = Tables(origin)
+        """What the history is read from."""
         self._part = part
         self._is_all = scope.is_all
         values = {"divisor": part.divisor, "remainder": part.remainder}
         if not scope.is_all:
             # Sampling wants to know all of a session that has anything in the scope, and nothing of the others.
-            self._tables.connection.execute(
+            self.tables.connection.execute(
                 "CREATE TEMP TABLE wanted AS SELECT DISTINCT connection, session_id FROM exchanges WHERE "
                 f"{_SCOPE.format(at='occurred_at')} AND {_SHARE}",
                 _values(scope) | values,
             )
         self._mine = (f"AND {_SHARE}", values) if scope.is_all else ("", {})
         self._has_judgements = bool(part.judgements)
-        self._tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
+        self.tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
         for partition, end in part.judgements.items():
-            self._tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
+            self.tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
+        self._there = [name for name in topics()[EXCHANGES] if self.tables.has(name, EXCHANGES)]
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
         """See `History`."""
@@ -175,7 +181,7 @@ class TableHistory:
         while (found := self._part.at(position)) is not None:
             rest, base = found
             end = min(rest.start + step, rest.end)
-            frames = {name: self._read(name, Segment(rest.partition, rest.start, end), base) for name in topics()[EXCHANGES]}
+            frames = {name: self._read(name, Segment(rest.partition, rest.start, end), base) for name in self._there}
             position = base + end
             yield Window(StageBatch.of(EXCHANGES, {name: frame for name, frame in frames.items() if frame.height}), position)
 
@@ -189,8 +195,8 @@ class TableHistory:
             "WHERE _topic = 'judgements' AND _offset < next_offset"
         )
         wanted = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
-        with registered(self._tables.connection, wanted):
-            frame = self._tables.frame("Judgement", where, {}, "_partition, _offset")
+        with registered(self.tables.connection, wanted):
+            frame = self.tables.frame("Judgement", where, {}, "_partition, _offset")
         for one in rows_as_records("Judgement", frame):
             if isinstance(one, Judgement):
                 found[one.connection, one.subject_id].append(one)
@@ -198,7 +204,7 @@ class TableHistory:
 
     def close(self) -> None:
         """See `History`."""
-        self._tables.close()
+        self.tables.close()
 
     def _read(self, name: str, segment: Segment, base: int) -> pl.DataFrame:
         sessions = "" if self._is_all else "SEMI JOIN wanted USING (connection, session_id)"
@@ -207,7 +213,7 @@ class TableHistory:
             f"{sessions} WHERE _topic = 'exchanges' AND _partition = $partition AND _offset >= $start AND _offset < $end {mine}"
         )
         places = {"partition": segment.partition, "start": segment.start, "end": segment.end}
-        frame = self._tables.frame(name, where, places | values, "_offset")
+        frame = self.tables.frame(name, where, places | values, "_offset")
         return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
 
 
