@@ -74,15 +74,16 @@ def cascade(
     recorded: Sequence[Judgement] = (),
     *,
     tampering: tuple[str, ...] | None = None,
+    questions: ExchangeQuestions | None = None,
 ) -> Generator[Question, Reply, Score]:
     """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
 
     `recorded` is everything that was recorded of the exchange up to this revision of its score: it was paid for, whatever was asked
-    then, so its cost is in the score. `tampering` as in `audit.exchanges.outcomes.score_of`. ValueError for a reply that is neither
-    a text nor a state.
+    then, so its cost is in the score. `tampering` as in `audit.exchanges.outcomes.score_of`; `questions` are those that `questions_of`
+    gives, where they were made already. ValueError for a reply that is neither a text nor a state.
     """
     case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded, tampering=tampering)
-    questions = ExchangeQuestions(exchange, policy, _known_flags(task, policy))
+    questions = questions or questions_of(task, exchange, policy)
     case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
@@ -94,10 +95,16 @@ def cascade(
     return _score(case)
 
 
-def _known_flags(task: ScoringTask, policy: ProjectPolicy) -> Sequence[str] | None:
-    """Return the flags of Tier 1 that the task carries, if the policy and the rules that found them are those in force."""
+def questions_of(
+    task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, known: ExchangeQuestions | None = None
+) -> ExchangeQuestions:
+    """The questions about the exchange of a task: those of another revision, if they are the same."""
+    # The flags that the task carries count if the policy and the rules that found them are those in force.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
-    return task.tier1_flags if is_in_force else None
+    flags = task.tier1_flags if is_in_force else None
+    if known is not None and known.policy is policy and known.flags == flags:
+        return known
+    return ExchangeQuestions(exchange, policy, flags)
 
 
 def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:

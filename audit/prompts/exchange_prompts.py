@@ -81,6 +81,23 @@ class _Wording(NamedTuple):
     read: Callable[..., Any]
 
 
+class _AnswerReader:
+    """Reads answers to a question. The last one is kept: the next revision of a score mostly rests on it, too."""
+
+    __slots__ = ("_answer", "_materials", "_read", "_text")
+
+    def __init__(self, read: Callable[..., Any], materials: Sequence[Material]) -> None:
+        self._read = read
+        self._materials = materials
+        self._text: str | None = None
+        self._answer: Any = None
+
+    def __call__(self, text: str) -> Any:
+        if text != self._text:
+            self._text, self._answer = text, self._read(text, materials=self._materials)
+        return self._answer
+
+
 class _Wordings:
     """The wordings of a methodology's questions."""
 
@@ -201,7 +218,7 @@ class ExchangeQuestions:
             max_tokens=form.max_tokens,
             short_answer=form.max_tokens // _SHORT,
             fingerprint=fingerprint.hexdigest(),
-            read=partial(wording.read, materials=texts.materials),
+            read=_AnswerReader(wording.read, texts.materials),
         )
         return made
 

@@ -27,7 +27,7 @@ from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
-from streams.stage_batches import decoded_kept, encoded_exchange, session_key
+from streams.stage_batches import decoded_kept, encoded_exchange, session_key, written_task
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
@@ -89,7 +89,7 @@ class Rescoring:
         """Score a part from where it stands to its end. StoppedError when the court makes no more calls."""
         async with aclosing(history.windows(kept.position)) as windows:
             async for window in windows:
-                with decoded_kept():
+                with decoded_kept(by_name=True):
                     result, seen = await self._window(window, kept, court, recorded)
                 kept.commit(result)
                 report(window.end, seen)
@@ -164,7 +164,9 @@ class Rescoring:
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
                 place = Place(SCORING.source, end - 1, 0)
-                Admission(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
+                Admission(self._redactor, self._now()).set_aside(
+                    made, place, stage_failed(SCORING.name, error), encode(written_task(task))
+                )
             spent = ledger.spent
         return JudgedState(0, spent), made
 
@@ -200,8 +202,11 @@ def _leaves_unused(score: Score, known: Sequence[Judgement]) -> bool:
 
     It may be another policy's, and is then not to be charged.
     """
+    unused = [one for one in known if one.judgement_id not in score.judgement_ids]
+    if not unused:
+        return False
     used = {one.fingerprint for one in known if one.judgement_id in score.judgement_ids}
-    return any(one.fingerprint not in used for one in known)
+    return any(one.fingerprint not in used for one in unused)
 
 
 def _bare(task: ScoringTask) -> ScoringTask:

@@ -32,8 +32,18 @@ from audit.exchanges.sampling import (
 from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures
 from audit.injection.detection import may_tamper
 from audit.policy.policy import Policy, ProjectPolicy
+from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, encoding_of, session_key
+from streams.stage_batches import (
+    RecordBatch,
+    StageBatch,
+    StepOutcome,
+    encoded_exchange,
+    keep,
+    may_be_named,
+    name_of,
+    session_key,
+)
 
 
 class Arrival:
@@ -61,7 +71,19 @@ class Arrival:
     @cached_property
     def encoded(self) -> bytes:
         """The encoded record."""
-        return encoding_of(self.exchange, self.tampering) if self._delivered is None else self._delivered
+        if self._delivered is not None:
+            return self._delivered
+        message = encode(self.exchange)
+        keep(message, self.exchange, self.tampering)
+        return message
+
+    @cached_property
+    def carried(self) -> bytes:
+        """What a task carries of it: the encoded record, or a name where that will do (`streams.stage_batches.decoded_kept`)."""
+        if not may_be_named(self.exchange):
+            return self.encoded
+        keep(self.name, self.exchange, self.tampering)
+        return self.name
 
     @classmethod
     def earlier(cls, encoded: bytes, policy: ProjectPolicy) -> Arrival:
@@ -84,7 +106,7 @@ class Arrivals:
         tier1 = self._tier1(exchanges)
         self._by_offset = {
             offset: Arrival(
-                b"@%d" % offset,
+                name_of(offset),
                 exchange,
                 tier1[offset],
                 delivered=encodings.get(offset),
@@ -215,7 +237,7 @@ def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revisi
         session_id=exchange.session_id,
         exchange_id=exchange.exchange_id,
         revision=revision,
-        exchange=arrival.encoded,
+        exchange=arrival.carried,
         turn_number=decision.turn,
         sampling_reason=decision.reason,
         sampling_probability=decision.probability or 0.0,
