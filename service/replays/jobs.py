@@ -20,9 +20,10 @@ from service.settings import Settings
 from service.wiring import policy_of, redactor_of
 from service.workspace import utc_now
 from streams.judges.credentials import credentials
-from streams.replay.digests import digests_of, keep_digests
+from streams.replay.digests import keep_digests
 from streams.replay.estimating import Estimate
 from streams.replay.history.history import History
+from streams.replay.history.live_digests import live_digests
 from streams.replay.history.table_history import PARQUET, TABLES, TableHistory, Tables
 from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
@@ -69,7 +70,7 @@ class ReplayJob:
                 return await estimate_part(work, history, report)
             made = await replay_part(work, history, report, lambda answered: tell(Heard(number, answered=answered)))
             # With them the part is done.
-            keep_digests(files.digests(number), made, await self._live_digests(part, files, history))
+            keep_digests(files.digests(number), made, await self._live_digests(part, files, history, made))
         return None
 
     @contextlib.asynccontextmanager
@@ -106,14 +107,15 @@ class ReplayJob:
                 if judge is not None:
                     await judge.aclose()
 
-    async def _live_digests(self, part: Part, files: ReplayFiles, history: History) -> pl.DataFrame:
-        """The digests of the scores that the source has of the part's sessions; see `digests_of`."""
+    async def _live_digests(self, part: Part, files: ReplayFiles, history: History, made: pl.DataFrame) -> pl.DataFrame:
+        """The digests of the scores that the source has of the part's sessions, beside those that were `made`."""
+        scope, path = self.plan.scope, files.part(part.number)
         if isinstance(history, TableHistory):
-            return digests_of(history.tables.scores(self.plan.scope, part))
+            return live_digests(history.tables, scope, part, path, made)
         from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         with Tables(await live_scores(connection_of(self.settings), part, files)) as tables:
-            return digests_of(tables.scores(self.plan.scope))
+            return live_digests(tables, scope, None, path, made)
 
 
 def _report(tell: Callable[[Heard], None], number: int, position: int, seen: int) -> None:

@@ -11,7 +11,8 @@ from schemas.codec.rows import rows_as_messages
 from schemas.lazy.polars import pl
 
 _SIDE, _MADE, _LIVE = "side", "made", "live"
-_KEY = ("score_id", "revision")
+KEY = ["score_id", "revision"]
+"""The columns that tell a score from all others."""
 
 
 class Digest(NamedTuple):
@@ -33,7 +34,7 @@ def digests_of(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
 def digests_of_messages(scores: pl.DataFrame, messages: Iterable[bytes]) -> pl.DataFrame:
     """The same of scores whose encodings are there, in their order."""
     digests = [hashlib.sha256(message).digest() for message in messages]
-    return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary)).cast(_columns())
+    return scores.select(KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary)).cast(_columns())
 
 
 def digests_together(digests: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -55,11 +56,11 @@ def digests_in(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Diges
     both = pl.concat([pl.read_parquet(path) for path in paths])
     made, live = (both.filter(pl.col(_SIDE) == side) for side in (_MADE, _LIVE))
     if only_made:
-        live = live.join(made, on=_KEY[0], how="semi")
+        live = live.join(made, on=KEY[0], how="semi")
     return _digest(made), _digest(live)
 
 
 def _digest(digests: pl.DataFrame) -> Digest:
     """SHA-256 over the digests one after the other, ordered by id and revision."""
-    whole = hashlib.sha256(b"".join(digests.sort(_KEY)["sha256"].to_list()))
+    whole = hashlib.sha256(b"".join(digests.sort(KEY)["sha256"].to_list()))
     return Digest(digests.height, whole.hexdigest())

@@ -30,7 +30,9 @@ RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
 """Record types that a replay reads."""
 _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
 """The condition that a session belongs to the part. MD5, because it is the same in every version of DuckDB."""
-_SCORES_AT_ONCE = 20_000
+SCORES_AT_ONCE = 20_000
+"""Scores that are read at once, about."""
+_BESIDE = "beside"
 _SCOPE = (
     "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
     "AND ($until::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ < $until::TIMESTAMPTZ)"
@@ -56,7 +58,7 @@ class Tables:
                 opening.enter_context(FileLock(Path(origin.place), shared=True))
             self.connection = opening.enter_context(connect(None))
             if origin.kind == TABLES:
-                self._attach(Path(origin.place))
+                self._attach(Path(origin.place), "history")
             for name in RECORDS:
                 self._view(schema_of(name), origin)
             self._opened = opening.pop_all()
@@ -108,19 +110,25 @@ class Tables:
 
     def scores(self, scope: Scope, part: Part | None = None) -> Iterator[pl.DataFrame]:
         """The source's own scores in a scope, of a part's sessions alone where one is given, some thousands at a time."""
-        share = {"divisor": part.divisor if part else 1, "remainder": part.remainder if part else 0}
-        where = (
-            f"WHERE {_SCOPE.format(at='exchange_at')} AND {_SHARE} "
-            "AND _topic = 'scores' AND _partition = $partition AND _offset >= $start AND _offset < $end"
-        )
+        within, values = of_scores(scope, part)
+        where = f"WHERE {within} AND _partition = $partition AND _offset >= $start AND _offset < $end"
         for segment in self.segments(SCORES):
-            for start in range(segment.start, segment.end, _SCORES_AT_ONCE):
-                places = {"partition": segment.partition, "start": start, "end": min(start + _SCORES_AT_ONCE, segment.end)}
-                yield self.frame("Score", where, _values(scope) | share | places, "_offset")
+            for start in range(segment.start, segment.end, SCORES_AT_ONCE):
+                places = {"partition": segment.partition, "start": start, "end": min(start + SCORES_AT_ONCE, segment.end)}
+                yield self.frame("Score", where, values | places, "_offset")
 
-    def _attach(self, path: Path) -> None:
+    @contextlib.contextmanager
+    def beside(self, path: Path) -> Iterator[str]:
+        """The name of another database meanwhile, in which statements find the tables of its log."""
+        self._attach(path, _BESIDE)
         try:
-            self.connection.execute(f"ATTACH {literal(str(path))} AS history (READ_ONLY)")
+            yield _BESIDE
+        finally:
+            self.connection.execute(f"DETACH {_BESIDE}")
+
+    def _attach(self, path: Path, name: str) -> None:
+        try:
+            self.connection.execute(f"ATTACH {literal(str(path))} AS {name} (READ_ONLY)")
         except duckdb.Error as error:
             raise store_error(path, error) from error
 
@@ -227,6 +235,12 @@ def parts_of_tables(tables: Tables, number: int) -> tuple[Part, ...]:
     segments = tuple(tables.segments(EXCHANGES))
     judgements = {one.partition: one.end for one in tables.segments(JUDGEMENTS)}
     return tuple(Part(place, segments, number, place, judgements) for place in range(number))
+
+
+def of_scores(scope: Scope, part: Part | None) -> tuple[str, dict[str, Any]]:
+    """The condition for a source's own scores in a scope, of a part's sessions alone where one is given, and its values."""
+    share = {"divisor": part.divisor if part else 1, "remainder": part.remainder if part else 0}
+    return f"_topic = 'scores' AND {_SCOPE.format(at='exchange_at')} AND {_SHARE}", _values(scope) | share
 
 
 def _values(scope: Scope) -> dict[str, Any]:
