@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-_THRESHOLDS = (100_000, 50, 100)
+_THRESHOLDS = (400_000, 50, 100)
 
 
 def collect_rarely() -> None:

@@ -28,6 +28,7 @@ _WAITED = 60.0
 """Seconds that a checkpoint waits for writes to be over."""
 _GATHERED = "64MB"
 """Size of the write-ahead log from which it is folded in; DuckDB's own setting is a quarter of that."""
+_HAS_LOG = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
 
 
@@ -162,7 +163,9 @@ class Store:
         return end if found is None else min(found, end)
 
     def _migrate(self) -> None:
-        existing = _existing(self._connection)
+        # What there is, and where it ends, are questions that take as long as making the tables of a new file.
+        is_new = not self._connection.execute(_HAS_LOG, [LOG]).fetchall()
+        existing = {} if is_new else _existing(self._connection)
         made = None
         with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
             ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
@@ -179,7 +182,7 @@ class Store:
                     transaction.outline_all_incidents()
             # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
             self.try_checkpoint()
-        self._ends = stored_ends(self._connection)
+        self._ends = dict.fromkeys(topics(), 0) if is_new else stored_ends(self._connection)
 
 
 def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:

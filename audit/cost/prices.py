@@ -239,6 +239,7 @@ class _PriceList(_PriceModel):
     models: dict[str, _ListedModel]
 
 
+@lru_cache(4096)
 def nano_of(usd: float) -> int:
     """USD as nano-USD, to the nearest; what `usd_of` gave comes back exactly. ValueError or OverflowError for NaN and infinities."""
     numerator, denominator = usd.as_integer_ratio()

@@ -267,7 +267,7 @@ def score_of(
         anomaly_reasons=reasons,
         judge_model=_judge_model(judgements),
         simulated=any(one.simulated for one in judgements),
-        judgement_ids=tuple(one.judgement_id for one in judgements),
+        judgement_ids=tuple([one.judgement_id for one in judgements]),
         cost_usd=total_cost(paid),
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,

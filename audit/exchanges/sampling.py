@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -127,6 +128,7 @@ def may_disagree(responses: Sequence[str]) -> frozenset[int]:
     return frozenset(_LOOK.rows([encode(straighten(response)) for response in responses]))
 
 
+@lru_cache(4096)
 def routine_start(session: str, interval: int) -> int:
     """Return the first routine sample of a session, of its turns 0 to interval - 1.
 

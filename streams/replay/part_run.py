@@ -126,8 +126,7 @@ class _Known:
 
         The mapping grows while they are scored, so that a later revision finds the answers to an earlier one.
         """
-        before = self._recorded(subjects)
-        self._found = {subject: list(before.get(subject, ())) for subject in subjects}
+        self._found = {subject: list(found) for subject, found in self._recorded(subjects).items()}
         return self._found
 
     async def publish(self, record: Record) -> None:
@@ -141,8 +140,11 @@ def _both(first: Recorded, kept: PartFile) -> Recorded:
     """Return the judgements that the history recorded, and after them those that this replay asked for."""
 
     def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        before, paid = first(subjects), kept.paid(subjects)
+        if not paid:
+            return before
         found: dict[Subject, list[Judgement]] = defaultdict(list)
-        for known in (first(subjects), kept.paid(subjects)):
+        for known in (before, paid):
             for subject, judgements in known.items():
                 found[subject] += judgements
         return found
