@@ -22,13 +22,13 @@ PARTITION = 0
 
 
 @contextlib.contextmanager
-def registered(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> Iterator[None]:
-    """Let statements read the frame as BATCH."""
-    connection.register(BATCH, ArrowStream(frame))
+def registered(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame, name: str = BATCH) -> Iterator[None]:
+    """Let statements read the frame under this name."""
+    connection.register(name, ArrowStream(frame))
     try:
         yield
     finally:
-        connection.unregister(BATCH)
+        connection.unregister(name)
 
 
 def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: pl.DataFrame) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -33,6 +34,17 @@ _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remain
 SCORES_AT_ONCE = 20_000
 """Scores that are read at once, about."""
 _BESIDE = "beside"
+MANY = 100_000
+"""Judgements of a history from which looking through all of their columns takes longer than looking for their places first."""
+_FAR = 100_000
+"""Positions between judgements that are read by themselves; DuckDB leaves out groups of rows of this size."""
+_PLACES = "_driftline_places"
+"""Name under which places are registered."""
+_PLACE = "_partition, _offset"
+_OF_SUBJECTS = (
+    f"JOIN judged USING (_partition) SEMI JOIN {BATCH} USING (connection, subject_id) "
+    "WHERE _topic = 'judgements' AND _offset < next_offset"
+)
 _SCOPE = (
     "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
     "AND ($until::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ < $until::TIMESTAMPTZ)"
@@ -178,6 +190,7 @@ class TableHistory:
             )
         self._mine = (f"AND {_SHARE}", values) if scope.is_all else ("", {})
         self._has_judgements = bool(part.judgements)
+        self._are_many = sum(part.judgements.values()) > MANY
         self.tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
         for partition, end in part.judgements.items():
             self.tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
@@ -198,17 +211,32 @@ class TableHistory:
         found: dict[Subject, list[Judgement]] = defaultdict(list)
         if not subjects or not self._has_judgements:
             return found
-        where = (
-            f"JOIN judged USING (_partition) SEMI JOIN {BATCH} USING (connection, subject_id) "
-            "WHERE _topic = 'judgements' AND _offset < next_offset"
-        )
         wanted = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
         with registered(self.tables.connection, wanted):
-            frame = self.tables.frame("Judgement", where, {}, "_partition, _offset")
-        for one in rows_as_records("Judgement", frame):
+            frames = self._scattered() if self._are_many else [self.tables.frame("Judgement", _OF_SUBJECTS, {}, _PLACE)]
+        for one in chain.from_iterable(rows_as_records("Judgement", frame) for frame in frames):
             if isinstance(one, Judgement):
                 found[one.connection, one.subject_id].append(one)
         return found
+
+    def _scattered(self) -> list[pl.DataFrame]:
+        """The judgements of the registered subjects: first their places, which takes few columns, then the rows around these."""
+        places = fetch(self.tables.connection, f"SELECT {_PLACE} FROM judgements {_OF_SUBJECTS} ORDER BY {_PLACE}")
+        is_far = (pl.col("_offset").diff() > _FAR) | (pl.col("_partition").diff() != 0)
+        near = places.with_columns(is_far.fill_null(value=False).cum_sum().alias("group")).partition_by(
+            "group", maintain_order=True
+        )
+        return [self._at(one.drop("group")) for one in near]
+
+    def _at(self, places: pl.DataFrame) -> pl.DataFrame:
+        """The judgements at places of one partition, in their order."""
+        within = {"partition": places["_partition"][0], "first": places["_offset"][0], "last": places["_offset"][-1]}
+        where = (
+            f"SEMI JOIN {_PLACES} USING (_partition, _offset) WHERE _topic = 'judgements' AND _partition = $partition "
+            "AND _offset BETWEEN $first AND $last"
+        )
+        with registered(self.tables.connection, places, _PLACES):
+            return self.tables.frame("Judgement", where, within, _PLACE)
 
     def close(self) -> None:
         """See `History`."""

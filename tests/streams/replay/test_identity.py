@@ -35,6 +35,15 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
     assert not result(database, "again").with_suffix(".parts").exists()
 
 
+@pytest.mark.usefixtures("database")
+def test_a_long_history_gives_the_same(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judgements are looked up in two steps where there are many: their places, and the rows around these."""
+    monkeypatch.setattr("streams.replay.history.table_history.MANY", 0)
+    monkeypatch.setattr("streams.replay.history.table_history._FAR", 2)
+    monkeypatch.setattr("streams.replay.history.table_history.WINDOW_RECORDS", 60)
+    assert replay(driftline, "--workers", "1", "--label", "long")["equal"]
+
+
 def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:
     """An export is all that is needed to score again, on any machine."""
     assert 0 == driftline("export", "exported")[0]
