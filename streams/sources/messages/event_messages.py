@@ -3,7 +3,9 @@
 1. Nearly every event takes the short way, which knows that its fields come from lines that were JSON. Whatever is odd about an event
    (a text that is no Unicode, an id of control characters, a time too far ahead, very long integers) sends it the way that every event of an
    agent takes: a record, which the admission checks. Tests hold the two against each other.
-2. Fields that all events share are checked and encoded once.
+2. A plain event is written as it is: all of its fields are known, short and flat, and a first look at the texts of all events finds no
+   secret in its own. It is neither copied nor walked through again.
+3. Fields that all events share are checked and encoded once.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from audit.diagnosis.events import columns_of, normalise_event, to_record
+from audit.diagnosis.events import TOOL_EVENTS, columns_of, normalise_event, to_record, tool_facts, usage_facts
 from audit.diagnosis.payloads import MAX_DIGITS
-from audit.fingerprints import canonical_bytes, canonical_json
-from audit.redaction.redactor import Redactor, texts_in
+from audit.fingerprints import LARGEST, SMALLEST, canonical_bytes, canonical_json, sorted_bytes
+from audit.redaction.redactor import Redactor, plain_texts, texts_in
 from schemas.bounds.limits import MAX_ADMITTED_BYTES, MAX_DEPTH
 from schemas.bounds.name_rules import is_plain_identifier
 from schemas.codec.writers import SharedFields
 from schemas.records import AgentEvent
 from streams.sources.messages.shared_fields import checked_time, checked_writer
-from streams.sources.openclaw.events import MAX_NAME, shortened, shortened_arguments, shortened_text
+from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_NAME, MAX_RESULT, shortened, shortened_arguments, shortened_text
 from streams.sources.source import ReadingContext
 
 _OURS = frozenset(
@@ -34,6 +36,12 @@ _OURS = frozenset(
 _LONG = frozenset({"tool_call_id", "run_id", "first_kept_entry_id"})
 """Those that other programs wrote, at any length."""
 _PLAIN = frozenset({bool, int, float})
+_TEXTS = frozenset({"tool", "provider", "model", "action", "message", "result", "summary", "tool_status", "via"})
+_NUMBERS = frozenset({"exit_code", "duration_ms", "tokens_before"})
+"""Fields of plain events, beside a call's arguments: none of them says anything of an output's use or of how full a context is."""
+_SHORT = 1 << 63
+_MOST_BYTES, _DIGITS = 6, 32
+"""Bytes in JSON of a character and of a number of 64 bits, at most."""
 _SHARED = ("connection", "project", "agent", "session_id", "ingested_at", "source", "labels")
 _FORM = SharedFields("AgentEvent", _SHARED, utf8=frozenset({"payload"}), written=frozenset({"occurred_at"}))
 _MAX_WORD = 64
@@ -49,13 +57,17 @@ class EventMessages:
         self._context = context
         self._agent = agent
         self._source = source
-        self._told: list[tuple[Json, datetime]] = []
+        self._told: list[tuple[Json, datetime, list[str] | None]] = []
         self._texts: list[str] = []
         self._words: dict[str, str] = {}
 
     def add(self, raw: Json, at: datetime) -> None:
         """Take one event."""
-        self._told.append((raw, at))
+        texts = _texts_of_plain(raw)
+        self._told.append((raw, at, texts))
+        if texts is not None:
+            self._texts += texts
+            return
         result = raw.get("result")
         if type(result) is str:
             self._texts.append(result)
@@ -70,10 +82,17 @@ class EventMessages:
         found: list[bytes | AgentEvent] = []
         last: datetime | None = None
         at_bytes = b""
-        for seq, (raw, at) in enumerate(self._told):
+        plain_id: str | None = None
+        for seq, (raw, at, texts) in enumerate(self._told):
             if at is not last:
                 last, at_bytes = at, checked_time(at, self._context.ingested_at)
-            message = self._message(raw, seq, at_bytes, redactor, write) if at_bytes and write is not None else None
+            message: bytes | None = None
+            exchange_id = raw.get("exchange_id")
+            if exchange_id is not plain_id and (exchange_id is None or is_plain_identifier(exchange_id, MAX_NAME)):
+                plain_id = exchange_id
+            if write is not None and at_bytes and exchange_id is plain_id and is_plain_identifier(raw["event_id"], MAX_NAME):
+                is_plain = texts is not None and redactor.are_clean(texts)
+                message = (_plain_message if is_plain else self._message)(raw, seq, at_bytes, redactor, write)
             found.append(self._record(raw, seq, at, session_id) if message is None else message)
         return found
 
@@ -94,11 +113,6 @@ class EventMessages:
         self, raw: Json, seq: int, occurred_at: bytes, redactor: Redactor, write: Callable[..., bytes]
     ) -> bytes | None:
         """The message of one event; None where it has to go the longer way."""
-        event_id, exchange_id = raw["event_id"], raw.get("exchange_id")
-        if not is_plain_identifier(event_id, MAX_NAME):
-            return None
-        if exchange_id is not None and not is_plain_identifier(exchange_id, MAX_NAME):
-            return None
         payload = self._clean(raw, redactor)
         columns = columns_of(payload)
         try:
@@ -107,7 +121,7 @@ class EventMessages:
                 return None
             tool, call_key, action, status, used, referenced, invoked, saturation, tokens, _, _, prompt, cached = columns
             message = write(
-                event_id=event_id,
+                event_id=raw["event_id"],
                 seq=seq,
                 event=raw["event"],
                 occurred_at=occurred_at,
@@ -121,7 +135,7 @@ class EventMessages:
                 saturation=saturation,
                 tokens=tokens,
                 payload=body,
-                exchange_id=exchange_id,
+                exchange_id=raw.get("exchange_id"),
                 prompt_tokens=prompt,
                 cached_tokens=cached,
             )
@@ -173,3 +187,80 @@ class EventMessages:
             ingested_at=self._context.ingested_at,
             payload_json=canonical_json(event.payload),
         )
+
+
+def _texts_of_plain(raw: Json) -> list[str] | None:
+    """The texts of a plain event that may hold secrets; None for an event of any other kind."""
+    if not _has_short_fields(raw):
+        return None
+    texts: list[str] = []
+    for name in raw.keys() - _OURS:
+        value = raw[name]
+        if type(value) is str:
+            if name not in _TEXTS or len(value) > (MAX_RESULT if name == "result" else MAX_NAME):
+                return None
+            texts.append(value)
+        elif name == "arguments":
+            found = _texts_of_arguments(value)
+            if found is None:
+                return None
+            texts += found
+        elif not (_is_short(value) if name in _NUMBERS else name == "is_error" and type(value) is bool):
+            return None
+    return texts
+
+
+def _has_short_fields(raw: Json) -> bool:
+    """Tell whether the ids that other programs wrote are short texts, and the numbers of a usage are plain ones."""
+    for name in _LONG.intersection(raw):
+        if type(raw[name]) is not str or len(raw[name]) > MAX_NAME:
+            return False
+    return "usage" not in raw or all(map(_is_short, raw["usage"].values()))
+
+
+def _texts_of_arguments(arguments: Any) -> list[str] | None:
+    """The texts of a call's arguments, where these are a flat object that need not be cut; else None."""
+    texts = plain_texts(arguments) if type(arguments) is dict else None
+    if texts is None or _MOST_BYTES * sum(map(len, texts)) + _DIGITS * len(arguments) > MAX_ARGUMENTS:
+        return None
+    return texts
+
+
+def _is_short(number: Any) -> bool:
+    """Tell whether a value is a number that every program writes alike, with few digits."""
+    if type(number) is int:
+        return -_SHORT < number < _SHORT
+    return type(number) is float and (SMALLEST <= abs(number) < LARGEST or number == 0)
+
+
+def _plain_message(raw: Json, seq: int, occurred_at: bytes, _redactor: Redactor, write: Callable[..., bytes]) -> bytes | None:
+    """The message of a plain event without secrets; None where it has to go the longer way."""
+    event, action = raw["event"], raw.get("action")
+    tool = call_key = tokens = prompt = cached = None
+    if event in TOOL_EVENTS:
+        tool, call_key = tool_facts(raw)
+    elif event == "token_usage":
+        tokens, prompt, cached = usage_facts(raw)
+    try:
+        message = write(
+            event_id=raw["event_id"],
+            seq=seq,
+            event=event,
+            occurred_at=occurred_at,
+            tool=tool,
+            call_key=call_key,
+            action=None if action is None else action.strip().lower() or None,
+            status=None,
+            used=None,
+            referenced=None,
+            invoked=None,
+            saturation=None,
+            tokens=tokens,
+            payload=sorted_bytes(raw),
+            exchange_id=raw.get("exchange_id"),
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+        )
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return message if len(message) <= MAX_ADMITTED_BYTES else None

@@ -57,6 +57,8 @@ class Unwrapped(NamedTuple):
 
 def unwrap(text: str) -> Unwrapped:
     """Take the leading metadata blocks and the stamp off a user message; linear in its length."""
+    if "\n" not in text and not text.startswith("["):  # a block has lines, and a stamp begins with a bracket
+        return Unwrapped(text, False)
     start, multi_user = 0, False
     while (block := _metadata_block(text, start)) is not None:
         start, metadata = block
