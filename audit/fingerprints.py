@@ -75,6 +75,14 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def digest_of_value(value: Any) -> str:
+    """The `digest` of the `canonical_json` of a value."""
+    try:
+        return hashlib.sha256(canonical_bytes(value)).hexdigest()[:16]
+    except UnicodeEncodeError:  # half a surrogate pair
+        return digest(canonical_json(value))
+
+
 def digest_of_texts(*texts: str | None) -> str:
     """The `digest` of the `canonical_json` of a list of texts."""
     try:

@@ -26,7 +26,7 @@ import msgspec
 from audit.detectors.polling import is_polling
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.diagnosis.payloads import clean_payload
-from audit.fingerprints import canonical_json, digest
+from audit.fingerprints import digest_of_value
 from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
 from schemas.errors import RecordError
 from schemas.records import AgentEvent, Label
@@ -132,9 +132,10 @@ def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
     tool = tool_name(payload)
     if payload["event"] != "tool_call":
         return tool, None
-    if payload.get("source") in TRANSCRIPT_SOURCES and is_polling(tool, call_arguments(payload)):
+    arguments = call_arguments(payload)
+    if payload.get("source") in TRANSCRIPT_SOURCES and is_polling(tool, arguments):
         return tool, None
-    return tool, _call_key(payload, tool)
+    return tool, _call_key(payload, tool, arguments)
 
 
 def usage_facts(payload: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
@@ -298,12 +299,11 @@ def _event_id(value: Any, index: int) -> str:
     return f"event_{index}"
 
 
-def _call_key(payload: Mapping[str, Any], tool: str | None) -> str:
+def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
     """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
-    arguments = call_arguments(payload)
     if tool:
-        return digest(canonical_json([tool, arguments]))
-    return UNNAMED + digest(canonical_json([_name(payload.get("skill")) or payload["event"], arguments]))
+        return digest_of_value([tool, arguments])
+    return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
 
 
 def _number(value: Any) -> float | int | None:

@@ -60,7 +60,8 @@ class Redactor:
         distinct = list(dict.fromkeys(texts))
         suspect = set(self._first_look.rows(list(map(encode, distinct))))
         looked = copy.copy(self)
-        looked._clean = frozenset(text for row, text in enumerate(distinct) if row not in suspect)  # noqa: SLF001 - its own kind
+        clean = [text for row, text in enumerate(distinct) if row not in suspect] if suspect else distinct
+        looked._clean = frozenset(clean)  # noqa: SLF001 - its own kind
         return looked
 
     def is_clean(self, text: str) -> bool:

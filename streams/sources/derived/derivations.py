@@ -130,7 +130,7 @@ class _Said(NamedTuple):
     first: int
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True):
     """The output of a tool, the call that it answers, and its moment in the exchange."""
 
     moment: int
@@ -182,6 +182,8 @@ class ExchangeEvidence:
     `question` is the user's message and `session` what was said before; `skills` are the names of the skills the agent has, `read`
     those that it read before in this session.
     """
+
+    __slots__ = ("_calls", "_moment", "_outputs", "_question", "_said", "_session", "_size", "_skill_use")
 
     def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
         self._session = session
@@ -269,17 +271,17 @@ class ExchangeEvidence:
         """
         text, before = folded(output.text), ""
         words: set[str] = set()
-        for said in [said for moment, said in self._said if moment > output.moment]:
-            for term, is_word in chain.from_iterable(terms_in(said)):
-                if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
-                    continue
-                if not (has_word(term, text) if is_word else occurs(term, text)):
-                    continue
-                before = before or self._folded_before(output.moment)
-                if term not in before:
-                    words.add(term if is_word else "")
-                if len(words) > 1 or "" in words:
+        later = [terms_in(said) for moment, said in self._said if moment > output.moment]
+        for term, is_word in chain.from_iterable(chain.from_iterable(later)):
+            if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
+                continue
+            if not (has_word(term, text) if is_word else occurs(term, text)):
+                continue
+            before = before or self._folded_before(output.moment)
+            if term not in before:
+                if not is_word or (words and term not in words):
                     return True
+                words.add(term)
         return False
 
     def _folded_before(self, moment: int) -> str:

@@ -42,9 +42,11 @@ class SkillUse:
     `skills` are those that the agent has. `read` are those that it read before, and is added to.
     """
 
+    __slots__ = ("_failed", "_followed", "_last_command", "_named", "_read")
+
     def __init__(self, question: str, skills: frozenset[str], read: set[str]) -> None:
         self._read = read
-        self._named = named_skills(question, skills)
+        self._named = named_skills(question, skills) if skills else []
         self._failed: dict[str, None] = {}
         self._followed: dict[str, None] = {}
         self._last_command: bool | None = None

@@ -285,7 +285,7 @@ def _take_rounded(token: str, marks: set[str]) -> None:
 
 def occurs(mark: str, folded: str) -> bool:
     """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
-    return any(stands_alone(form, folded) for form in forms_of(mark))
+    return stands_alone(mark, folded) or any(stands_alone(form, folded) for form in forms_of(mark)[1:])
 
 
 def forms_of(mark: str) -> list[str]:

@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from audit.diagnosis.events import TOOL_EVENTS, columns_of, normalise_event, to_record, tool_facts, usage_facts
 from audit.diagnosis.payloads import MAX_DIGITS
@@ -22,7 +23,7 @@ from schemas.bounds.limits import MAX_ADMITTED_BYTES, MAX_DEPTH
 from schemas.bounds.name_rules import is_plain_identifier
 from schemas.codec.writers import SharedFields
 from schemas.records import AgentEvent
-from streams.sources.messages.shared_fields import checked_time, checked_writer
+from streams.sources.messages.shared_fields import checked_time, checked_writer, written_text
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_NAME, MAX_RESULT, shortened, shortened_arguments, shortened_text
 from streams.sources.source import ReadingContext
 
@@ -43,11 +44,23 @@ _SHORT = 1 << 63
 _MOST_BYTES, _DIGITS = 6, 32
 """Bytes in JSON of a character and of a number of 64 bits, at most."""
 _SHARED = ("connection", "project", "agent", "session_id", "ingested_at", "source", "labels")
-_FORM = SharedFields("AgentEvent", _SHARED, utf8=frozenset({"payload"}), written=frozenset({"occurred_at"}))
+_FORM = SharedFields("AgentEvent", _SHARED, utf8=frozenset({"payload"}), written=frozenset({"occurred_at", "exchange_id"}))
+_UNTOLD = dict.fromkeys(("status", "used", "referenced", "invoked", "saturation"))
+"""Fields that no plain event tells."""
+_OF_PLAIN = _UNTOLD | dict.fromkeys(("tokens", "prompt_tokens", "cached_tokens"))
+_OF_USAGE = _UNTOLD | dict.fromkeys(("tool", "call_key", "action")) | {"event": "token_usage"}
 _MAX_WORD = 64
 _MAX_WORDS = 1024
 
 Json = dict[str, Any]
+
+
+class _Writers(NamedTuple):
+    """The writers of one session's events: of any, of plain ones, and of plain ones that tell a usage."""
+
+    any: Callable[..., bytes]
+    plain: Callable[..., bytes]
+    usage: Callable[..., bytes]
 
 
 class EventMessages:
@@ -78,26 +91,29 @@ class EventMessages:
     def written(self, session_id: str) -> list[bytes | AgentEvent]:
         """Every event, as its message or, where that may not be written, as a record."""
         redactor = self._context.redactor.having_looked(self._texts)
-        write = self._writer(session_id)
+        writers = self._writers(session_id)
+        is_clean = redactor.are_clean(self._texts)  # as most sessions
         found: list[bytes | AgentEvent] = []
         last: datetime | None = None
         at_bytes = b""
-        plain_id: str | None = None
+        exchange, exchange_bytes = None, written_text(None)
         for seq, (raw, at, texts) in enumerate(self._told):
             if at is not last:
                 last, at_bytes = at, checked_time(at, self._context.ingested_at)
+            named = raw.get("exchange_id")
+            if named is not exchange and (named is None or is_plain_identifier(named, MAX_NAME)):
+                exchange, exchange_bytes = named, written_text(named)
             message: bytes | None = None
-            exchange_id = raw.get("exchange_id")
-            if exchange_id is not plain_id and (exchange_id is None or is_plain_identifier(exchange_id, MAX_NAME)):
-                plain_id = exchange_id
-            if write is not None and at_bytes and exchange_id is plain_id and is_plain_identifier(raw["event_id"], MAX_NAME):
-                is_plain = texts is not None and redactor.are_clean(texts)
-                message = (_plain_message if is_plain else self._message)(raw, seq, at_bytes, redactor, write)
+            if writers is not None and at_bytes and named is exchange and is_plain_identifier(raw["event_id"], MAX_NAME):
+                if texts is not None and (is_clean or redactor.are_clean(texts)):
+                    message = _plain_message(raw, seq, at_bytes, exchange_bytes, writers)
+                else:
+                    message = self._message(self._clean(raw, redactor), seq, at_bytes, exchange_bytes, writers.any)
             found.append(self._record(raw, seq, at, session_id) if message is None else message)
         return found
 
-    def _writer(self, session_id: str) -> Callable[..., bytes] | None:
-        """The writer of the session's events; None where a field that they share breaks its rule."""
+    def _writers(self, session_id: str) -> _Writers | None:
+        """The writers of the session's events; None where a field that they share breaks its rule."""
         shared = {
             "connection": self._context.connection,
             "project": self._context.project,
@@ -107,13 +123,14 @@ class EventMessages:
             "source": self._source,
             "labels": (),
         }
-        return checked_writer(_FORM, shared)
+        every = checked_writer(_FORM, shared)
+        plain, usage = (checked_writer(_sharing(fixed), shared | fixed) for fixed in (_OF_PLAIN, _OF_USAGE))
+        return None if every is None or plain is None or usage is None else _Writers(every, plain, usage)
 
     def _message(
-        self, raw: Json, seq: int, occurred_at: bytes, redactor: Redactor, write: Callable[..., bytes]
+        self, payload: Json, seq: int, occurred_at: bytes, exchange: bytes, write: Callable[..., bytes]
     ) -> bytes | None:
-        """The message of one event; None where it has to go the longer way."""
-        payload = self._clean(raw, redactor)
+        """The message of an event without its secrets; None where it has to go the longer way."""
         columns = columns_of(payload)
         try:
             body = canonical_bytes(payload)
@@ -121,9 +138,9 @@ class EventMessages:
                 return None
             tool, call_key, action, status, used, referenced, invoked, saturation, tokens, _, _, prompt, cached = columns
             message = write(
-                event_id=raw["event_id"],
+                event_id=payload["event_id"],
                 seq=seq,
-                event=raw["event"],
+                event=payload["event"],
                 occurred_at=occurred_at,
                 tool=tool,
                 call_key=call_key,
@@ -135,7 +152,7 @@ class EventMessages:
                 saturation=saturation,
                 tokens=tokens,
                 payload=body,
-                exchange_id=raw.get("exchange_id"),
+                exchange_id=exchange,
                 prompt_tokens=prompt,
                 cached_tokens=cached,
             )
@@ -189,6 +206,16 @@ class EventMessages:
         )
 
 
+@functools.cache
+def _form(fixed: frozenset[str]) -> SharedFields:
+    return _FORM._replace(shared=(*_SHARED, *sorted(fixed)))
+
+
+def _sharing(fixed: Json) -> SharedFields:
+    """The form of events that share these fields, too."""
+    return _form(frozenset(fixed))
+
+
 def _texts_of_plain(raw: Json) -> list[str] | None:
     """The texts of a plain event that may hold secrets; None for an event of any other kind."""
     if not _has_short_fields(raw):
@@ -233,34 +260,18 @@ def _is_short(number: Any) -> bool:
     return type(number) is float and (SMALLEST <= abs(number) < LARGEST or number == 0)
 
 
-def _plain_message(raw: Json, seq: int, occurred_at: bytes, _redactor: Redactor, write: Callable[..., bytes]) -> bytes | None:
+def _plain_message(raw: Json, seq: int, occurred_at: bytes, exchange: bytes, writers: _Writers) -> bytes | None:
     """The message of a plain event without secrets; None where it has to go the longer way."""
     event, action = raw["event"], raw.get("action")
-    tool = call_key = tokens = prompt = cached = None
-    if event in TOOL_EVENTS:
-        tool, call_key = tool_facts(raw)
-    elif event == "token_usage":
-        tokens, prompt, cached = usage_facts(raw)
     try:
-        message = write(
-            event_id=raw["event_id"],
-            seq=seq,
-            event=event,
-            occurred_at=occurred_at,
-            tool=tool,
-            call_key=call_key,
-            action=None if action is None else action.strip().lower() or None,
-            status=None,
-            used=None,
-            referenced=None,
-            invoked=None,
-            saturation=None,
-            tokens=tokens,
-            payload=sorted_bytes(raw),
-            exchange_id=raw.get("exchange_id"),
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-        )
+        shared = {"event_id": raw["event_id"], "seq": seq, "occurred_at": occurred_at, "payload": sorted_bytes(raw)}
+        if event == "token_usage" and action is None:
+            tokens, prompt, cached = usage_facts(raw)
+            message = writers.usage(**shared, tokens=tokens, exchange_id=exchange, prompt_tokens=prompt, cached_tokens=cached)
+        else:
+            tool, call_key = tool_facts(raw) if event in TOOL_EVENTS else (None, None)
+            word = None if action is None else action.strip().lower() or None
+            message = writers.plain(**shared, event=event, tool=tool, call_key=call_key, action=word, exchange_id=exchange)
     except (ValueError, TypeError, OverflowError):
         return None
     return message if len(message) <= MAX_ADMITTED_BYTES else None

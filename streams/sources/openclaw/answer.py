@@ -88,7 +88,7 @@ class Answer(msgspec.Struct, gc=False):
 
 def outcome_of(text: str, stop: str | None) -> str:
     """Return the outcome of an answer with this text that stopped for this reason."""
-    return "answered" if text.strip() else _FAILURES.get(stop or "", "no_response")
+    return "answered" if text and not text.isspace() else _FAILURES.get(stop or "", "no_response")
 
 
 def key_of(*entry_ids: str) -> str:

@@ -169,10 +169,10 @@ class Transcript:
     def _emit_derived(self, answer: Answer) -> None:
         for event, at in self._derived.over(answer):
             if answer.key in self.own_answers:
-                event["exchange_id"] = self._exchange_id(answer)
+                event["exchange_id"] = self.exchange_id(answer)
                 self.emit(event, at)
 
-    def _exchange_id(self, answer: Answer) -> str:
+    def exchange_id(self, answer: Answer) -> str:
         """The id of an answer's exchange: the session's id stands before the first entry is taken."""
         if not answer.exchange_id:
             answer.exchange_id = exchange_id_of(self.session_id, answer.key)
@@ -182,7 +182,7 @@ class Transcript:
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
         entry_id, source, timestamp = entry.id, self._dialect.source, at.isoformat()
-        exchange_id = None if answer is None else self._exchange_id(answer)
+        exchange_id = None if answer is None else answer.exchange_id or self.exchange_id(answer)
         for index, event in enumerate(events):
             event["entry_id"] = entry_id
             event["source"] = source
@@ -203,7 +203,7 @@ class Transcript:
         if entry.role == "assistant":
             notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
             if not entry.is_mirror:
-                exchange = None if answer is None else self._exchange_id(answer)
+                exchange = None if answer is None else self.exchange_id(answer)
                 notes.add(Note(at, _run_of(entry), exchange, entry.stop, entry.usage))
         elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
             notes.results.add(entry.message["toolCallId"])

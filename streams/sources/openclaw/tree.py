@@ -93,7 +93,8 @@ class Tree:
         if answer == _NOBODY:
             return _ASIDE if problem is None else Placement(None, is_retry=False, problem=problem)
         own = self.answers[answer]
-        return Placement(own, role == "assistant" and self._is_retry(entry, own), problem)
+        may_retry = role == "assistant" and (bool(self._failed) or entry.stop == "error")
+        return Placement(own, may_retry and self._is_retry(entry, own), problem)
 
     def _base(self, place: int) -> tuple[int, Fold]:
         """The answer that the entry at a place belongs to, and what it had come to there."""
