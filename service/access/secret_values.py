@@ -41,7 +41,7 @@ class Key(Secret):
 
 
 class SecretAddress(Secret):
-    """An address that is a secret itself, as whoever knows it can post there. ValueError if it is none."""
+    """An address that is a secret itself: who knows it can post there. ValueError if it is none."""
 
     __slots__ = ()
 
