@@ -242,7 +242,8 @@ def _has_short_fields(raw: Json) -> bool:
     for name in _LONG.intersection(raw):
         if type(raw[name]) is not str or len(raw[name]) > MAX_NAME:
             return False
-    return "usage" not in raw or all(map(_is_short, raw["usage"].values()))
+    usage = raw.get("usage")
+    return usage is None or (type(usage) is dict and all(map(_is_short, usage.values())))
 
 
 def _texts_of_arguments(arguments: Any) -> list[str] | None:
