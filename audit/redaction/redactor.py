@@ -60,12 +60,17 @@ class Redactor:
         distinct = list(dict.fromkeys(texts))
         suspect = set(self._first_look.rows(list(map(encode, distinct))))
         looked = copy.copy(self)
-        looked._clean = frozenset(text for row, text in enumerate(distinct) if row not in suspect)  # noqa: SLF001 - its own kind
+        clean = [text for row, text in enumerate(distinct) if row not in suspect] if suspect else distinct
+        looked._clean = frozenset(clean)  # noqa: SLF001 - its own kind
         return looked
 
     def is_clean(self, text: str) -> bool:
         """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
         return not text or text in self._clean or not self._enabled
+
+    def are_clean(self, texts: Iterable[str]) -> bool:
+        """Tell whether a first look has found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
+        return not self._enabled or self._clean.issuperset(texts)
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
         """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
@@ -196,6 +201,24 @@ _NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
 _VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
 
 
+def plain_texts(value: dict[str, Any]) -> list[str] | None:
+    """The texts of a flat object of texts, 64-bit integers and booleans, members' names too, of which none tells a secret; else None.
+
+    Where each of them is clean by itself, so is the object.
+    """
+    texts: list[str] = []
+    for name, item in value.items():
+        kind = type(item)
+        if kind is str:
+            texts.append(item)
+        elif not (kind is bool or item is None or (kind is int and -_SHORT < item < _SHORT)):
+            return None
+        if is_sensitive(name):
+            return None
+        texts.append(name)
+    return texts if _VALUE_KEYS.isdisjoint(value) else None
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """The texts in a JSON value, keys too, for a first look; level by level, so that no depth can exhaust the stack."""
     left = [value]
@@ -210,6 +233,7 @@ def texts_in(value: Any) -> Iterator[str]:
             left += node
 
 
+_SHORT = 1 << 63
 _NOTHING: Counter[str] = Counter()
 
 
