@@ -172,8 +172,12 @@ def _days_table(days: Sequence[Row]) -> RenderableType:
 
 
 def _slices_table(which: WhichPart) -> RenderableType:
-    cells = [[one.name, f"{one.explained:.0%}", one.shares, one.means, one.mix.text, one.within.text] for one in which.slices]
-    return table(["slice", "explains", "share", "mean", "the mix moved", "inside it moved"], cells, right=["explains"])
+    cells = [
+        [one.name, f"{one.explained:.0%}", one.shares, one.counts, one.means, one.mix.text, one.within.text]
+        for one in which.listed
+    ]
+    titles = ["slice", "explains", "share", "exchanges", "mean", "the mix moved", "inside it moved"]
+    return table(titles, cells, right=["explains"])
 
 
 def _mix_table(mix: Sequence[Row]) -> RenderableType:

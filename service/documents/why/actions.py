@@ -16,8 +16,7 @@ import msgspec
 from service.cli.terminal import plain
 from service.documents.rounding import counted
 from service.documents.why.facts import Example, Facts, RunExample
-from service.documents.why.slices import Deployed, part_explained
-from service.documents.why.slices import Row as Slice
+from service.documents.why.slices import Deployed, Slice, part_explained
 from service.pages.links import Links
 from streams.watch.incidents.states import SUSPECTED, is_live
 from streams.watch.measured import TIERS
@@ -26,11 +25,7 @@ EXAMPLES = 3
 """Sessions to read first."""
 FEW_SESSIONS = 10
 """Judged sessions since the change below which more of them should be judged."""
-NEW_SHARE = 0.05
-"""The share of the exchanges before a change up to which a version was not there yet."""
 MAX_NOTE = 160
-_ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
-"""Parts of the names of labels whose values people deploy."""
 _LINKS = Links()
 
 
@@ -96,13 +91,10 @@ def _read_runs(facts: Facts) -> Action | None:
 
 def _roll_back(facts: Facts) -> Action | None:
     """Undo a new version if the change lies in it, and the version most exchanges had right before was well."""
-    which = facts.which_part
-    best = which.found if which is not None else None
-    if which is None or best is None or not facts.is_worse or not _is_new_version(facts, best):
+    which, best = facts.which_part, facts.new_version
+    if which is None or best is None or not facts.is_worse:
         return None
-    usual = (
-        which.usual if which.usual is not None and which.usual.kind == "value" and which.usual.mean_before is not None else None
-    )
+    usual = which.back_to
     told = _level(facts, best, best.mean_after, best.exchanges_after, "since the change")
     if usual is not None:
         told += f", {_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
@@ -134,7 +126,7 @@ def _look_inside(facts: Facts) -> Action | None:
     """Look at the part of the traffic that stands out, where there is no version to undo."""
     which = facts.which_part
     best = which.found if which is not None else None
-    if best is None or _is_new_version(facts, best):
+    if best is None or facts.new_version is not None:
         return None
     because = (
         f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts moved less."
@@ -312,13 +304,6 @@ def _addresses(made: Iterable[Deployed]) -> list[Target]:
 
 def _on_page(facts: Facts, part: str, title: str) -> Target:
     return Target(title, f"{_LINKS.incident(facts.incident.project, facts.incident.incident_id)}#{quote(part)}")
-
-
-def _is_new_version(facts: Facts, best: Slice) -> bool:
-    """Tell whether a slice is a version that was hardly there before the change."""
-    deployed = {one.label for one in facts.deployments}
-    is_version = best.label in deployed or any(part in best.label for part in _ROLLED_OUT)
-    return best.kind == "value" and is_version and best.share_before <= NEW_SHARE < best.share_after
 
 
 def _series(facts: Facts) -> str:

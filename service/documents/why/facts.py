@@ -9,8 +9,9 @@ from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
+from audit.drift.slices import VALUE
 from schemas.records import Incident
-from service.documents.why.slices import Deployed, WhichPart, deployments_of, which_part_of
+from service.documents.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
 from streams.watch.incidents.reasons import has_risen, moved_dimensions
@@ -20,6 +21,10 @@ from streams.watch.rules.run_rules import RUNS
 
 JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
+NEW_SHARE = 0.05
+"""The share of the exchanges before a change up to which a version was not there yet."""
+_ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
+"""Parts of the names of labels whose values people deploy."""
 Row = Mapping[str, Any]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 T = TypeVar("T")
@@ -216,6 +221,27 @@ class Facts:
     def deployments(self) -> list[Deployed]:
         """The deployments on the days when the change may have begun."""
         return deployments_of(self.evidence)
+
+    @property
+    def new_version(self) -> Slice | None:
+        """The part of the traffic that moved, if it is a version that was hardly there before the change; None for another."""
+        best = self.which_part.found if self.which_part is not None else None
+        if best is None:
+            return None
+        is_version = best.label in {one.label for one in self.deployments} or any(part in best.label for part in _ROLLED_OUT)
+        return best if best.kind == VALUE and is_version and best.share_before <= NEW_SHARE < best.share_after else None
+
+    @property
+    def compared(self) -> list[Compared]:
+        """The part of the traffic that moved, and the one that most exchanges had before; empty without both."""
+        which = self.which_part
+        if which is None or which.found is None or which.back_to is None:
+            return []
+        is_new = self.new_version is not None
+        return [
+            Compared(which.found, "began with the change" if is_new else "stands out"),
+            Compared(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+        ]
 
     @cached_property
     def cause(self) -> Row:

@@ -14,7 +14,7 @@ import msgspec
 
 from service.documents.rounding import counted, grouped
 from service.documents.why.facts import Count, Facts
-from service.documents.why.slices import Row, part_explained
+from service.documents.why.slices import Slice, part_explained
 from service.pages.words import TERMS, WORDS
 from streams.watch.incidents.moves import Moved
 from streams.watch.incidents.reasons import has_risen
@@ -125,7 +125,7 @@ def _slices(facts: Facts) -> Iterator[Statement]:
     if which is None or best is None:
         return
     mixed = abs(best.mix.amount) > abs(best.within.amount)
-    level = f"rate of anomalies went {_rates(best)}" if facts.is_spike else f"mean went {best.means}"
+    level = f"rate of anomalies went {best.rates}" if facts.is_spike else f"mean went {best.means}"
     how = f"its share went {best.shares}" if mixed else f"its {level}"
     twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
@@ -226,14 +226,10 @@ def level_words(moved: Moved) -> str | None:
     return f"{_named(moved.name)} {before} → {after}"
 
 
-def _exchanges(row: Row, unit: str) -> str:
+def _exchanges(row: Slice, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
     return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
-
-
-def _rates(row: Row) -> str:
-    return " → ".join("none" if one is None else f"{one:.1%}" for one in (row.mean_before, row.mean_after))
 
 
 def _flagged(count: int, flag: str) -> str:

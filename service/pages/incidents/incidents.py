@@ -22,7 +22,8 @@ from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
 from service.documents.why.explaining import why
-from service.documents.why.slices import deployments_of, which_part_of
+from service.documents.why.facts import Facts
+from service.documents.why.slices import deployments_of
 from service.documents.why.twins import APART, suspected_cause, twins_of
 from service.http.context import Services
 from service.http.documents.incident_bodies import GivenStatus
@@ -149,7 +150,7 @@ async def incident(
         raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
     evidence = _evidence(found)
-    runs = _runs(found, evidence)
+    runs, facts = _runs(found, evidence), Facts(found)
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
@@ -185,7 +186,10 @@ async def incident(
         "tier": None if found.tier is None else tier_name(found.tier),
         "agent": found.agent,
         "deployed": deployments_of(evidence_of(found)),
-        "which_part": which_part_of(evidence_of(found)),
+        "which_part": facts.which_part,
+        "versions": facts.compared,
+        "unit": facts.unit,
+        "is_rate": facts.is_spike,
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,

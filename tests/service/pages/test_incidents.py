@@ -134,6 +134,23 @@ def test_the_page_names_the_part_that_changed(call: Call, tokens: Tokens, store:
     assert "-0.390 (-0.420 to -0.360)" in told
 
 
+def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_back_to(
+    call: Call, tokens: Tokens, store: Store
+) -> None:
+    """Advice to go back to a version that the page does not show cannot be checked."""
+    counts = {"exchangesBefore": 271, "exchangesAfter": 1, "meanBefore": 0.9, "meanAfter": 0.88, "explained": -0.01}
+    new = SLICES["slices"][0] | {"exchangesBefore": 0, "exchangesAfter": 25}
+    usual = new | counts | {"value": "1.0", "standsOut": False, "shareBefore": 1.0, "sameAs": []}
+    slices = SLICES | {"slices": [new], "usual": usual}
+    told = words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices}))))
+    assert "Roll back agent_version from 2.0 to 1.0" in told
+    assert (
+        "2.0 began with the change none 0.05 over 25 judged turns 1.0 to go back to 0.90 over 271 judged turns 0.88 over 1 judged turn"
+        in told
+    )
+    assert "agent_version: 1.0 to go back to" in told
+
+
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
 def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
     """Incidents of before had none, and their page still opens."""
