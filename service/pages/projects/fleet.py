@@ -124,7 +124,8 @@ def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | 
         "levels": f"{before} → {after}",
         "since": since,
         "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
-        "worse": change.incident is not None and change.worse > 0,
+        "worse": change.incident is not None and change.worse > 0 and not change.is_back,
+        "is_back": change.is_back,
         "link": change.incident and Links().incident(row["project"], change.incident),
         "spark": spark(change.levels, words),
     }
