@@ -48,7 +48,16 @@ class Action(msgspec.Struct, frozen=True):
     links: list[Target] = []
     command: str | None = None
 
+    @property
+    def command_does(self) -> str:
+        """Say what the command does if its name may be taken for more; empty otherwise."""
+        return COMMAND_DOES.get(self.id, "")
 
+
+COMMAND_DOES: Mapping[str, str] = {
+    "roll_back": "Once it is rolled back, tell Driftline, so that charts and incidents know. This command only records it:"
+}
+"""The effect of the command of an action, by the id of the action, where its name may be taken for more."""
 Rule = Callable[[Facts], Action | None]
 
 
@@ -107,7 +116,7 @@ def _roll_back(facts: Facts) -> Action | None:
     return Action(
         "roll_back",
         plain(title),
-        f"{because} Roll back with your own release tool; then record it with this command, so that charts show it.",
+        f"{because} Roll back in your own system: Driftline deploys nothing.",
         links,
         command,
     )

@@ -149,6 +149,7 @@ def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_bac
         in told
     )
     assert "agent_version: 1.0 to go back to" in told
+    assert "This command only records it: driftline deployments add 1.0 --project ops" in told
 
 
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])

@@ -90,6 +90,8 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
         in back.because
     )
     assert "do not prove" in back.because
+    assert "Roll back in your own system: Driftline deploys nothing." in back.because
+    assert "only records it" in back.command_does
     assert "https://ci.example/7" == back.links[0].path
     assert "driftline deployments add 6 --project ops --label agent_version" == back.command
     assert not {"check_deployment", "look_at_part"} & found.keys()

@@ -9,6 +9,7 @@ import pytest
 from documents_why import made, part, slices
 from rich.console import Console
 
+from schemas.records import Incident
 from service.cli.incident_views import incident_view
 from service.documents.incidents import incident_document
 from service.documents.why.explaining import why
@@ -26,6 +27,13 @@ OLD = part(
     standsOut=False,
 )
 CUSTOMER = part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9)
+
+
+def printed(incident: Incident) -> str:
+    """What `driftline incidents show` prints of an incident."""
+    shown = io.StringIO()
+    Console(width=300, file=shown, highlight=False, emoji=False).print(incident_view(incident_document(incident), []))
+    return shown.getvalue()
 
 
 def compared(evidence: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
@@ -74,8 +82,12 @@ def test_nothing_is_called_a_way_back_without_the_advice(
 
 def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:
     """Whoever reads the incident there has no page beside it."""
-    console = Console(width=200, file=io.StringIO(), highlight=False, emoji=False)
-    console.print(incident_view(incident_document(made(slices(part("7"), OLD))), []))
-    told = console.file.getvalue()  # type: ignore[attr-defined]
+    told = printed(made(slices(part("7"), OLD)))
     assert "271 → 22" in told
     assert "agent_version: 6" in told
+
+
+def test_the_terminal_says_of_the_command_of_a_rollback_that_it_only_records_it() -> None:
+    """Whoever copies it at night would believe that it has rolled back."""
+    told = printed(made(slices(part("7"), OLD)))
+    assert "--label agent_version  # Once it is rolled back, tell Driftline" in told
