@@ -1,13 +1,14 @@
 """What to do about an incident: a table of rules, each a condition on the evidence and an action with a link or a command.
 
-A rule says in `because` what it rests on, with counts. The order of the table is that of a person on call: read, undo, check the
-measure, then learn more. Of an incident that is over or decided, reading is all that is left.
+A rule says in `because` what it rests on, with counts. The order of the table is that of a person on call: undo, unless the judge is
+what changed; then read, check the measure, and learn more. Of an incident that is over or decided, reading is all that is left.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from streams.watch.incidents.states import SUSPECTED, is_live
 from streams.watch.measured import TIERS
 
 EXAMPLES = 3
-"""Sessions to read first."""
+"""Sessions to read, since the change and from before it."""
 FEW_SESSIONS = 10
 """Judged sessions since the change below which more of them should be judged."""
 MAX_NOTE = 160
@@ -72,11 +73,15 @@ def _read(facts: Facts) -> Action | None:
     found = _clearest(facts.exchanges)
     if facts.is_of_runs or not found:
         return None
+    usual = _clearest(facts.usual, {one.session_id for one in found})
     links = [_exchange(facts, one, "") for one in found]
-    links += [_exchange(facts, one, "Before the change: ") for one in _clearest(facts.usual)]
-    compared = " The last ones show how it was before." if facts.usual else ""
-    because = f"They moved {_series(facts)} most since {facts.since or 'the change'}.{compared}"
-    return Action("read_sessions", f"Read {_these(len(found), 'session')} first", because, links)
+    links += [_exchange(facts, one, "Before the change: ") for one in usual]
+    first, last = (
+        (f"The first {len(found)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
+    )
+    moved = f"moved {_series(facts)} most since {facts.since or 'the change'}"
+    because = f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} how it was before." if usual else f"They {moved}."
+    return Action("read_sessions", f"Read {_these(len(links), 'session')}", because, links)
 
 
 def _read_runs(facts: Facts) -> Action | None:
@@ -93,9 +98,9 @@ def _read_runs(facts: Facts) -> Action | None:
                 command=_command("runs", project=project),
             )
         )
-    return Action(
-        "read_runs", f"Read {_these(len(found), 'run')} first", f"They had the largest effect on {_series(facts)}.", links
-    )
+    others = " The last link leads to all others." if facts.since else ""
+    because = f"They had the largest effect on {_series(facts)}.{others}"
+    return Action("read_runs", f"Read {_these(len(found), 'run')}", because, links)
 
 
 def _roll_back(facts: Facts) -> Action | None:
@@ -256,11 +261,11 @@ def _normal(facts: Facts) -> Action | None:
 
 
 RULES: Mapping[str, Rule] = {
-    "read_sessions": _read,
-    "read_runs": _read_runs,
     "check_judge": _judge,
     "check_both": _contradiction,
     "roll_back": _roll_back,
+    "read_sessions": _read,
+    "read_runs": _read_runs,
     "look_at_part": _look_inside,
     "check_deployment": _deployment,
     "new_normal": _normal,
@@ -275,11 +280,12 @@ WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest(found: Sequence[Example]) -> list[Example]:
-    """Return the first ones, each of another session while there are any."""
+def _clearest(found: Sequence[Example], besides: AbstractSet[str] = frozenset()) -> list[Example]:
+    """Return the first ones, each of another session, and of none of those `besides`."""
     first: dict[str, Example] = {}
     for one in found:
-        first.setdefault(one.session_id, one)
+        if one.session_id not in besides:
+            first.setdefault(one.session_id, one)
     return list(first.values())[:EXAMPLES]
 
 
