@@ -11,6 +11,7 @@ import msgspec
 
 from audit.drift.slices import VALUE
 from schemas.records import Incident
+from service.documents.rounding import counted, grouped
 from service.documents.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
@@ -18,6 +19,7 @@ from streams.watch.incidents.reasons import has_risen, moved_dimensions
 from streams.watch.measured import TIERS
 from streams.watch.rules.findings import SPIKE
 from streams.watch.rules.run_rules import RUNS
+from streams.watch.run_measures import TRUST
 
 JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
@@ -151,6 +153,35 @@ class Facts:
         value = self.seen.get(name)
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
+    @property
+    def extent(self) -> str:
+        """Say of how many runs, exchanges or scores the levels of the title are, since the change and before; empty if that is not known."""
+        since = f"since {self.since}"
+        if self.is_spike:
+            found = self.spike
+            return "" if found is None else _of_both(found, "exchange", since)
+        if self.is_of_runs:
+            return self._runs_extent(since)
+        sides = [self._scores(side) for side in ("After", "Before")]
+        return "" if None in sides else f"{sides[0]} {since}, {sides[1]} before"
+
+    def _runs_extent(self, since: str) -> str:
+        after, before = self.number("runsAfter"), self.number("runsBefore")
+        level = self.moved[0].level if self.moved else None
+        if after is None or before is None:
+            return ""
+        if level is None or self.incident.tier == TRUST:
+            return f"{counted(round(after), 'run')} {since}, {grouped(before)} before"
+        row = {"before": round(level.before * before), "all_before": round(before)}
+        found = _count({**row, "after": round(level.after * after), "all_after": round(after)}, "name")
+        return "" if found is None else _of_both(found, "run", since)
+
+    def _scores(self, side: str) -> str | None:
+        scores, sessions = self.number(f"scores{side}"), self.number(f"sessions{side}")
+        if scores is None or sessions is None:
+            return None
+        return f"{counted(round(scores), 'score')} of {counted(round(sessions), 'session')}"
+
     @cached_property
     def flags(self) -> list[Count]:
         """The checks of Tier 1 with their exchanges."""
@@ -270,6 +301,11 @@ class Facts:
 
     def _counts(self, name: str, label: str) -> list[Count]:
         return [one for row in self._rows(name) if (one := _count(row, label)) is not None]
+
+
+def _of_both(found: Count, thing: str, since: str) -> str:
+    after = f"{grouped(found.after)} of {counted(found.all_after, thing)} {since}"
+    return f"{after}, {grouped(found.before)} of {grouped(found.all_before)} before"
 
 
 def _count(row: Row, label: str) -> Count | None:

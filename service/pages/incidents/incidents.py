@@ -188,6 +188,7 @@ async def incident(
         "deployed": deployments_of(evidence_of(found)),
         "which_part": facts.which_part,
         "versions": facts.compared,
+        "extent": facts.extent,
         "unit": facts.unit,
         "is_rate": facts.is_spike,
         "sampling": WORDS["sampling"],

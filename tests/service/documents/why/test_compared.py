@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from documents_why import made, part, slices
+from documents_why import RULE, made, part, slices
 from rich.console import Console
 
 from schemas.records import Incident
@@ -78,6 +78,40 @@ def test_nothing_is_called_a_way_back_without_the_advice(
 ) -> None:
     """Nobody goes back to another customer, nor away from an improvement."""
     assert roles == [role for _, role in compared(evidence, **fields)]
+
+
+RUNS = {"rule": "runs", "direction": "up", "agent": "desk"}
+SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "fields", "told"),
+    [
+        ({}, {}, "31 scores of 25 sessions since 2026-10-28, 147 scores of 30 sessions before"),
+        (
+            {"meanBefore": 1 / 42, "meanAfter": 15 / 17, "runsBefore": 42, "runsAfter": 17},
+            {**RUNS, "tier": "unsafe"},
+            "15 of 17 runs since 2026-10-28, 1 of 42 before",
+        ),
+        (
+            {"meanBefore": 99.7, "meanAfter": 91.5, "runsBefore": 42, "runsAfter": 1},
+            {**RUNS, "tier": "trust", "direction": "down"},
+            "1 run since 2026-10-28, 42 before",
+        ),
+        (
+            {"anomalies": 22, "exchanges": 47, "baselineRate": 0.0, "baselineExchanges": 271},
+            SPIKE,
+            "22 of 47 exchanges since 2026-10-28, 0 of 271 before",
+        ),
+        ({"sessionsAfter": None}, {}, ""),
+        ({}, {**RUNS, "tier": "unsafe"}, ""),
+        ({}, SPIKE, ""),
+    ],
+)
+def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], fields: dict[str, Any], told: str) -> None:
+    """88 % of 17 runs and 88 % of 17 000 are not the same news."""
+    rule = fields.get("rule", "sequential")
+    assert told == Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent
 
 
 def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:

@@ -87,7 +87,7 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {project: text(card) for project, card in cards_of(shown).items()}
     assert "Warning 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in cards["web"]
-    assert "Warning 1 unsafe run in 7 days" in cards["capped"]
+    assert "Warning 1 of 1 run in 7 days is unsafe for production" in cards["capped"]
     assert "Healthy" in cards["ops"]
 
 
