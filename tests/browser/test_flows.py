@@ -368,6 +368,22 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     assert [] == window.troubles
 
 
+@pytest.mark.parametrize(
+    ("rows", "limit", "told"),
+    [
+        (1, 100, "1 row ·"),
+        (100, 100, "all 100 rows ·"),
+        (101, 100, "the first 100 rows; there are more ·"),
+        (1001, 10_000, "all 1\u202f001 rows, of which the first 1\u202f000 are shown ·"),
+    ],
+)
+def test_a_result_says_whether_it_is_all_of_it(window: Window, rows: int, limit: int, told: str) -> None:
+    """Whoever adds up a thousand rows has to know that there were more."""
+    page = window.open(f"/sql?q=SELECT+i+FROM+range({rows})+AS+r(i)&rows={limit}")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("[data-summary]")).to_contain_text(re.compile(f"^{re.escape(told)}"))
+
+
 def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
     """The form asks the same address by itself."""
     with windows(chromium, site, cookie, has_scripts=False) as context:
