@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,7 +107,11 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
         with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
-            for schema in shown_schemas():
+            rows = _rows_of(connection)
+            for done, schema in enumerate(shown := shown_schemas()):
+                progress_file(target).write_text(
+                    f"{sum(rows[one.table] for one in shown[:done])} {rows.total()}", encoding="ascii"
+                )
                 for statement in _table_statements(schema):
                     connection.execute(statement)
             for statement in NUMBERS:
@@ -120,6 +125,29 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:
         raise StoreError(f"{target}: {str(error).splitlines()[0]}", hint="See that the disk has room for it.") from error
+
+
+def progress_file(target: Path) -> Path:
+    """Return the file beside a snapshot that is being made that says how many rows are done, of how many."""
+    return target.with_suffix(".progress")
+
+
+def progress_of(target: Path) -> tuple[int, int]:
+    """Return how many rows of a snapshot that is being made are in tables that are done, and of how many; (0, 0) if that is not known yet."""
+    try:
+        done, total = progress_file(target).read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 0, 0
+    return int(done), int(total)
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
+    """Return about how many rows each table of the source has that a snapshot shows, from the catalogue: nothing is counted."""
+    found = connection.execute(
+        f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
+    )
+    sizes = dict(found.fetchall())
+    return Counter({one.table: sizes.get(one.table, 0) for one in shown_schemas()})
 
 
 def shown_schemas() -> list[RecordSchema]:
