@@ -152,6 +152,20 @@ def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_bac
     assert "This command only records it: driftline deployments add 1.0 --project ops" in told
 
 
+def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
+    call: Call, tokens: Tokens, store: Store
+) -> None:
+    """Ten equal paragraphs are read by nobody; with the one that matters first, a minute is enough."""
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
+    section = page[page.index('id="why"') : page.index('id="todo"')]
+    lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
+    assert ["agent_version: 2.0 explains"] == [words(one).strip()[:27] for one in lead]
+    assert 1 == len(fold)
+    told = words(fold[0])
+    assert f"What else the evidence says: {fold[0].count('<p ')} observation" in told
+    assert "The policy is not the same before and after." in told
+
+
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
 def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
     """Incidents of before had none, and their page still opens."""
