@@ -368,6 +368,17 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     assert [] == window.troubles
 
 
+def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> None:
+    """A link beyond the edge is not found: nothing shows that the row goes on there."""
+    page = window.open(LINKS.project(DRIFTED))
+    window.resize(PHONE)
+    for name in ("Pages", f"Pages of {DRIFTED}"):
+        links = page.get_by_role("navigation", name=name, exact=True).get_by_role("link").all()
+        boxes = [one.bounding_box() for one in links]
+        assert 5 < len(boxes)
+        assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE[0] for box in boxes), name
+
+
 @pytest.mark.parametrize(
     ("rows", "limit", "told"),
     [
