@@ -150,7 +150,7 @@ async def incident(
         raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
     evidence = _evidence(found)
-    runs, facts = _runs(found, evidence), Facts(found)
+    runs = _runs(found, evidence)
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
@@ -173,7 +173,7 @@ async def incident(
         "people": people_of(services.access, project),
         "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
         "evidence": evidence,
-        "why": why(found),
+        **_explained(found),
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
@@ -186,11 +186,6 @@ async def incident(
         "tier": None if found.tier is None else tier_name(found.tier),
         "agent": found.agent,
         "deployed": deployments_of(evidence_of(found)),
-        "which_part": facts.which_part,
-        "versions": facts.compared,
-        "extent": facts.extent,
-        "unit": facts.unit,
-        "is_rate": facts.is_spike,
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -203,6 +198,19 @@ async def incident(
         **more,
     }
     return page(request, "incident.html", values)
+
+
+def _explained(incident: Incident) -> dict[str, Any]:
+    """Return the template's values about why an incident is there, and which part of the traffic changed."""
+    facts = Facts(incident)
+    return {
+        "why": why(incident),
+        "which_part": facts.which_part,
+        "versions": facts.compared,
+        "extent": facts.extent,
+        "unit": facts.unit,
+        "is_rate": facts.is_spike,
+    }
 
 
 def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:

@@ -162,7 +162,7 @@ def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
     assert ["agent_version: 2.0 explains"] == [words(one).strip()[:27] for one in lead]
     assert 1 == len(fold)
     told = words(fold[0])
-    assert f"What else the evidence says: {fold[0].count('<p ')} observation" in told
+    assert f"More from the evidence: {fold[0].count('<p ')} observation" in told
     assert "The policy is not the same before and after." in told
 
 
