@@ -14,6 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from analytics.store.copying import copied_whole
 from analytics.store.current import current_first
@@ -108,10 +109,10 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
             rows = _rows_of(connection)
-            for done, schema in enumerate(shown := shown_schemas()):
-                progress_file(target).write_text(
-                    f"{sum(rows[one.table] for one in shown[:done])} {rows.total()}", encoding="ascii"
-                )
+            done = 0
+            for schema in shown_schemas():
+                _tell(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
+                done += rows[schema.table]
                 for statement in _table_statements(schema):
                     connection.execute(statement)
             for statement in NUMBERS:
@@ -132,13 +133,32 @@ def progress_file(target: Path) -> Path:
     return target.with_suffix(".progress")
 
 
-def progress_of(target: Path) -> tuple[int, int]:
-    """Return how many rows of a snapshot that is being made are in tables that are done, and of how many; (0, 0) if that is not known yet."""
+class Progress(NamedTuple):
+    """How far the tables of a snapshot are, in rows as the catalogue estimates them."""
+
+    done: int
+    """Rows of the tables that are done."""
+    total: int
+    table: str
+    """The table that is being made."""
+    rows: int
+    """Its rows."""
+
+
+def progress_of(target: Path) -> Progress | None:
+    """Return how far a snapshot is that is being made; None if that is not known yet."""
     try:
-        done, total = progress_file(target).read_text(encoding="ascii").split()
+        done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
     except (OSError, ValueError):
-        return 0, 0
-    return int(done), int(total)
+        return None
+    return Progress(int(done), int(total), table, int(rows))
+
+
+def _tell(target: Path, progress: Progress) -> None:
+    """Write down how far a snapshot is; a reader finds the whole of it, or what was there before."""
+    beside = progress_file(target).with_suffix(".new")
+    beside.write_text(" ".join(map(str, progress)), encoding="ascii")
+    beside.replace(progress_file(target))
 
 
 def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:

@@ -221,9 +221,12 @@ class Snapshots:
 
 
 def _built(target: Path) -> str:
-    """Say how much of the tables is built: of their rows those in tables that are done, and what is written of those that are not, too."""
-    done, total = progress_of(target)
-    return f"{done / total:.0%} of the rows, {_megabytes(target)} MB written" if total else ""
+    """Say how much of the rows is in tables that are done, which table is being made, with its share, and how many bytes are written."""
+    found = progress_of(target)
+    if found is None or not found.total:
+        return ""
+    done, now = (f"{rows / found.total:.0%}" for rows in (found.done, found.rows))
+    return f"{done} of the rows are done, now {found.table} with {now} of them; {_megabytes(target)} MB written"
 
 
 def _megabytes(path: Path) -> str:

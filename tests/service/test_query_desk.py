@@ -555,7 +555,10 @@ def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: a
     assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in told["copying the database"])
     built = [one for one in told["building the tables"] if one]
     assert built
-    assert all(re.fullmatch(r"\d{1,3}% of the rows, [\d\u202f]+ MB written", one) for one in built)
+    assert all(
+        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d\u202f]+ MB written", one)
+        for one in built
+    )
     shares = [int(one.split("%")[0]) for one in built]
     assert shares == sorted(shares)
     assert 0 < shares[-1] <= 100
