@@ -16,7 +16,7 @@ from typing import Any
 from audit.first_looks import FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
-from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER, SecretKind
+from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, RUNS, TELLING, TRIGGER, SecretKind, has_random_run, is_one_run
 from audit.redaction.secret_names import is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
@@ -49,19 +49,29 @@ class Redactor:
             for secret, pattern in zip(settings.patterns, patterns, strict=True)
         )
         self._first_look = _first_look((TRIGGER, *patterns))
+        self._telling_look = _first_look((TELLING, *patterns))
         self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
         self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
         self._clean: frozenset[str] = frozenset()
 
     def having_looked(self, texts: Iterable[str]) -> Redactor:
-        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again."""
+        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again.
+
+        Most of what is suspected are ids, which hold nothing but a random run at most: they are not searched for anything else.
+        """
         if not self._enabled:
             return self
         distinct = list(dict.fromkeys(texts))
-        suspect = set(self._first_look.rows(list(map(encode, distinct))))
+        data = list(map(encode, distinct))
+        found = set(self._telling_look.rows(data))
+        found.update(row for row in _with_runs(data) if b"[SECRET:" in data[row] or has_random_run(data[row]))
         looked = copy.copy(self)
-        looked._clean = frozenset(text for row, text in enumerate(distinct) if row not in suspect)  # noqa: SLF001 - its own kind
+        looked._clean = frozenset(distinct).difference([distinct[row] for row in found])  # noqa: SLF001 - its own kind
         return looked
+
+    def are_clean(self, texts: Sequence[str]) -> bool:
+        """Tell whether a first look has found nothing in any of these texts, or nothing is to be taken out of any."""
+        return self._clean.issuperset(texts) or not self._enabled
 
     def is_clean(self, text: str) -> bool:
         """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
@@ -246,6 +256,14 @@ def _is_header(name: str, value: str) -> bool:
 @lru_cache(64)
 def _first_look(patterns: tuple[Pattern, ...]) -> FirstLook:
     return FirstLook(patterns)
+
+
+def _with_runs(data: Sequence[bytes]) -> list[int]:
+    """The places of the texts in which a run may be drawn by lot."""
+    ids, others = list[int](), list[int]()
+    for row, one in enumerate(data):
+        (ids if is_one_run(one) else others).append(row)
+    return ids + [others[place] for place in _first_look((RUNS,)).rows([data[row] for row in others])]
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
