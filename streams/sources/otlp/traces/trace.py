@@ -18,6 +18,7 @@ SESSION_FROM_TRACE = "session_from_trace"
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
 _TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
 """Facts that the span which stands for a request takes from the others, where it lacks them."""
+_UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 
@@ -95,15 +96,25 @@ class Trace:
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
-        return self._sessions.get(span.span_id) or self._any_session or self.trace_id
+        return self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
         """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""
-        return self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
+        return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
         return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+
+    @cached_property
+    def _only_session(self) -> str | None:
+        """The session where the spans name no more than one, as those of most traces."""
+        return _only(span.facts.session_id for span in self.spans)
+
+    @cached_property
+    def _only_agent(self) -> str | None:
+        """The agent where the spans name no more than one."""
+        return _only(span.facts.agent for span in self.spans)
 
     @cached_property
     def _any_session(self) -> str | None:
@@ -136,6 +147,8 @@ class Trace:
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
         """The value of each span: told by itself, else by the nearest around it, else by the first within it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        if len(own) == len(self.spans):
+            return own
         found = dict(own)
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -158,6 +171,12 @@ class Trace:
             if parent is not None and (span.span_id in found or is_one(span.facts)):
                 found.add(parent.span_id)
         return frozenset(found)
+
+
+def _only(told: Iterable[str | None]) -> str | None:
+    """The one value that is told; None where there are several or none."""
+    values = set(told) - _UNTOLD
+    return values.pop() if len(values) == 1 else None
 
 
 def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
@@ -236,8 +255,12 @@ def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     most of the messages stands for it and takes what else the others tell; they are no requests then.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
+    around = _around(spans) if requests else {}
+    answers = [span.facts.response_id for span in requests if span.facts.response_id is not None]
+    if not around and len(set(answers)) == len(answers):
+        return list(spans)
     changed: dict[str, KeptSpan] = {}
-    for group in _groups(requests, _around(spans)):
+    for group in _groups(requests, around):
         telling = max(group, key=lambda span: (_weight(span.facts), span.place))
         others = [span for span in group if span is not telling]
         changed[telling.span_id] = telling._replace(facts=_merged(telling.facts, [span.facts for span in others]))
