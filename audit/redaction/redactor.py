@@ -17,7 +17,7 @@ from audit.first_looks import FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
 from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, RUNS, TELLING, TRIGGER, SecretKind, has_random_run, is_one_run
-from audit.redaction.secret_names import is_sensitive
+from audit.redaction.secret_names import TELLING_NAME, is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
 
@@ -53,6 +53,8 @@ class Redactor:
         self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
         self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
         self._clean: frozenset[str] = frozenset()
+        self._nameless: frozenset[str] = frozenset()
+        """Those of the clean texts that are no name of a secret."""
 
     def having_looked(self, texts: Iterable[str]) -> Redactor:
         """The same redactor after one first look at all of these texts: those that hold nothing are not searched again.
@@ -66,7 +68,9 @@ class Redactor:
         found = set(self._telling_look.rows(data))
         found.update(row for row in _with_runs(data) if b"[SECRET:" in data[row] or has_random_run(data[row]))
         looked = copy.copy(self)
-        looked._clean = frozenset(distinct).difference([distinct[row] for row in found])  # noqa: SLF001 - its own kind
+        clean = frozenset(distinct).difference([distinct[row] for row in found])
+        names = _first_look((TELLING_NAME,)).rows(data)
+        looked._clean, looked._nameless = clean, clean.difference([distinct[row] for row in names])  # noqa: SLF001 - its own kind
         return looked
 
     def are_clean(self, texts: Sequence[str]) -> bool:
@@ -76,6 +80,10 @@ class Redactor:
     def is_clean(self, text: str) -> bool:
         """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
         return not text or text in self._clean or not self._enabled
+
+    def is_clean_json(self, texts: Iterable[str]) -> bool:
+        """Tell whether `redact_json` leaves a value as it is that has these texts, keys too, as far as a look at them tells."""
+        return self._nameless.issuperset(texts) or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
         """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
