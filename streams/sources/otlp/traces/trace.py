@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,8 @@ SESSION_FROM_TRACE = "session_from_trace"
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
 _TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
 """Facts that the span which stands for a request takes from the others, where it lacks them."""
+place_of = attrgetter("started_at", "span_id")
+"""The place of a span among those of its trace: by time, and by id where two began together."""
 _UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
@@ -32,11 +35,6 @@ class KeptSpan(NamedTuple):
     ended_at: datetime
     facts: SpanFacts
 
-    @property
-    def place(self) -> tuple[datetime, str]:
-        """Its place among the spans of its trace: by time, and by id where two began together."""
-        return self.started_at, self.span_id
-
 
 class Trace:
     """The spans of one trace, those that are the records of a log taken into the spans they belong to.
@@ -47,7 +45,7 @@ class Trace:
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
         self.trace_id = trace_id
-        self.spans = told_once(without_circles(_with_records(sorted(spans, key=lambda span: span.place))))
+        self.spans = told_once(without_circles(_with_records(sorted(spans, key=place_of))))
         self._children: dict[str | None, list[KeptSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
         self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
@@ -62,7 +60,7 @@ class Trace:
         found = [span]
         for one in found:
             found += self._children.get(one.span_id, ())
-        return sorted(found, key=lambda one: one.place)
+        return sorted(found, key=place_of)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
@@ -156,7 +154,7 @@ class Trace:
                 found[span.span_id] = found[parent.span_id]
         if len(found) == len(self.spans) or not own:
             return found
-        first = {span.span_id: (span.place, own[span.span_id]) for span in self.spans if span.span_id in own}
+        first = {span.span_id: (place_of(span), own[span.span_id]) for span in self.spans if span.span_id in own}
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
             if parent is not None and span.span_id in first:
@@ -192,7 +190,7 @@ def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
             one = by_id.get(one.parent_id or "")
         if one is not None and one.span_id in path:
             circle = list(path.values())[list(path).index(one.span_id) :]
-            roots.add(min(circle, key=lambda one: one.place).span_id)
+            roots.add(min(circle, key=place_of).span_id)
         met |= path.keys()
     return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
 
@@ -202,8 +200,10 @@ def _named_by_span(facts: SpanFacts) -> str | None:
     return facts.name if names_it else None
 
 
-def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
+    if all(span.facts.kind != "log" for span in ordered):
+        return ordered
     records: dict[str, list[KeptSpan]] = {}
     for span in ordered:
         if span.facts.kind == "log":
@@ -218,7 +218,7 @@ def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:
         if span_id not in there
     ]
     told = [_told(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
-    return sorted(told, key=lambda span: span.place)
+    return sorted(told, key=place_of)
 
 
 def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
@@ -261,7 +261,7 @@ def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
         return list(spans)
     changed: dict[str, KeptSpan] = {}
     for group in _groups(requests, around):
-        telling = max(group, key=lambda span: (_weight(span.facts), span.place))
+        telling = max(group, key=lambda span: (_weight(span.facts), place_of(span)))
         others = [span for span in group if span is not telling]
         changed[telling.span_id] = telling._replace(facts=_merged(telling.facts, [span.facts for span in others]))
         for span in others:

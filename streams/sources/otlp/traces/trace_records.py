@@ -16,12 +16,13 @@ from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
-from streams.sources.otlp.traces.trace import KeptSpan, Trace
+from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
 
 COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
+_NONE: Counter[str] = Counter()
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 
 
@@ -46,7 +47,7 @@ class Decision(NamedTuple):
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
-    first = min(records, key=lambda record: (record.started_at, record.span_id))
+    first = min(records, key=place_of)
     trace = Trace(first.trace_id, map(kept_span, records))
     traced = exchanges_of(trace)
     exchanges = [_exchange(one, first, decision.now) for one in traced]
@@ -109,7 +110,7 @@ def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
 
 def _counted(text: str) -> tuple[str, Counter[str]]:
     """The text, whose secrets were taken out when its span came in, and how many there were."""
-    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else Counter()
+    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NONE
 
 
 def _as_it_is(text: str) -> Unwrapped:
