@@ -1,7 +1,7 @@
 """Conversations of spans: what was sent to a model and what came back, wherever an instrumentor puts them.
 
-The spans of a trace repeat each other's messages: an agent those of its requests, a framework those of its provider. A text of messages
-is read once in a request of OTLP.
+The spans of a trace repeat each other's messages: an agent those of its requests, a framework those of its provider. A text that takes
+long to read is read once in a request of OTLP.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ class ConversationReader:
 
     def _remembered(self, place: named.Place, values: Values, role: str) -> Told:
         text = values.get(place.name) if place.shape == "json" else None
-        if not isinstance(text, str) or len(text) > LONGEST_TEXT:
+        if not isinstance(text, str):
+            return _messages_at(place, values, role)
+        if (messages := messages_of_parts(text)) is not None:  # sooner read than remembered
+            return _told(messages, role)
+        if len(text) > LONGEST_TEXT:
             return _messages_at(place, values, role)
         found = self._known.get((role, text))
         if found is None:
@@ -92,15 +96,14 @@ class ConversationReader:
 
 def _messages_at(place: named.Place, values: Values, role: str) -> Told:
     """The messages at a place."""
+    if place.shape == "flat":
+        return _told([message_of(one, role) for one in unflattened(values, place.name)], role)
     value = values.get(place.name)
-    known = messages_of_parts(value) if place.shape == "json" and isinstance(value, str) else None
-    if known is not None:
-        messages, is_cut = known, False
-    elif place.shape == "flat":
-        messages, is_cut = [message_of(one, role) for one in unflattened(values, place.name)], False
-    else:
-        read = parsed(value if place.shape == "json" or value is None else [{"role": role, "content": value}])
-        messages, is_cut = messages_of(read.value, role), read.is_cut
+    read = parsed(value if place.shape == "json" or value is None else [{"role": role, "content": value}])
+    return _told(messages_of(read.value, role), role, is_cut=read.is_cut)
+
+
+def _told(messages: Sequence[Message], role: str, *, is_cut: bool = False) -> Told:
     return _sent(messages, is_cut=is_cut) if role == "user" else Told(messages, is_cut)
 
 
