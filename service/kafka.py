@@ -24,7 +24,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
         security_protocol=settings.kafka_security,
         sasl_mechanism=settings.kafka_mechanism,
         username=settings.kafka_username,
-        password=None if settings.kafka_password is None else settings.kafka_password.get_secret_value(),
+        password=None if settings.kafka_password is None else settings.kafka_password.reveal(),
         ca_file=settings.kafka_ca,
     )
     _check_sasl(connection)
@@ -64,7 +64,7 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
 
     if auth is None:
         return RegistryFraming(settings.schema_registry)
-    name, _, password = auth.get_secret_value().partition(":")
+    name, _, password = auth.reveal().partition(":")
     if not name or not password:
         raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: not of the form name:password", hint="Put a colon between the two.")
     return RegistryFraming(settings.schema_registry, (name, password))

@@ -51,7 +51,7 @@ def policy_of(settings: Settings) -> Policy:
 
 def redaction_key_of(settings: Settings) -> bytes:
     """Return the key of the markers that replace secrets."""
-    return settings.redaction_key.get_secret_value().encode() if settings.redaction_key else DEFAULT_KEY
+    return settings.redaction_key.reveal().encode() if settings.redaction_key else DEFAULT_KEY
 
 
 def redactor_of(settings: Settings, policy: Policy) -> Redactor:

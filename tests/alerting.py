@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from pydantic import SecretStr
 from receivers import Receiver
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy, RedactionSettings
 from audit.redaction.redactor import Redactor
+from service.access.secret_values import Secret
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery
 from service.alerts.notices import Notice
@@ -59,9 +59,9 @@ class Desk:
 
 def webhook(receiver: Receiver, secret: str | None = None) -> Channel:
     """A webhook channel to a receiver."""
-    return Channel("webhook", SecretStr(receiver.url), secret and SecretStr(secret), PUBLIC_URL)
+    return Channel("webhook", Secret(receiver.url), secret and Secret(secret), PUBLIC_URL)
 
 
 def slack(receiver: Receiver) -> Channel:
     """A Slack channel to a receiver."""
-    return Channel("slack", SecretStr(receiver.url), None, PUBLIC_URL)
+    return Channel("slack", Secret(receiver.url), None, PUBLIC_URL)

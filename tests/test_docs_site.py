@@ -146,7 +146,7 @@ def errors(kind: type[DriftlineError] = DriftlineError) -> set[str]:
 
 EVERYTHING = {
     "commands": lambda: {*commands(GROUP)},
-    "settings": lambda: {f"{PREFIX}{name.upper()}" for name in Settings.model_fields},
+    "settings": lambda: {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__},
     "endpoints": endpoints,
     "topics": lambda: {*TOPICS},
     "records": lambda: {*current_schemas()},

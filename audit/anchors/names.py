@@ -19,3 +19,10 @@ def anchor_project(project: str) -> str:
 def is_reserved(name: str) -> bool:
     """Tell whether a connection or project of this name would be taken for anchors."""
     return name == ANCHORS or name.startswith(_MARK)
+
+
+def checked_own_name(name: str) -> str:
+    """Return the name of a connection or project that records may be filed under; ValueError for one of anchors."""
+    if is_reserved(name):
+        raise ValueError("the name is reserved for anchors")
+    return name

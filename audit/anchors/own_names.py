@@ -6,15 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, StringConstraints
 
-from audit.anchors.names import is_reserved
+from audit.anchors.names import checked_own_name
 from schemas.bounds.limits import NAME
 
-
-def _not_of_anchors(name: str) -> str:
-    if is_reserved(name):
-        raise ValueError("the name is reserved for anchors")
-    return name
-
-
-OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(_not_of_anchors)]
+OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(checked_own_name)]
 """The name of a connection or project that records may be filed under."""

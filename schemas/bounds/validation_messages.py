@@ -43,12 +43,16 @@ _KINDS = {
 _MSGSPEC = (
     (re.compile(r"Object missing required field `(\w+)`"), "{0} is missing"),
     (re.compile(r"Object contains unknown field `(\w+)`"), "{0} is not known here"),
-    (re.compile(r"Expected `(?:\w+)` >= (\S+)"), "must be {0} or more"),
-    (re.compile(r"Expected `(?:\w+)` <= (\S+)"), "must be {0} or less"),
+    (re.compile(r"Expected `\w+` >= (\S+?)(?:\.0)?$"), "must be {0} or more"),
+    (re.compile(r"Expected `\w+` <= (\S+?)(?:\.0)?$"), "must be {0} or less"),
+    (re.compile(r"Expected `\w+` > (\S+?)(?:\.0)?$"), "must be more than {0}"),
+    (re.compile(r"Expected `str` of length >= (\d+)"), "must have {0} or more characters"),
+    (re.compile(r"Invalid enum value"), "is none of the values that are known here"),
     (re.compile(r"Input data was truncated"), "it ends too early"),
     (re.compile(r"JSON is malformed: object keys must be strings \((byte \d+)\)"), "expected a name in double quotes ({0})"),
     (re.compile(r"JSON is malformed: (.+)"), "{0}"),
 )
+_PATTERN = re.compile(r"Expected `str` matching regex '(.+)'")
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?:, got `([^`]+)`)?")
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
@@ -65,7 +69,7 @@ def words_of(error: Mapping[str, Any]) -> str:
     """Return the words of a pydantic error, without the value it is about."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_pattern_mismatch":
-        return _FORMS.get(context["pattern"], f"must be of the form {context['pattern']}")
+        return _form(context["pattern"])
     if context.get("field_type") == _TEXT_TYPE:
         kind = f"string_{kind}"
     words = words_by_kind().get(kind)
@@ -82,18 +86,32 @@ def _without(message: str) -> str:
 
 def decoding_words(error: msgspec.MsgspecError) -> str:
     """Return the words of a msgspec error: the field where it names one, and what the field must be."""
+    place, words = place_and_words(error)
+    return f"{place}: {words}" if place else words
+
+
+def place_and_words(error: msgspec.MsgspecError) -> tuple[str, str]:
+    """Return the place of a msgspec error, such as `exchange.id`, empty where it names none, and what is to be there."""
     said = str(error)
-    place = _AT.search(said)
-    at = f"{place[1]}: " if place and place[1] else ""
-    said = _AT.sub("", said)
+    found = _AT.search(said)
+    return found[1] if found else "", _msgspec_words(_AT.sub("", said))
+
+
+def _msgspec_words(said: str) -> str:
+    if found := _PATTERN.fullmatch(said):
+        return _form(found[1].encode().decode("unicode_escape"))
     for pattern, words in _MSGSPEC:
         if found := pattern.match(said):
-            return at + words.format(*found.groups())
+            return words.format(*found.groups())
     if found := _EXPECTED.match(said):
-        return f"{at}must be {_kinds(found[1])}" + (f", not {_kinds(found[2])}" if found[2] else "")
-    return at + said
+        return f"must be {_kinds(found[1])}" + (f", not {_kinds(found[2])}" if found[2] else "")
+    return said
 
 
 def _kinds(names: str) -> str:
     """The types of msgspec's `str | null` in words."""
     return " or ".join(_KINDS.get(name.strip(), name.strip()) for name in names.split("|"))
+
+
+def _form(pattern: str) -> str:
+    return _FORMS.get(pattern, f"must be of the form {pattern}")

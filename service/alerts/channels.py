@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pydantic import SecretStr
-
 from audit.fingerprints import stable_id
 from schemas.records import Alert
+from service.access.secret_values import Secret
 from service.alerts.notices import Notice
 from service.alerts.slack import slack_body, slack_digest
 from service.alerts.webhook import signature, webhook_body, webhook_digest
@@ -34,8 +33,8 @@ class Channel:
     """A receiver of alerts. `url` and `secret` are never shown."""
 
     name: str
-    url: SecretStr
-    secret: SecretStr | None = None
+    url: Secret
+    secret: Secret | None = None
     public_url: str | None = None
     """Address under which people reach the server, for links."""
 
@@ -60,7 +59,7 @@ class Channel:
         """Return the headers of a message: its id, and the signature if there is a secret."""
         headers = {"Content-Type": "application/json", ID_HEADER: letter.letter_id}
         if self.secret is not None:
-            headers[SIGNATURE_HEADER] = signature(self.secret.get_secret_value(), letter.body.encode(), now)
+            headers[SIGNATURE_HEADER] = signature(self.secret.reveal(), letter.body.encode(), now)
         return headers
 
 

@@ -44,7 +44,7 @@ def open_client() -> httpx2.AsyncClient:
 
 async def post(client: httpx2.AsyncClient, channel: Channel, letter: Letter, now: Clock) -> Outcome:
     """Post a message once, and return the outcome."""
-    url, content, headers = channel.url.get_secret_value(), letter.body.encode(), channel.headers(letter, now())
+    url, content, headers = channel.url.reveal(), letter.body.encode(), channel.headers(letter, now())
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), client.stream("POST", url, content=content, headers=headers) as response:
             return _outcome(response, await _beginning(response))

@@ -94,7 +94,7 @@ def take_in(
         "NO_PROXY": "127.0.0.1",
     }
     if settings.redaction_key is not None:
-        environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.get_secret_value()
+        environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.reveal()
     with serving(["serve", *options], environment, log) as url:
         try:
             asyncio.run(deliver(url, sessions, tokens, tell, RELEASES))

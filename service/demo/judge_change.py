@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 
+import msgspec
+
 from schemas.records import Exchange
 from service.demo.conversations import Session
 from service.judge_setup import open_judge
@@ -71,7 +73,7 @@ async def _judge(
     workspace: Workspace, clock: _Clock, judge: str, is_early: Callable[[str], bool] | None, *, strictly: bool
 ) -> None:
     environment = {"ANTHROPIC_API_KEY": "simulated", "ANTHROPIC_BASE_URL": judge}
-    opened = await open_judge(workspace.settings.model_copy(update={"judge": "live"}), workspace.policy, environment)
+    opened = await open_judge(msgspec.structs.replace(workspace.settings, judge="live"), workspace.policy, environment)
     store, policy, redactor = workspace.store, workspace.policy, workspace.redactor
     engine = Engine(store, policy, redactor, clock, judge=opened.judge, judge_name=opened.name)
     await engine.start()

@@ -11,6 +11,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.judge_setup import open_judge, traits_of
@@ -89,7 +91,7 @@ class ReplayJob:
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)
-            opened = await open_judge(self.settings.model_copy(update={"judge_concurrency": share}), policy, os.environ)
+            opened = await open_judge(msgspec.structs.replace(self.settings, judge_concurrency=share), policy, os.environ)
             judges["judge"] = opened.judge
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.

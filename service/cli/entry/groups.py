@@ -53,6 +53,7 @@ GROUPS = (
     CommandGroup(
         "Find drift, gate a build",
         {
+            "projects": "drift.projects.projects",
             "incidents": "drift.incidents.incidents_app",
             "check-drift": "drift.watching.check_drift",
             "check": "runs.sessions.check",

@@ -14,8 +14,9 @@ from analytics.sums.whole_days import query_days
 from schemas.bounds.limits import EARLIEST
 from service.documents.addresses.cursors import Place, page_of
 from service.documents.fleet.changes import LEVEL_DAYS, with_changes, with_levels
-from service.documents.project_checks import EMPTY_PROJECT, RECENT_DAYS, CheckState, check_state
-from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share, with_health
+from service.documents.fleet.rows import rows_of_fleet
+from service.documents.project_checks import RECENT_DAYS, CheckState, check_state
+from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share
 from service.http.auth.authentication import Reader
 from service.http.bounds import API
 from service.http.context import ApiContext, Services
@@ -156,15 +157,8 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
     values = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
 
     found: Sequence[Row] = await services.ask(lambda cursor: query_days(cursor, "projects", values))
-    rows = {row["project"]: row for row in found}
     connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
-    policy = services.engine.policy
-    return [
-        with_health(
-            {"project": name, **(rows.get(name) or EMPTY_PROJECT), "enabled": policy.for_project(name).settings.enabled}
-        )
-        for name in sorted(rows.keys() | connected)
-    ]
+    return rows_of_fleet(found, connected, services.engine.policy)
 
 
 async def worst_of(services: ApiContext, rows: Sequence[Row], own: str | None) -> Mapping[str, Mapping[str, Any]]:
@@ -185,8 +179,7 @@ async def project_row(services: ApiContext, project: str) -> Row:
 
 def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
     """Return the one row of a project, or that of an empty one."""
-    enabled = services.engine.policy.for_project(project).settings.enabled
-    return rows[0] if rows else with_health({"project": project, **EMPTY_PROJECT, "enabled": enabled})
+    return rows[0] if rows else rows_of_fleet((), {project}, services.engine.policy)[0]
 
 
 def _answer(row: Row) -> ProjectHealthAnswer:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from service.documents.fleet.changes import LEVEL_DAYS, Change
+from service.documents.fleet.order import WORST, standings, worst_first
 from service.documents.project_checks import RECENT_DAYS, check_words
 from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
@@ -17,7 +18,7 @@ from service.http.routes.projects import project_rows, rows_with_changes, worst_
 from service.pages.charts.spark import spark
 from service.pages.links import Links
 from service.pages.lists.listing import asked_of
-from service.pages.projects.fleet_list import FLEET, VIEWS, WORST, orders, page_of_fleet, standings, worst_first
+from service.pages.projects.fleet_list import FLEET, VIEWS, orders, page_of_fleet
 from service.pages.projects.wording import age_words, newest_of, reason_words
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer

@@ -1,9 +1,5 @@
 """The fleet as a list: what its address may ask for, in which orders it comes, and which projects are on a page of it.
 
-The worst come first by health. Of projects with an incident those come first whose worst one began within the last days, because that
-is what no one has looked at yet; then those with more exchanges and unsafe runs in these days. An agent with two runs so does not stand
-above one that has 40 % of the traffic, nor last month's change above yesterday's.
-
 Health depends on the policy and on the connections, so no query can order by it: all projects are read and put in order here. A cursor
 of the fleet is a place in the order, and not a project: a page that keeps itself fresh goes on to show, say, the 61st to the 120th.
 """
@@ -11,19 +7,17 @@ of the fleet is a place in the order, and not a project: a page that keeps itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from service.documents.fleet.order import WORST, Standing, badness
 from service.documents.project_checks import RECENT_DAYS
 from service.documents.project_health import anomalous_share
 from service.pages.lists.listing import Asked, Column, Filter, Last, Listing, ListOf, encoded
 from service.pages.words import TERMS
 
 Row = dict[str, Any]
-WORST = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
-"""How bad each health is; the worst comes first."""
 SHOWN = 60
 """Projects of a page."""
 VIEWS = {"cards": "Cards", "table": "Table"}
@@ -61,10 +55,6 @@ FLEET = ListOf(
     ),
 )
 """The fleet: its filters, and the columns of its table."""
-_UNPLACED = (0, False, 0, float("-inf"))
-"""Of a project without an incident."""
-Standing = tuple[int, bool, int, float]
-"""What decides between projects of one health: whether they have an incident, whether it is new, what it touches, its place in the inbox."""
 
 
 class Found(NamedTuple):
@@ -75,21 +65,6 @@ class Found(NamedTuple):
     """How many projects come before the page."""
     total: int
     """How many projects match."""
-
-
-def standings(rows: Sequence[Row], worst: Mapping[str, Mapping[str, Any]]) -> dict[str, Standing]:
-    """Return the standing of each project with an incident; `worst` are the incidents of the query `worst_incidents`, the worst first."""
-    newest = max((row["recent_until"] for row in rows if row["recent_until"]), default=None)
-    touched = {row["project"]: row["recent_scores"] + row["recent_unsafe_runs"] for row in rows}
-    return {
-        project: (1, _is_new(incident["since"], newest), touched.get(project, 0), -place)
-        for place, (project, incident) in enumerate(worst.items())
-    }
-
-
-def _is_new(since: date | None, newest: date | None) -> bool:
-    """Tell whether a change began within the days of the fleet's figures; so does one without a first day."""
-    return since is None or newest is None or (newest - since).days < RECENT_DAYS
 
 
 def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> Found:
@@ -116,7 +91,7 @@ def orders(asked: Asked) -> dict[str, str]:
 def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> list[Row]:
     """Return rows, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
     keys: Mapping[str, Callable[[Row], Any]] = {
-        "worst": partial(_badness, places),
+        "worst": partial(badness, places),
         "anomalies": anomalous_share,
         "incidents": itemgetter("open_incidents"),
         "exchanges": itemgetter("recent_scores"),
@@ -129,11 +104,6 @@ def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) 
     return [row for _, row in known] + [row for value, row in keyed if value is None]
 
 
-def worst_first(rows: Sequence[Row], places: Mapping[str, Standing]) -> list[Row]:
-    """Return rows, which are by name, the worst first."""
-    return sorted(rows, key=partial(_badness, places), reverse=True)
-
-
 def _newest(row: Row) -> Any:
     """Return when the newest exchange came or the newest run ended; None without either."""
     return max((at for at in (row["last_exchange_at"], row["last_run_at"]) if at), default=None)
@@ -142,12 +112,6 @@ def _newest(row: Row) -> Any:
 def _fits(row: Row, asked: Asked) -> bool:
     text, health = asked.values["q"], asked.values["health"]
     return (not text or text in row["project"]) and health in (None, row["health"])
-
-
-def _badness(places: Mapping[str, Standing], row: Row) -> tuple[float, ...]:
-    """Order by health, then by `standings`, then by the number of reasons and the share of anomalies."""
-    standing = places.get(row["project"], _UNPLACED)
-    return WORST[row["health"]], *standing, len(row["reasons"]), anomalous_share(row) or 0.0
 
 
 def page_from(start: int, asked: Asked) -> str:

@@ -115,7 +115,7 @@ def test_a_list_of_no_database_says_so(driftline: Command) -> None:
         ("ALERT_SLACK", "https://hooks example/hush", "begins with https://"),
         ("ALERT_SECRET", "hush", "must have 16 or more characters"),
         ("QUIET_HOURS", "ten to seven", "like 22:00-07:00"),
-        ("QUIET_FOR", "nobody", "'warning' or 'all'"),
+        ("QUIET_FOR", "nobody", "'all' or 'warning'"),
         ("PUBLIC_URL", "audit.example", "must be an address such as"),
         ("PUBLIC_URL", "https://audit.example/|x>", "must be an address such as"),
     ],

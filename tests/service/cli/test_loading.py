@@ -14,7 +14,7 @@ from service.cli.completion.commands import known_commands
 from service.cli.main import application, run
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "kafka", "httpx2", "yaml")
+HEAVY = ("anthropic", "fastapi", "uvicorn", "numpy", "rocksdict", "aiokafka", "kafka", "httpx2", "yaml", "pydantic")
 RULES = ("audit.detectors", "audit.policy", "audit.evaluation", "streams.topology", "streams.engine")
 PACKAGES = 3
 """Dots in the name of a package of commands: its modules have one more."""

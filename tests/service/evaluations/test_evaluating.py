@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from evaluations import case, plan
@@ -405,7 +406,7 @@ def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: No
     monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
     many = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
     with prepared(database, many) as (workspace, found):
-        settings = workspace.settings.model_copy(update={"judge_concurrency": 2, "judge_deadline": 0.2})
+        settings = msgspec.structs.replace(workspace.settings, judge_concurrency=2, judge_deadline=0.2)
         with pytest.raises(JudgeOutOfReachError, match="none of its last"):
             evaluate(workspace, settings, found, lambda _: None)
     assert len(judgements(database)) < 50

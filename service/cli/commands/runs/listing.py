@@ -64,9 +64,9 @@ def scores(
 
 
 @contextmanager
-def opened_to_show(database: Path | None, project: str | None = None) -> Iterator[Workspace]:
+def opened_to_show(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
     """Open the workspace of a database; say so if records are still to land. InputError for a project that it does not know."""
-    with open_workspace(settings_of(database)) as workspace:
+    with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         if lag := stages_behind(workspace.store):
             err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
