@@ -49,7 +49,7 @@ class Redactor:
             for secret, pattern in zip(settings.patterns, patterns, strict=True)
         )
         self._first_look = _first_look((TRIGGER, *patterns))
-        self._telling_look = _first_look((TELLING, *patterns))
+        self._telling = (TELLING, *patterns)
         self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
         self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
         self._clean: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class Redactor:
             return self
         distinct = list(dict.fromkeys(texts))
         data = list(map(encode, distinct))
-        found = set(self._telling_look.rows(data))
+        found = set(_first_look(self._telling).rows(data))  # made by who looks at many texts, which most commands do not
         found.update(row for row in _with_runs(data) if b"[SECRET:" in data[row] or has_random_run(data[row]))
         looked = copy.copy(self)
         clean = frozenset(distinct).difference([distinct[row] for row in found])
