@@ -50,7 +50,7 @@ class ConversationReader:
         self._known: dict[tuple[str, str], Told] = {}
 
     def read(self, values: Values, has: Present, events: Sequence[Event], kind: Kind) -> tuple[Told, Told]:
-        """What a span tells was sent, and what came back."""
+        """Return the messages that a span tells were sent, and those that came back."""
         sent = self._first(has.sent, values, "user") if has.sent else _NOTHING
         came = self._first(has.came, values, "assistant") if has.came else _NOTHING
         if (has.whole or events) and not (came.messages and sent.messages):

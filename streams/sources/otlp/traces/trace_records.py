@@ -156,7 +156,7 @@ def _normalised(event: TracedEvent, filed: _Filed, seq: int) -> NormalisedEvent:
 
 
 class _Filed(NamedTuple):
-    """What the events of a span have in common."""
+    """The fields that the events of a span have in common."""
 
     session_id: str
     agent: str | None
@@ -165,7 +165,7 @@ class _Filed(NamedTuple):
 
 
 class _Filings:
-    """What the events of each span of a trace have in common, found once for each span."""
+    """The fields that the events of each span have in common, found once for each span."""
 
     def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
         self._trace = trace
