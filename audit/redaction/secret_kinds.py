@@ -163,7 +163,7 @@ def has_random_run(data: bytes) -> bool:
 
 def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
     """Runs that look drawn by lot; in what may be a path, segment by segment."""
-    for start, end in [(0, len(data))] if is_one_run(data) else RUNS.groups(data):
+    for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
         run = data[start:end]
         if run.startswith(_KNOWN_IDS):
             continue
@@ -175,8 +175,7 @@ def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 _IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
-RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
-"""Runs that are long enough to be drawn by lot."""
+_RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
 
 
 def _is_credentials(value: bytes) -> bool:
@@ -221,7 +220,7 @@ def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bo
     return SecretKind(name, spans, pattern.found_in)
 
 
-RANDOM_RUN = SecretKind("high_entropy", _random_runs, RUNS.found_in)
+RANDOM_RUN = SecretKind("high_entropy", _random_runs, _RUNS.found_in)
 BUILT_IN = (
     _kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
     _kind("password", _CONTAINER, groups=1, accept=_has_leaf),

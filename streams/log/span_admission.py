@@ -63,11 +63,12 @@ def _draft(
 
 def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
     """The redactor after a first look at what the drafts tell: most of it holds nothing, and the same texts come again and again."""
-    texts = list[str]()
+    texts, named = list[str](), list[str]()
     for draft in drafts:
         if isinstance(draft, SpanDraft):
             texts += draft.texts
-    return redactor.having_looked(texts)
+            named += draft.named
+    return redactor.having_looked(texts, named=named)
 
 
 def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:
