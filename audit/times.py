@@ -8,6 +8,8 @@ from typing import Any, overload
 from schemas.bounds.limits import EARLIEST, LATEST
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 64
+"""Characters of the longest text that may be a time."""
 _EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))
 
 
@@ -17,6 +19,14 @@ def parse_timestamp(value: Any) -> datetime | None:
     The unit of a number follows from its magnitude, which is unambiguous for the years 2000 to 2099. None and blank text mean
     that none was given. ValueError when it does not parse or lies outside those years.
     """
+    if type(value) is str and len(value) <= _LONGEST:
+        try:
+            plain = datetime.fromisoformat(value)
+        except ValueError:
+            pass  # with spaces around it, perhaps
+        else:
+            if plain.tzinfo is UTC and EARLIEST <= plain < LATEST:  # as most
+                return plain
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
@@ -56,7 +66,7 @@ def _moment(value: Any) -> datetime | None:
     """The instant in UTC, or None where the value is of no known form; ValueError and OverflowError from the parser."""
     if isinstance(value, str):
         text = value.strip()
-        parsed = datetime.fromisoformat(text) if len(text) <= 64 else None
+        parsed = datetime.fromisoformat(text) if len(text) <= _LONGEST else None
         if parsed is None or parsed.tzinfo is None:
             return parsed and parsed.replace(tzinfo=UTC)
         return parsed.astimezone(UTC)

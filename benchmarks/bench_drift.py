@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, scores, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, runs, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -42,6 +42,8 @@ SHAPES: dict[str, Project] = {
 SHAPE_YEARS = 40
 CAUSES = 400
 """Simulated judges a line."""
+AGENTS = 100
+"""Simulated agents a line."""
 SLICES = 40
 """Simulated causes a line."""
 MIX = Project(scores.mix, 10, CHANGE + WITHIN, CHANGE, -1)
@@ -183,8 +185,15 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
     print(causes.table(found))
     parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
     print_rows("which part changed", parts)
-    short = [row.line for row in (*rows, *spikes, *found, *parts) if not row.met]
+    short = [row.line for row in (*rows, *spikes, *found, *parts, *print_runs(pool, seed, share)) if not row.met]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
+
+
+def print_runs(pool: Pool, seed: int, share: float) -> list[causes.Row]:
+    """The bars of the drift of runs, line by line."""
+    rows = runs.measure(pool, seed, max(5, round(share * AGENTS)))
+    print(causes.table(rows, "the drift of runs"))
+    return rows
 
 
 def print_rows(what: str, rows: Sequence[bars.Row]) -> None:
@@ -199,8 +208,12 @@ def main(options: Sequence[str] = ()) -> None:
     parser.add_argument("--seed", type=int, default=1, help="Draw other histories.")
     parser.add_argument("--share", type=float, default=1.0, help="Share of the simulations, for a quick look.")
     parser.add_argument("--bars", action="store_true", help="The bars alone, without the comparison with other rules.")
+    parser.add_argument("--runs", action="store_true", help="The drift of runs alone.")
     asked = parser.parse_args(options)
     with multiprocessing.Pool() as pool:
+        if asked.runs:
+            print_runs(pool, asked.seed, asked.share)
+            return
         print_bars(pool, asked.seed, asked.share)
         if not asked.bars:
             print_comparison(pool)

@@ -26,7 +26,7 @@ import msgspec
 from audit.detectors.polling import is_polling
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.diagnosis.payloads import clean_payload
-from audit.fingerprints import canonical_json, digest
+from audit.fingerprints import digest_of_value
 from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
 from schemas.errors import RecordError
 from schemas.records import AgentEvent, Label
@@ -74,7 +74,11 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
     Raises InputError when it is no JSON object, and BoundsError (an InputError) naming the field when a value is nested too
     deep or is no JSON value.
     """
-    payload = clean_payload(raw, index)
+    return normalise_payload(clean_payload(raw, index), index)
+
+
+def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
+    """Read an event that can be written as JSON, such as one that was read from it; it is changed. See `normalise_event`."""
     get = payload.get
     payload["event"] = event = _name(get("event")) or _name(get("type")) or "process_output"
     payload["event_id"] = _event_id(get("event_id"), index)
@@ -105,12 +109,9 @@ def columns_of(payload: Mapping[str, Any]) -> Columns:
     get, event = payload.get, payload["event"]
     tool = call_key = tokens = prompt = cached = None
     if event in TOOL_EVENTS:
-        tool = tool_name(payload)
-        if event == "tool_call" and not (get("source") in TRANSCRIPT_SOURCES and is_polling(tool, call_arguments(payload))):
-            call_key = _call_key(payload, tool)
+        tool, call_key = tool_facts(payload)
     elif event == "token_usage":
-        tokens = token_total(payload)
-        prompt, cached = _prompt_tokens(payload)
+        tokens, prompt, cached = usage_facts(payload)
     action, status = get("action"), get("status")
     used, referenced, invoked = get("used"), get("referenced"), get("invoked")
     return Columns(
@@ -128,6 +129,22 @@ def columns_of(payload: Mapping[str, Any]) -> Columns:
         prompt,
         cached,
     )
+
+
+def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The tool that a tool_call or tool_output names, and the key of the call."""
+    tool = tool_name(payload)
+    if payload["event"] != "tool_call":
+        return tool, None
+    arguments = call_arguments(payload)
+    if payload.get("source") in TRANSCRIPT_SOURCES and is_polling(tool, arguments):
+        return tool, None
+    return tool, _call_key(payload, tool, arguments)
+
+
+def usage_facts(payload: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
+    """The tokens of a token_usage: all of them, those that the model read, and those of these that came from a cache."""
+    return token_total(payload), *_prompt_tokens(payload)
 
 
 def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Collection[str] = ()) -> list[NormalisedEvent]:
@@ -179,6 +196,10 @@ def call_arguments(payload: Mapping[str, Any]) -> Any:
 def token_total(payload: Mapping[str, Any]) -> int | None:
     """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
     usage = payload.get("usage")
+    if type(usage) is dict:
+        total = usage.get("total")
+        if type(total) is int and 0 <= total <= MAX_TOKENS:  # as most
+            return total
     for source in (usage, payload) if isinstance(usage, dict) else (payload,):
         for field in ("total", "total_tokens"):
             value = _number(source.get(field))
@@ -256,11 +277,15 @@ def _identifier(value: Any, longest: int) -> str | None:
 def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Tokens that the model read, and those of them that came from a cache; null where `usage` does not tell them apart."""
     usage = payload.get("usage")
+    if type(usage) is dict:
+        plain, cached, written = map(usage.get, _PROMPT)
+        if type(plain) is int and type(cached) is int and type(written) is int and 0 <= plain | cached | written < MAX_TOKENS:
+            return min(plain + cached + written, MAX_TOKENS), cached  # as most
     counts = [_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
     if counts[0] is None:
         return None, None
-    plain, cached, written = (count or 0 for count in counts)
-    return min(plain + cached + written, MAX_TOKENS), cached
+    read, kept, added = (count or 0 for count in counts)
+    return min(read + kept + added, MAX_TOKENS), kept
 
 
 def _count(value: Any) -> int | None:
@@ -278,12 +303,11 @@ def _event_id(value: Any, index: int) -> str:
     return f"event_{index}"
 
 
-def _call_key(payload: Mapping[str, Any], tool: str | None) -> str:
+def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
     """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
-    arguments = call_arguments(payload)
     if tool:
-        return digest(canonical_json([tool, arguments]))
-    return UNNAMED + digest(canonical_json([_name(payload.get("skill")) or payload["event"], arguments]))
+        return digest_of_value([tool, arguments])
+    return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
 
 
 def _number(value: Any) -> float | int | None:

@@ -150,9 +150,9 @@ def _said(value: float, steps: int) -> float:
     return min(1.0, max(0.0, round(value * steps) / steps if steps else value))
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], what: str = "agent or judge") -> str:
     """The rows as Markdown."""
-    head = ["| agent or judge | measured | 95 % interval | bar | met |", "| --- | ---: | ---: | --- | --- |"]
+    head = [f"| {what} | measured | 95 % interval | bar | met |", "| --- | ---: | ---: | --- | --- |"]
     return "\n".join(
         head
         + [

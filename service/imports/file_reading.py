@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.policy.policy import RedactionSettings
+from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.garbage_collection import collect_rarely

@@ -27,9 +27,10 @@ KEPT_BYTES = 64 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _CHUNK = 1024 * 1024
+_decoded = msgspec.json.Decoder().decode
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True, gc=False):
     """One line without its line end. `digest` is set, and `body` only the start, where the line was too long to load."""
 
     number: int
@@ -60,10 +61,11 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
         body = raw.rstrip(b"\r\n") if ended else raw
         if number == 1:
             body = body.removeprefix(_BOM)
-        if len(body) > MAX_LINE:
+        size = len(body)
+        if size > MAX_LINE:
             yield _skipped(stream, number, raw, ended=ended)
-        elif body and not body.isspace():
-            yield Line(number, body, len(body), ended)
+        elif size and not body.isspace():
+            yield Line(number, body, size, ended)
 
 
 def _skipped(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line:
@@ -79,15 +81,19 @@ def _skipped(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line
 
 def decode_line(line: Line) -> dict[str, Any] | Problem:
     """The line's JSON object, or why it is none."""
+    body = line.body
     if line.size > MAX_LINE:
         return Problem("too_long", f"the line has {line.size} bytes; the longest that is read has {MAX_LINE}")
-    value = _decode(line.body)
-    if isinstance(value, Problem):
-        return value
-    if not isinstance(value, dict):
+    try:
+        value = _decoded(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = _decode(body)
+        if isinstance(value, Problem):
+            return value
+    if type(value) is not dict:
         return Problem("not_an_object", f"the line is {json_type(value)}, not an object")
     # Counting brackets is cheap and rules out depth for most lines; the walk is for the rest.
-    if line.body.count(b"{") + line.body.count(b"[") > MAX_DEPTH and is_too_deep(value):
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and is_too_deep(value):
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     return value
 

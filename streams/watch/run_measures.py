@@ -82,6 +82,18 @@ class AgentRuns:
         """The runs as units of a series, oldest first; times are UTC and naive."""
         return [Unit(row.last_at, row.runs, float(row.runs), float(row.total(series))) for row in self._rows]
 
+    def units_below(self, trust: int) -> list[Unit]:
+        """The runs as units of the share whose trust is below a level; times are UTC and naive."""
+        return [
+            Unit(row.last_at, row.runs, float(row.runs), float(row.runs * (row.trust < trust * row.runs))) for row in self._rows
+        ]
+
+    def usual_trust(self, until: datetime) -> int | None:
+        """The trust that at least half of the runs before a moment have exactly; None if there is none."""
+        found = Counter(row.trust / row.runs for row in self._rows if row.last_at < until)
+        ((trust, count),) = found.most_common(1) or [(0.0, 0)]
+        return int(trust) if count and 2 * count >= found.total() and trust == int(trust) else None
+
     def days(self, series: str) -> dict[date, tuple[float, int]]:
         """The mean of a series on each day with runs, oldest first, and of how many runs it is."""
         sums: dict[date, tuple[int, int]] = {}

@@ -26,6 +26,8 @@ MAX_SESSION characters of a session are not remembered, and then no figure count
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -128,7 +130,7 @@ class _Said(NamedTuple):
     first: int
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True):
     """The output of a tool, the call that it answers, and its moment in the exchange."""
 
     moment: int
@@ -151,12 +153,12 @@ class SessionTexts:
         self._size = 0
         self._is_full = False
 
-    def add(self, text: str) -> None:
-        """Remember the figures of a text; nothing is remembered any more once there is too much."""
+    def add(self, texts: Sequence[str]) -> None:
+        """Remember the figures of texts; nothing is remembered any more once there is too much."""
         if self._is_full:
             return
-        self._size += len(text)
-        self._unread.append(text)
+        self._size += sum(map(len, texts))
+        self._unread += texts
         if self._size > MAX_SESSION:
             self._forget()
 
@@ -181,6 +183,8 @@ class ExchangeEvidence:
     those that it read before in this session.
     """
 
+    __slots__ = ("_calls", "_moment", "_outputs", "_question", "_said", "_session", "_size", "_skill_use")
+
     def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
         self._session = session
         self._question = question
@@ -194,7 +198,8 @@ class ExchangeEvidence:
     def said(self, text: str) -> None:
         """The agent wrote or thought this."""
         self._moment += 1
-        if self._has_room_for(text):
+        self._size += len(text)
+        if self._size <= MAX_EXCHANGE:
             self._said.append((self._moment, text))
 
     def called(self, call: Json) -> None:
@@ -202,7 +207,6 @@ class ExchangeEvidence:
         call_id = call.get("tool_call_id")
         if isinstance(call_id, str):
             self._calls[call_id] = call
-        self._skill_use.called(call)
         arguments = call.get("arguments")
         self.said(arguments if isinstance(arguments, str) else _written(arguments))
 
@@ -211,23 +215,22 @@ class ExchangeEvidence:
         call = self._calls.get(str(output.get("tool_call_id")), {})
         self._skill_use.returned(output, call)
         given = output.get("result")
-        text = given if isinstance(given, str) and self._has_room_for(given) else ""
+        text = ""
+        if isinstance(given, str):
+            self._size += len(given)
+            if self._size <= MAX_EXCHANGE:
+                text = given
         self._moment += 1
         self._outputs.append(Output(self._moment, text, output, call, event_id))
 
     def over(self) -> list[Json]:
         """The answer is over, and was one: what it shows, as raw events. Only those of outputs have an id."""
         unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
-        return [*unused, *self._skill_use.over()]
+        return unused + self._skill_use.over()
 
     def hand_over(self) -> None:
         """Leave what was said to the session, whose later exchanges may come back to it."""
-        for text in (self._question, *(text for _, text in self._said), *(output.text for output in self._outputs)):
-            self._session.add(text)
-
-    def _has_room_for(self, text: str) -> bool:
-        self._size += len(text)
-        return self._size <= MAX_EXCHANGE
+        self._session.add([self._question, *[text for _, text in self._said], *[output.text for output in self._outputs]])
 
     def _unused(self) -> list[Json]:
         """The outputs after the last one that was taken up, each with why it counts as not used."""
@@ -268,17 +271,17 @@ class ExchangeEvidence:
         """
         text, before = folded(output.text), ""
         words: set[str] = set()
-        for said in (said for moment, said in self._said if moment > output.moment):
-            for term, is_word in terms_in(said):
-                if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
-                    continue
-                if not (has_word(term, text) if is_word else occurs(term, text)):
-                    continue
-                before = before or self._folded_before(output.moment)
-                if term not in before:
-                    words.add(term if is_word else "")
-                if len(words) > 1 or "" in words:
+        later = [terms_in(said) for moment, said in self._said if moment > output.moment]
+        for term, is_word in chain.from_iterable(chain.from_iterable(later)):
+            if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
+                continue
+            if not (has_word(term, text) if is_word else occurs(term, text)):
+                continue
+            before = before or self._folded_before(output.moment)
+            if term not in before:
+                if not is_word or (words and term not in words):
                     return True
+                words.add(term)
         return False
 
     def _folded_before(self, moment: int) -> str:

@@ -42,20 +42,20 @@ class SkillUse:
     `skills` are those that the agent has. `read` are those that it read before, and is added to.
     """
 
+    __slots__ = ("_failed", "_followed", "_last_command", "_named", "_read")
+
     def __init__(self, question: str, skills: frozenset[str], read: set[str]) -> None:
         self._read = read
-        self._named = named_skills(question, skills)
+        self._named = named_skills(question, skills) if skills else []
         self._failed: dict[str, None] = {}
         self._followed: dict[str, None] = {}
         self._last_command: bool | None = None
-
-    def called(self, call: Json) -> None:
-        """The agent called a tool. A call whose output never comes reads nothing."""
 
     def returned(self, output: Json, call: Json) -> None:
         """A tool gave something back to a call, which may be unknown."""
         tool = _folded(output.get("tool"))
         failed = has_failed(output, call)
+        # A call whose output never comes reads nothing.
         for name in skill_files(tool, call.get("arguments")):
             if failed:
                 self._failed.setdefault(name)
@@ -70,6 +70,8 @@ class SkillUse:
 
     def over(self) -> list[Json]:
         """The answer is over: what is to be reported of its skills."""
+        if not (self._named or self._failed or self._last_command):  # as most
+            return []
         ignored = [name for name in self._named if name not in self._read and name not in self._failed]
         found = [_event(name, "ignored", "not_read") for name in ignored]
         found += [_event(name, "failed", "read_failed") for name in self._failed]
@@ -94,8 +96,10 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
     """The names of the skills whose SKILL.md a call reads: its folder is called like the skill."""
     if not isinstance(arguments, dict) or _folded(tool) in {"write", "edit", "apply_patch"}:
         return []
-    texts = (value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION)
-    return [match[1].casefold() for text in texts if _may_name_file(text) for match in _FILE.finditer(text)]
+    texts = [
+        value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION and _may_name_file(value)
+    ]
+    return [match[1].casefold() for text in texts for match in _FILE.finditer(text)] if texts else texts
 
 
 def _may_name_file(text: str) -> bool:

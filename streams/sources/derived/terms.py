@@ -14,7 +14,7 @@ All of it is linear in the text, of which MAX_TEXT characters are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
 _KEPT_TOKENS = 16 * 1024
 """Tokens whose terms are kept: at most a few megabytes."""
+_KEPT_STRETCH = 40
+"""Characters of a stretch whose terms are kept."""
 _KEPT_TEXTS = 32
 """Texts whose terms are kept: those of one exchange."""
 
@@ -172,6 +174,10 @@ GRAMMAR = frozenset(
 """Words that English sentences are held together by; the same list tells prose from lists."""
 
 
+Listed = tuple[str, bool]
+"""A term, and whether it is a word."""
+
+
 class Terms(NamedTuple):
     """The marks and words of a text; `marks` has figures and identifiers, `words` the stems of the rest."""
 
@@ -196,10 +202,10 @@ def _terms_of_start(text: str) -> Terms:
     return Terms(frozenset(marks), frozenset(words))
 
 
-def terms_in(text: str) -> Iterator[tuple[str, bool]]:
-    """The same terms in the order of the text, some of them several times, each with whether it is a word."""
-    for token in TOKEN.finditer(_without_escapes(text[:MAX_TEXT])):
-        yield from _listed_terms(token[0])
+def terms_in(text: str) -> Iterator[Sequence[Listed]]:
+    """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
+    for stretch in _without_escapes(text[:MAX_TEXT]).split():
+        yield _terms_of_stretch(stretch) if len(stretch) <= _KEPT_STRETCH else _listed_terms(stretch)
 
 
 def _without_escapes(text: str) -> str:
@@ -216,11 +222,16 @@ def _terms_of_token(token: str) -> Terms:
     return Terms(frozenset(marks), frozenset(words))
 
 
-@lru_cache(_KEPT_TOKENS)
-def _listed_terms(token: str) -> tuple[tuple[str, bool], ...]:
-    """The terms of one token, marks first, each with whether it is a word."""
-    terms = _terms_of_token(token)
-    return (*((mark, False) for mark in terms.marks), *((word, True) for word in terms.words))
+def _listed_terms(stretch: str) -> tuple[Listed, ...]:
+    """The terms of the tokens in a stretch of text, marks of a token first, each with whether it is a word."""
+    found = [_terms_of_token(token) for token in TOKEN.findall(stretch)]
+    return tuple(
+        (term, is_word) for terms in found for is_word, listed in ((False, terms.marks), (True, terms.words)) for term in listed
+    )
+
+
+_terms_of_stretch = lru_cache(_KEPT_TOKENS)(_listed_terms)
+"""The same of a short stretch; kept, because the same words come again and again."""
 
 
 def _take(token: str, marks: set[str], words: set[str]) -> None:
@@ -274,7 +285,7 @@ def _take_rounded(token: str, marks: set[str]) -> None:
 
 def occurs(mark: str, folded: str) -> bool:
     """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
-    return any(stands_alone(form, folded) for form in forms_of(mark))
+    return stands_alone(mark, folded) or any(stands_alone(form, folded) for form in forms_of(mark)[1:])
 
 
 def forms_of(mark: str) -> list[str]:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.redaction.redactor import Redactor
@@ -27,16 +28,21 @@ def exchange_messages(told: Sequence[ToldExchange], filing: Filing, redactor: Re
     """The exchanges of one session, each as its message or, where it takes the longer way, as a record."""
     unwrapped = [filing.unwrap(one.question) for one in told]
     texts = [
-        text
+        [text for text in (one.question, asked.text, one.answer, one.thinking) if text]
         for one, asked in zip(told, unwrapped, strict=True)
-        for text in (one.question, asked.text, one.answer, one.thinking)
     ]
-    looked = redactor.having_looked(filter(None, texts))
+    looked = redactor.having_looked(chain.from_iterable(texts))
     write = _writer(told[0].session_id, filing) if told else None
     return [
-        (None if write is None else _message(one, asked, filing, looked, write)) or _record(one, filing)
-        for one, asked in zip(told, unwrapped, strict=True)
+        (_message(one, asked, filing, looked, write) if write is not None and _stays(own, looked) else None)
+        or _record(one, filing)
+        for one, asked, own in zip(told, unwrapped, texts, strict=True)
     ]
+
+
+def _stays(texts: list[str], redactor: Redactor) -> bool:
+    """Tell whether an exchange's texts are written as they are."""
+    return max(map(len, texts), default=0) <= _NEVER_CUT and redactor.are_clean(texts)
 
 
 def _writer(session_id: str, filing: Filing) -> Callable[..., bytes] | None:
@@ -60,9 +66,8 @@ def _message(
     occurred_at = checked_time(told.at, filing.ingested_at)
     if not occurred_at or not is_plain_identifier(told.exchange_id, MAX_MADE_ID):
         return None
-    for text in (told.question, question, answer, thinking or ""):
-        if len(text) > _NEVER_CUT or not redactor.is_clean(text):
-            return None
+    found = filing.tags(question, answer)
+    tags = told.tags | found if found else told.tags
     try:
         message = write(
             exchange_id=told.exchange_id,
@@ -78,7 +83,7 @@ def _message(
             stop_reason=None if told.stop_reason is None else redactor.redact_name(told.stop_reason),
             outcome=told.outcome,
             multi_user=told.multi_user or asked.multi_user,
-            tags=tuple(sorted(told.tags | filing.tags(question, answer))),
+            tags=tuple(sorted(tags)) if tags else (),
             content_digest=read_digest(question, answer, thinking or None, told.at),
         )
     except (ValueError, TypeError, OverflowError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from schemas.bounds.contract import rules_of
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
-from schemas.codec.writers import SharedFields, shared_writer, written_time
+from schemas.codec.writers import NUMBERS, SharedFields, shared_writer, written_time
 
 
 def checked_writer(form: SharedFields, shared: Mapping[str, Any]) -> Callable[..., bytes] | None:
@@ -25,3 +25,11 @@ def checked_writer(form: SharedFields, shared: Mapping[str, Any]) -> Callable[..
 def checked_time(at: datetime, ingested_at: datetime) -> bytes:
     """The bytes of a record's own time; none where it may not be written."""
     return written_time(at) if EARLIEST <= at <= ingested_at + CLOCK_TOLERANCE else b""
+
+
+def written_text(text: str | None) -> bytes:
+    """The bytes of a field that is a text or null."""
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    return b"\2" + NUMBERS[len(data)] + data

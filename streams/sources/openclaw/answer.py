@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ _FAILURES = {"error": "error", "aborted": "aborted"}
 _ENDED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
 
 
-class Question(NamedTuple):
+class Question(msgspec.Struct, frozen=True, gc=False):
     """One user message: its entry, when it was written, its position among the session's user messages from 1, its text.
 
     `origin` is the tag of a message that no user wrote.
@@ -37,7 +37,7 @@ class Question(NamedTuple):
     origin: str | None
 
 
-class Fold(NamedTuple):
+class Fold(msgspec.Struct, frozen=True):
     """The sum of the assistant messages up to some point of a branch; `length` counts them without mirrors."""
 
     length: int = 0
@@ -72,7 +72,10 @@ class Fold(NamedTuple):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for."""
+    """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for.
+
+    `exchange_id` is the id of its exchange, as soon as that is known.
+    """
 
     key: str
     at: datetime
@@ -80,16 +83,17 @@ class Answer(msgspec.Struct, gc=False):
     fold: Fold
     side: bool
     sealed: bool = False
+    exchange_id: str = ""
 
 
 def outcome_of(text: str, stop: str | None) -> str:
     """Return the outcome of an answer with this text that stopped for this reason."""
-    return "answered" if text.strip() else _FAILURES.get(stop or "", "no_response")
+    return "answered" if text and not text.isspace() else _FAILURES.get(stop or "", "no_response")
 
 
 def key_of(*entry_ids: str) -> str:
     """The key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
-    return "~".join(map(_escaped, entry_ids))
+    return _escaped(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escaped, entry_ids))
 
 
 def exchange_id_of(session_id: str, key: str) -> str:
@@ -100,7 +104,8 @@ def exchange_id_of(session_id: str, key: str) -> str:
 def folded(fold: Fold, entry: Entry) -> Fold:
     """The fold with one more assistant message."""
     if entry.is_mirror:
-        return fold._replace(mirror=entry.text, model=fold.model or MIRROR_MODEL, stop=fold.stop or entry.stop)
+        named, stop = fold.model or MIRROR_MODEL, fold.stop or entry.stop
+        return msgspec.structs.replace(fold, mirror=entry.text, model=named, stop=stop)
     thinking, characters = fold.thinking, fold.thinking_characters
     for block in entry.blocks:
         thought = block.get("thinking")

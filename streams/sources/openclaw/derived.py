@@ -50,8 +50,9 @@ class DerivedEvents:
         elif entry.role == "assistant" and not entry.is_mirror:
             _take_message(known.evidence, entry, events)
         elif entry.role == "toolResult":
-            for output in (event for event in events if event["event"] == "tool_output"):
-                known.evidence.returned(output, f"{entry.id}.use")
+            for output in events:
+                if output["event"] == "tool_output":
+                    known.evidence.returned(output, f"{entry.id}.use")
 
     def over(self, answer: Answer) -> Iterator[tuple[Json, datetime]]:
         """The events of an answer that is over, with ids and times."""
@@ -69,8 +70,11 @@ class DerivedEvents:
 def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json]) -> None:
     for block in entry.blocks:
         kind = block.get("type")
-        if (kind == "text" or kind == "thinking") and isinstance(block.get(kind), str):  # noqa: PLR1714 - it may be no text
-            evidence.said(block[kind])
+        if kind == "text" or kind == "thinking":  # noqa: PLR1714 - it may be no text
+            text = block.get(kind)
+            if isinstance(text, str):
+                evidence.said(text)
     if entry.calls:
-        for call in (event for event in events if event["event"] == "tool_call"):
-            evidence.called(call)
+        for call in events:
+            if call["event"] == "tool_call":
+                evidence.called(call)

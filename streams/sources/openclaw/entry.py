@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
 
 _NONE: list[Json] = []
+_NO_MESSAGE: Any = ({}, _NONE, None, "", _NONE, None, None, False)
 _IDS = ("id", "parentId")
 _KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
 """Types that most entries have: they need no closer look."""
@@ -107,6 +109,9 @@ def entry_of(
 
 def _contents(blocks: list[Json]) -> tuple[str, list[Json]]:
     """The text of the text blocks, and the blocks that call tools."""
+    if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
+        text = blocks[0].get("text")
+        return (text if isinstance(text, str) else ""), []
     texts: list[str] = []
     calls: list[Json] = []
     for block in blocks:
@@ -125,7 +130,7 @@ def _answered(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str
     stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
     if not isinstance(stop, str):
         stop = "toolUse" if calls else None
-    if usage is not None and blocks and not usage.total:
+    if usage is not None and blocks and not any(usage):
         usage = None
     return stop, usage, message.get("model") == MIRROR_MODEL
 
@@ -140,25 +145,20 @@ def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
             return problem
     if not is_whole:
         body = mended_body(body)
-    message: Json = {}
-    blocks = _NONE
+    get = body.get
+    message, blocks, role, text, calls, stop, usage, is_mirror = _NO_MESSAGE
     if kind == "message":
-        checked = _message_blocks(body.get("message"))
+        checked = _message_blocks(get("message"))
         if isinstance(checked, Problem):
             return checked
-        blocks = checked
-        message = body["message"]
-    return entry_of(
-        body["type"],
-        body["id"],
-        parent=body.get("parentId"),
-        linked="parentId" in body,
-        side=body.get("appendMode") == "side",
-        at=_moment(body, message),
-        body=body,
-        message=message,
-        blocks=blocks,
-    )
+        message, blocks = body["message"], checked
+        role = message["role"]
+        text, calls = _contents(blocks)
+        if role == "assistant":
+            stop, usage, is_mirror = _answered(message, blocks, calls)
+    at, linked, side = _moment(body, message), "parentId" in body, get("appendMode") == "side"
+    fixed = (body["type"], body["id"], get("parentId"), linked, side, at, body, role, message, blocks, None, False)
+    return Entry(*fixed, text, calls, stop, usage, is_mirror)
 
 
 def mended_body(body: Json) -> Json:
@@ -180,8 +180,13 @@ def counts_of(given: Any) -> Usage | None:
     """The token counts in a usage as OpenClaw writes it; None for what is none."""
     if type(given) is not dict or "input" not in given:
         return None
-    get = given.get
-    return Usage(_count(get("input")), _count(get("cacheRead")), _count(get("cacheWrite")), _count(get("output")))
+    get: Callable[[str], Any] = given.get
+    plain, read, written, output = get("input"), get("cacheRead"), get("cacheWrite"), get("output")
+    # Numbers whose bits together come to a count are counts, each of them.
+    are_whole = type(plain) is int and type(read) is int and type(written) is int and type(output) is int
+    if are_whole and 0 <= plain | read | written | output < MAX_TOKENS:
+        return Usage(plain, read, written, output)
+    return Usage(_count(plain), _count(read), _count(written), _count(output))
 
 
 def _count(value: Any) -> int:
@@ -213,10 +218,10 @@ def _envelope_problem(body: Json) -> Problem | None:
 
 
 def _message_blocks(message: Any) -> list[Json] | Problem:
-    if not isinstance(message, dict):
+    if type(message) is not dict:
         return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
     role = message.get("role")
-    if not isinstance(role, str):
+    if type(role) is not str:
         return Problem("wrong_type", f"message.role: is {json_type(role)}, not a string")
     return blocks_of("message.content", message.get("content"))
 
@@ -229,17 +234,20 @@ def blocks_of(name: str, content: Any) -> list[Json] | Problem:
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
         return Problem("wrong_type", f"{name}: is {json_type(content)}, not a string or an array")
-    for index, block in enumerate(content):
-        if not isinstance(block, dict):
+    for block in content:
+        if type(block) is not dict:
+            index = next(place for place, other in enumerate(content) if type(other) is not dict)
             return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
     return content
 
 
 def _moment(body: Json, message: Json) -> datetime | None:
-    for value in (body.get("timestamp"), message.get("timestamp")):
-        if isinstance(value, str | int | float):
+    for told in (body, message):
+        value = told.get("timestamp")
+        if isinstance(value, (str, int, float)):
             try:
-                return parse_timestamp(value) or None
+                at = parse_timestamp(value)
             except ValueError:
                 continue
+            return at
     return None

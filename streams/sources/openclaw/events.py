@@ -12,7 +12,7 @@ result are reported as those of the tool inside, with `via` naming the wrapper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -32,6 +32,8 @@ WRAPPER = "tool_call"
 """The tool through which the tools of the catalogue are called."""
 
 Json = dict[str, Any]
+Names = tuple[tuple[str, str], ...]
+"""Names of fields and ours for them."""
 
 _SELECTORS = ("id", "name")
 _ARGUMENTS = ("args", "arguments")
@@ -48,7 +50,7 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
     """
     if entry.kind == "message":
         reader = _BY_ROLE.get(entry.role or "")
-        events = list(reader(entry, wrapped)) if reader else []
+        events = reader(entry, wrapped) if reader else []
         return [{"event": "retry_event", "action": "retry"}, *events] if is_retry else events
     transition = _TRANSITIONS.get(entry.kind)
     if transition is not None:
@@ -82,14 +84,15 @@ def shortened_arguments(arguments: Any) -> Any:
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
     """The tools inside the wrapped calls of an entry, by the ids of the calls."""
-    blocks = (block for block in entry.calls if isinstance(block.get("id"), str))
-    return {block["id"]: inner[0] for block in blocks if (inner := _inside(block)) is not None}
+    wrappers = [block for block in entry.calls if block.get("name") == WRAPPER and isinstance(block.get("id"), str)]
+    return {block["id"]: inner[0] for block in wrappers if (inner := _inside(block)) is not None} if wrappers else {}
 
 
 def call_event(block: Json) -> Json:
     """The event of a call of a tool: a block with `id`, `name` and `arguments`."""
-    call = {"event": "tool_call", **_named(block, {"name": "tool", "id": "tool_call_id"})}
-    inner = _inside(block)
+    call: Json = {"event": "tool_call"}
+    _take_named(call, block, _CALL)
+    inner = _inside(block) if block.get("name") == WRAPPER else None
     if inner is not None:
         call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
     elif block.get("arguments") is not None:
@@ -113,32 +116,42 @@ def _inside(block: Json) -> tuple[str, Any] | None:
     return given[selector].rpartition(":")[2] or given[selector], arguments
 
 
-def _assistant(entry: Entry, _wrapped: Mapping[str, str]) -> Iterator[Json]:
-    yield from map(call_event, entry.calls)
-    if entry.usage is not None and not entry.is_mirror:
-        yield {"event": "token_usage", "usage": _usage(entry, entry.usage.total), **_named(entry.message, _MODEL)}
-    if entry.stop in ("error", "aborted"):
-        yield {"event": "error_event", "action": entry.stop, **_named(entry.message, {"errorMessage": "message", **_MODEL})}
+def _assistant(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
+    events = [call_event(block) for block in entry.calls]
+    usage, message = entry.usage, entry.message
+    if usage is not None and not entry.is_mirror:
+        told = {"event": "token_usage", "usage": _usage(message["usage"], sum(usage))}
+        _take_named(told, message, _MODEL)
+        events.append(told)
+    if entry.stop == "error" or entry.stop == "aborted":  # noqa: PLR1714 - as most have ended otherwise, a tuple costs more
+        failed: Json = {"event": "error_event", "action": entry.stop}
+        _take_named(failed, message, _FAILURE)
+        events.append(failed)
+    return events
 
 
-def _usage(entry: Entry, total: int) -> Json:
-    given: Json = entry.message["usage"]
-    counts = {ours: given[theirs] for theirs, ours in _USAGE.items() if _is_number(given.get(theirs))}
+def _usage(given: Json, total: int) -> Json:
+    counts: Json = {"total": total}
+    for theirs, ours in _USAGE:
+        value = given.get(theirs)
+        if type(value) is int or type(value) is float:
+            counts[ours] = value
     cost = given.get("cost")
     if isinstance(cost, dict) and _is_number(cost.get("total")):
         counts["cost_usd"] = cost["total"]
-    return {"total": total, **counts}
+    return counts
 
 
-def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> Iterator[Json]:
+def _tool_result(entry: Entry, wrapped: Mapping[str, str]) -> list[Json]:
     return output_events(entry.message, entry.text, wrapped)
 
 
-def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> Iterator[Json]:
+def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[Json]:
     """The events of a tool's result: a message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
     details = message.get("details")
     details = details if isinstance(details, dict) else {}
-    output: Json = {"event": "tool_output", **_named(message, {"toolName": "tool", "toolCallId": "tool_call_id"})}
+    output: Json = {"event": "tool_output"}
+    _take_named(output, message, _OUTPUT)
     inner = wrapped.get(output.get("tool_call_id", "")) if output.get("tool") == WRAPPER else None
     if inner is not None:
         output |= {"tool": inner, "via": WRAPPER}
@@ -146,19 +159,19 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> Itera
         inside = result.get("details") if isinstance(result, dict) else None
         details = inside if isinstance(inside, dict) else details
     output["is_error"] = message.get("isError") is True
-    for theirs, ours in (("exitCode", "exit_code"), ("durationMs", "duration_ms")):
-        if _is_number(details.get(theirs)):
-            output[ours] = details[theirs]
-    # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
-    output.update(_named(details, {"status": "tool_status"}))
+    if details:
+        for theirs, ours in _MEASURED:
+            value = details.get(theirs)
+            if type(value) is int or type(value) is float:
+                output[ours] = value
+        # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
+        _take_named(output, details, _STATUS)
     output["result"] = text
-    yield output
-    if output.get("tool") in _MEMORY_TOOLS:
-        yield {
-            "event": "memory_event",
-            "action": _recall(text, details, is_error=output["is_error"]),
-            **{name: output[name] for name in ("tool", "tool_call_id") if name in output},
-        }
+    if output.get("tool") not in _MEMORY_TOOLS:
+        return [output]
+    recalled: Json = {"event": "memory_event", "action": _recall(text, details, is_error=output["is_error"])}
+    recalled |= {name: output[name] for name in ("tool", "tool_call_id") if name in output}
+    return [output, recalled]
 
 
 def _recall(text: str, details: Json, *, is_error: bool) -> str:
@@ -185,15 +198,30 @@ def _parsed(text: str) -> Any:
 
 def _named(source: Json, fields: Json) -> Json:
     """The fields of `source` that hold text or numbers, under our names."""
-    return {ours: source[theirs] for theirs, ours in fields.items() if type(source.get(theirs)) in _PLAIN}
+    named: Json = {}
+    _take_named(named, source, tuple(fields.items()))
+    return named
+
+
+def _take_named(event: Json, source: Json, fields: Names) -> None:
+    """Give an event the fields of `source` that hold text or numbers, under our names."""
+    for theirs, ours in fields:
+        value = source.get(theirs)
+        if type(value) in _PLAIN:
+            event[ours] = value
 
 
 def _is_number(value: Any) -> bool:
     return type(value) is int or type(value) is float
 
 
-_MODEL = {"provider": "provider", "model": "model"}
-_USAGE = {"input": "input", "output": "output", "cacheRead": "cache_read", "cacheWrite": "cache_write"}
+_CALL: Names = (("name", "tool"), ("id", "tool_call_id"))
+_OUTPUT: Names = (("toolName", "tool"), ("toolCallId", "tool_call_id"))
+_STATUS: Names = (("status", "tool_status"),)
+_MEASURED: Names = (("exitCode", "exit_code"), ("durationMs", "duration_ms"))
+_MODEL: Names = (("provider", "provider"), ("model", "model"))
+_FAILURE: Names = (("errorMessage", "message"), *_MODEL)
+_USAGE: Names = (("input", "input"), ("output", "output"), ("cacheRead", "cache_read"), ("cacheWrite", "cache_write"))
 _COMPACTION = {"tokensBefore": "tokens_before", "firstKeptEntryId": "first_kept_entry_id", "summary": "summary"}
 _TRANSITIONS: dict[str, Json] = {
     "model_change": {"provider": "provider", "modelId": "model"},
@@ -208,7 +236,7 @@ _LIMITS = {
     "arguments": MAX_ARGUMENTS,
     "exchange_id": 4 * MAX_NAME,
 }
-_BY_ROLE: dict[str, Callable[[Entry, Mapping[str, str]], Iterator[Json]]] = {
+_BY_ROLE: dict[str, Callable[[Entry, Mapping[str, str]], list[Json]]] = {
     "assistant": _assistant,
     "toolResult": _tool_result,
 }

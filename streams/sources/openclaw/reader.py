@@ -25,7 +25,7 @@ from streams.sources.folders import is_linked
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.messages.event_messages import EventMessages
 from streams.sources.messages.exchange_messages import exchange_messages
-from streams.sources.openclaw.answer import Answer, exchange_id_of, outcome_of, thinking_text
+from streams.sources.openclaw.answer import Answer, outcome_of, thinking_text
 from streams.sources.openclaw.companion_files import (
     TRAJECTORY,
     is_set_aside,
@@ -193,13 +193,13 @@ class _Records:
         if text is not fold.response:
             tags |= {"delivery_mirror"}
         return ToldExchange(
-            exchange_id=exchange_id_of(self.transcript.session_id, answer.key),
+            exchange_id=self.transcript.exchange_id(answer),
             session_id=self.transcript.session_id,
             at=answer.at,
             question=question.text,
             answer=text,
             outcome=outcome_of(text, fold.stop),
-            thinking=thinking_text(fold),
+            thinking=None if fold.thinking is None else thinking_text(fold),
             turn_number=question.turn,
             model=fold.model,
             input_tokens=fold.input_tokens,

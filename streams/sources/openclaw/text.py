@@ -57,6 +57,8 @@ class Unwrapped(NamedTuple):
 
 def unwrap(text: str) -> Unwrapped:
     """Take the leading metadata blocks and the stamp off a user message; linear in its length."""
+    if "\n" not in text and not text.startswith("["):  # a block has lines, and a stamp begins with a bracket
+        return Unwrapped(text, False)
     start, multi_user = 0, False
     while (block := _metadata_block(text, start)) is not None:
         start, metadata = block
@@ -113,7 +115,9 @@ def question_tags(text: str) -> set[str]:
 
 def answer_tags(response: str) -> set[str]:
     """Tags of an exchange that its response gives: only when the response is nothing but a token of silence."""
-    tag = _SILENT.get(response.strip(" \t\r\n*_`.")) if len(response) <= _MAX_HEADER else None
+    if len(response) > _MAX_HEADER or "_" not in response:  # every token has one
+        return set()
+    tag = _SILENT.get(response.strip(" \t\r\n*_`."))
     return {tag} if tag else set()
 
 

@@ -20,7 +20,7 @@ from streams.sources.openclaw.derived import DerivedEvents
 from streams.sources.openclaw.entry import Entry, content_of, has_bad_time
 from streams.sources.openclaw.events import wrapped_calls
 from streams.sources.openclaw.run_facts import Note, Notes
-from streams.sources.openclaw.tree import Tree
+from streams.sources.openclaw.tree import Placement, Tree
 from streams.sources.source import LineFault, ReadingContext
 
 MAX_KEPT = 4096
@@ -72,24 +72,32 @@ class Transcript:
 
     def read(self, lines: Iterable[Line]) -> None:
         """Read all lines, up to a torn last one."""
+        entries_of, take = self._dialect.entries, self._take
         for line in lines:
             value = decode_line(line)
-            if is_torn(line, value):
-                self.is_torn = True
-                return
-            entries = value if isinstance(value, Problem) else self._dialect.entries(line, value)
+            if isinstance(value, Problem):
+                if is_torn(line, value):
+                    self.is_torn = True
+                    return
+                self._set_aside(line, value, None)
+                continue
+            entries = entries_of(line, value)
             if isinstance(entries, Problem):
-                self.tree.add_damaged(value.get(self._dialect.id_field) if isinstance(value, dict) else None)
-                self.faults.append(line_fault(line, entries))
+                self._set_aside(line, entries, value.get(self._dialect.id_field))
                 continue
             for entry in entries:
-                problem = entry if isinstance(entry, Problem) else self._take(entry, line)
+                problem = entry if isinstance(entry, Problem) else take(entry, line)
                 if problem is not None:
                     self.faults.append(line_fault(line, problem))
 
+    def _set_aside(self, line: Line, problem: Problem, entry_id: object) -> None:
+        """Note a line that is no entry."""
+        self.tree.add_damaged(entry_id)
+        self.faults.append(line_fault(line, problem))
+
     def _take(self, entry: Entry, line: Line) -> Problem | None:
         """Take one entry; what was wrong with it, which need not keep it from being taken."""
-        content = self._content(entry, line)
+        content = line.body if entry.digest is None and line.size <= MAX_KEPT else self._content(entry, line)
         known = self._seen.get(entry.id)
         if known is not None:
             problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
@@ -101,26 +109,35 @@ class Transcript:
             return self._take_header(entry)
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
-        placement = self.tree.add(entry, at)
+        tree = self.tree
+        placement = tree.add(entry, at)
         answer = placement.answer
         if entry.calls:
             self._wrapped |= wrapped_calls(entry)
         if self._notes is not None:
             self._note(self._notes, entry, at, answer)
-        for over in self.tree.take_sealed():
-            self._emit_derived(over)
+        if tree.just_sealed:
+            for over in tree.take_sealed():
+                self._emit_derived(over)
         if entry.is_copy or entry.id in self._inherited:
-            self._derive(entry, at, answer, None)
+            if answer is not None and not answer.sealed and self._dialect.derives:
+                self._derived.take(entry, at, answer, None)
             return None
-        if answer is not None:
-            self.own_answers.add(answer)
-        events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
-        self._derive(entry, at, answer, events)
-        if events:
-            self._emit(entry, at, events, answer=answer)
+        self._give(entry, at, placement)
         if entry.at is None and placement.problem is None and has_bad_time(entry):
             return Problem("bad_timestamp", "timestamp: is not a time in the years 2000 to 2099; the previous entry's is used")
         return None if placement.problem is None else self._named(placement.problem)
+
+    def _give(self, entry: Entry, at: datetime, placement: Placement) -> None:
+        """Hand out the events of an entry that counts here, and show it to the rules as long as its answer may grow."""
+        answer = placement.answer
+        events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
+        if answer is not None:
+            self.own_answers.add(answer.key)
+            if not answer.sealed and self._dialect.derives:
+                self._derived.take(entry, at, answer, events)
+        if events:
+            self._emit(entry, at, events, answer=answer)
 
     def _content(self, entry: Entry, line: Line) -> bytes:
         """The bytes that tell an entry from another one of its id: short lines as they are, because few have to be compared."""
@@ -149,26 +166,30 @@ class Transcript:
             if not answer.sealed:  # what was sealed has told already
                 self._emit_derived(answer)
 
-    def _derive(self, entry: Entry, at: datetime, key: str | None, events: list[Json] | None) -> None:
-        answer = self.tree.growing(key) if key and self._dialect.derives else None
-        if answer is not None:
-            self._derived.take(entry, at, answer, events)
-
     def _emit_derived(self, answer: Answer) -> None:
         for event, at in self._derived.over(answer):
             if answer.key in self.own_answers:
-                event["exchange_id"] = exchange_id_of(self.session_id, answer.key)
+                event["exchange_id"] = self.exchange_id(answer)
                 self.emit(event, at)
 
-    def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: str | None) -> None:
+    def exchange_id(self, answer: Answer) -> str:
+        """The id of an answer's exchange: the session's id stands before the first entry is taken."""
+        if not answer.exchange_id:
+            answer.exchange_id = exchange_id_of(self.session_id, answer.key)
+        return answer.exchange_id
+
+    def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: Answer | None) -> None:
         # An id with a point always gets a number, so that no two entries can come to the same event id.
         numbered = len(events) > 1 or "." in entry.id
-        shared = {"entry_id": entry.id, "source": self._dialect.source, "timestamp": at.isoformat()}
-        if answer is not None:
-            shared["exchange_id"] = exchange_id_of(self.session_id, answer)
+        entry_id, source, timestamp = entry.id, self._dialect.source, at.isoformat()
+        exchange_id = None if answer is None else answer.exchange_id or self.exchange_id(answer)
         for index, event in enumerate(events):
-            event.update(shared)
-            event["event_id"] = f"{entry.id}.{index}" if numbered else entry.id
+            event["entry_id"] = entry_id
+            event["source"] = source
+            event["timestamp"] = timestamp
+            if exchange_id is not None:
+                event["exchange_id"] = exchange_id
+            event["event_id"] = f"{entry_id}.{index}" if numbered else entry_id
             self._sink(event, at)
 
     def emit(self, event: Json, at: datetime) -> None:
@@ -177,12 +198,12 @@ class Transcript:
         event["timestamp"] = at.isoformat()
         self._sink(event, at)
 
-    def _note(self, notes: Notes, entry: Entry, at: datetime, answer: str | None) -> None:
+    def _note(self, notes: Notes, entry: Entry, at: datetime, answer: Answer | None) -> None:
         """Note what the trajectory may tell again."""
         if entry.role == "assistant":
             notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
             if not entry.is_mirror:
-                exchange = None if answer is None else exchange_id_of(self.session_id, answer)
+                exchange = None if answer is None else self.exchange_id(answer)
                 notes.add(Note(at, _run_of(entry), exchange, entry.stop, entry.usage))
         elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
             notes.results.add(entry.message["toolCallId"])

@@ -17,7 +17,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+
+import msgspec
 
 from streams.sources.lines import Problem
 from streams.sources.openclaw.answer import Answer, Fold, Question, folded, key_of
@@ -32,28 +33,19 @@ _ROOT = -1
 _NOBODY = -1
 
 
-class Place(NamedTuple):
-    """The place of an entry: its parent's index, its answer's index, and what the answer had come to there.
-
-    `lost` marks the place of a damaged line.
-    """
-
-    parent: int
-    answer: int
-    fold: Fold
-    lost: bool
+_EMPTY = Fold()
 
 
-_NOWHERE = Place(_ROOT, _NOBODY, Fold(), lost=False)
-"""The place of an entry that begins a tree of its own."""
+class Placement(msgspec.Struct, frozen=True):
+    """The result of placing an entry: its answer, whether it repeats a failed request, a problem."""
 
-
-class Placement(NamedTuple):
-    """The result of placing an entry: its answer's id within the session, whether it repeats a failed request, a problem."""
-
-    answer: str | None
+    answer: Answer | None
     is_retry: bool
     problem: Problem | None
+
+
+_ASIDE = Placement(None, is_retry=False, problem=None)
+"""The placement of an entry that belongs to no answer."""
 
 
 class Tree:
@@ -61,8 +53,12 @@ class Tree:
 
     def __init__(self, gap: timedelta) -> None:
         self.answers: list[Answer] = []
+        self.just_sealed: list[Answer] = []
         self._gap = gap
-        self._places: list[Place] = []
+        self._parents: list[int] = []
+        self._belonging: list[int] = []
+        self._folds: list[Fold] = []
+        self._lost: set[int] = set()
         self._index: dict[str, int] = {}
         self._leaf = _ROOT
         self._damaged: int | None = None
@@ -71,46 +67,63 @@ class Tree:
         self._failed: set[int] = set()
         self._shared = 0
         self._last_at: datetime | None = None
-        self._just_sealed: list[Answer] = []
-        self._growing: dict[str, Answer] = {}
 
     def add(self, entry: Entry, at: datetime) -> Placement:
         """Place one entry whose id is new; `at` is its time."""
         if self._last_at is not None and at - self._last_at > self._gap:
             self._seal()
         self._last_at = at
-        parent, problem = self._parent_of(entry)
+        parent, problem = None if entry.parent is None else self._index.get(entry.parent), None
+        if parent is None:
+            parent, problem = self._parent_of(entry)
         if entry.kind == "leaf":
             return Placement(None, is_retry=False, problem=self._move_leaf(entry, parent) or problem)
-        base = self._places[parent] if parent != _ROOT else _NOWHERE
-        answer, fold, refused = self._belongs(entry, base, at)
-        self._index[entry.id] = len(self._places)
+        role = entry.role
+        if role == "assistant" or role == "user":  # noqa: PLR1714 - a set of two costs more
+            answer, fold, refused = self._belongs(entry, parent, at)
+            problem = problem or refused
+        elif parent == _ROOT:
+            answer, fold = _NOBODY, _EMPTY
+        else:
+            answer, fold = self._belonging[parent], self._folds[parent]
+        self._index[entry.id] = place = len(self._parents)
         if not entry.side:
-            self._leaf = len(self._places)
-        self._places.append(Place(parent, answer, fold, False))
+            self._leaf = place
+        self._stand(parent, answer, fold)
         if answer == _NOBODY:
-            return Placement(None, is_retry=False, problem=problem or refused)
+            return _ASIDE if problem is None else Placement(None, is_retry=False, problem=problem)
         own = self.answers[answer]
-        return Placement(own.key, self._is_retry(entry, own), problem or refused)
+        may_retry = role == "assistant" and (bool(self._failed) or entry.stop == "error")
+        return Placement(own, may_retry and self._is_retry(entry, own), problem)
+
+    def _base(self, place: int) -> tuple[int, Fold]:
+        """The answer that the entry at a place belongs to, and what it had come to there."""
+        return (_NOBODY, _EMPTY) if place == _ROOT else (self._belonging[place], self._folds[place])
+
+    def _stand(self, parent: int, answer: int, fold: Fold) -> None:
+        self._parents.append(parent)
+        self._belonging.append(answer)
+        self._folds.append(fold)
 
     def add_damaged(self, entry_id: object = None) -> None:
         """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
-        base = self._places[self._leaf] if self._leaf != _ROOT else _NOWHERE
+        (answer, fold), place = self._base(self._leaf), len(self._parents)
         if not isinstance(entry_id, str):
-            self._damaged = len(self._places)
+            self._damaged = place
         else:
-            self._index.setdefault(entry_id, len(self._places))
-        self._places.append(Place(self._leaf, base.answer, base.fold, lost=True))
+            self._index.setdefault(entry_id, place)
+        self._lost.add(place)
+        self._stand(self._leaf, answer, fold)
 
     def abandoned(self) -> set[str]:
         """Keys of the answers whose last message is not on the active path."""
         active: set[int] = set()
         index = self._leaf
         while index != _ROOT:
-            place = self._places[index]
-            if place.answer != _NOBODY and place.fold.length == self.answers[place.answer].fold.length:
-                active.add(place.answer)
-            index = place.parent
+            answer = self._belonging[index]
+            if answer != _NOBODY and self._folds[index].length == self.answers[answer].fold.length:
+                active.add(answer)
+            index = self._parents[index]
         return {answer.key for index, answer in enumerate(self.answers) if index not in active}
 
     def is_idle(self, now: datetime) -> bool:
@@ -119,7 +132,7 @@ class Tree:
 
     def _is_retry(self, entry: Entry, answer: Answer) -> bool:
         """Tell whether the message before this one under the same user message, on whatever branch, ended in an error."""
-        if entry.role != "assistant" or entry.is_mirror:
+        if entry.is_mirror:
             return False
         turn = answer.question.turn
         is_retry = turn in self._failed
@@ -148,42 +161,42 @@ class Tree:
         self._leaf = self._index[entry.id] = _ROOT if index is None else index
         return None
 
-    def _belongs(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """The answer an entry belongs to and what it comes to with this entry."""
+    def _belongs(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
+        """The answer that a message of the user or the assistant belongs to, and what it comes to with this entry."""
+        place, before = self._base(parent)
         if entry.role == "user":
-            return self._ask(entry, base, at)
-        if entry.role != "assistant" or base.answer == _NOBODY:
-            return base.answer, base.fold, None
-        if base.lost and base.fold.has_ended:
+            return self._ask(entry, place, at)
+        if place == _NOBODY:
+            return place, before, None
+        if parent in self._lost and before.has_ended:
             # After an answer that ended, the damaged line was a question: this answers what nobody can read.
-            return _NOBODY, Fold(), None
-        answer = self.answers[base.answer]
+            return _NOBODY, _EMPTY, None
+        answer = self.answers[place]
         # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
-        if base.fold.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
+        if before.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
             answer.fold = folded(answer.fold, entry)
-            return base.answer, answer.fold, None
-        return self._branch(entry, base, at)
+            return place, answer.fold, None
+        return self._branch(entry, answer.question, before, at)
 
-    def _ask(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, None]:
+    def _ask(self, entry: Entry, place: int, at: datetime) -> tuple[int, Fold, None]:
         if not entry.side:
             self._seal()
-        elif base.answer != _NOBODY and self.answers[base.answer].side:
-            self._seal_one(self.answers[base.answer])
+        elif place != _NOBODY and self.answers[place].side:
+            self._seal_one(self.answers[place])
         self._turns += 1
         origin = entry.message.get("provenance")
-        kind = origin.get("kind") if isinstance(origin, dict) else None
-        question = Question(entry.id, at, self._turns, entry.text, _ORIGINS.get(str(kind)))
-        return self._begin(Answer(key_of(entry.id), at, question, Fold(), side=entry.side)), Fold(), None
+        kind = _ORIGINS.get(str(origin.get("kind"))) if isinstance(origin, dict) else None
+        question = Question(entry.id, at, self._turns, entry.text, kind)
+        return self._begin(Answer(key_of(entry.id), at, question, _EMPTY, entry.side)), _EMPTY, None
 
-    def _branch(self, entry: Entry, base: Place, at: datetime) -> tuple[int, Fold, Problem | None]:
+    def _branch(self, entry: Entry, question: Question, before: Fold, at: datetime) -> tuple[int, Fold, Problem | None]:
         """A further answer to a question that has one: it shares what came before the branch."""
-        question = self.answers[base.answer].question
-        shared = Fold() if base.fold.has_ended else base.fold._replace(response="", mirror="")
+        shared = _EMPTY if before.has_ended else msgspec.structs.replace(before, response="", mirror="")
         self._shared += len(question.text) + shared.thinking_characters
         if self._shared > MAX_SHARED:
             return (
                 _NOBODY,
-                Fold(),
+                _EMPTY,
                 Problem("too_many_answers", "parentId: the session branches into more answers than are kept"),
             )
         fold = folded(shared, entry)
@@ -192,18 +205,11 @@ class Tree:
     def _begin(self, answer: Answer) -> int:
         self.answers.append(answer)
         self._open.append(answer)
-        self._growing[answer.key] = answer
         return len(self.answers) - 1
-
-    def growing(self, key: str) -> Answer | None:
-        """The answer with this key, as long as it is not over."""
-        return self._growing.get(key)
 
     def take_sealed(self) -> list[Answer]:
         """The answers that were over with the last entry, in the order in which they began; each is given once."""
-        if not self._just_sealed:
-            return self._just_sealed
-        sealed, self._just_sealed = self._just_sealed, []
+        sealed, self.just_sealed = self.just_sealed, []
         return sealed
 
     def _seal(self) -> None:
@@ -214,5 +220,4 @@ class Tree:
     def _seal_one(self, answer: Answer) -> None:
         if not answer.sealed:
             answer.sealed = True
-            self._just_sealed.append(answer)
-            self._growing.pop(answer.key, None)
+            self.just_sealed.append(answer)

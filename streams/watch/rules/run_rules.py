@@ -3,7 +3,10 @@
 1. One run is one unit. `audit.drift.change_detector` finds a change of a series' mean, of any size, in either direction, and since when.
 2. An agent has several series, and each could raise a false alarm. So the evidence of each has to be as many times as large as one
    series needs as the agent has series (a union bound): all series of an agent together raise as few false alarms as one tier does.
-3. Shares are told as shares: 2 of 13 runs, 13 of 15.
+3. Where at least half of an agent's runs have the same trust, most often 100, their spread says nothing of how far the next one may
+   lie off. Then a change of trust is no more certain than a change of the counts of runs below certain levels
+   (`docs/decisions/0082-shares-of-few-runs.md`).
+4. Shares are told as shares: 2 of 13 runs, 13 of 15.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.reference import NO_DECISION, Reference
 from audit.drift.score_history import REFERENCE_DAYS
+from schemas.lazy.numpy import np
 from streams.watch.rules.cases import shown
 from streams.watch.rules.changes import Asked, Told, change_finding
 from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked, bounds_of
@@ -24,6 +28,8 @@ from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns,
 
 RUNS = "runs"
 """Name of the rule."""
+LEVELS = (40, 60, 80)
+"""Levels of trust below which runs are counted, beside the usual one and the one above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,33 @@ def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
     found = find_change(
         agent.units(series), as_of, reference=case.reference(agent, series), is_share=series != TRUST, bounds=bounds_of(series)
     )
+    if found is not None and series == TRUST:
+        found = _as_counted(case, agent, found)
     needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return found if found is not None and found.log_evidence >= needed else None
+
+
+def _as_counted(case: RunCase, agent: AgentRuns, found: Change) -> Change:
+    """Return a change of trust with no more evidence than the counts of runs below each level have on average.
+
+    The average of e-values is one, however alike the levels are.
+    """
+    usual = agent.usual_trust(found.first_hour)
+    if usual is None:
+        return found
+    levels = {*LEVELS, usual, usual + 1}
+    reference, as_of = case.reference(agent, TRUST), case.runs.as_of.date()
+    looked = (find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in levels)
+    counted = [one for one in looked if one is not None]
+    evidence = (
+        float(np.logaddexp.reduce([one.log_evidence for one in counted])) - math.log(len(levels)) if counted else -math.inf
+    )
+    sure = [one.confirmed_at for one in counted if one.confirmed_at is not None]
+    return replace(
+        found,
+        log_evidence=min(found.log_evidence, evidence),
+        confirmed_at=max(found.confirmed_at, min(sure)) if sure and found.confirmed_at is not None else None,
+    )
 
 
 def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Finding:

@@ -88,7 +88,7 @@ class SessionRows:
         for read in (self._archived, self._cold, self._rows):
             for line in read():
                 number += 1
-                yield line._replace(number=number)
+                yield msgspec.structs.replace(line, number=number)
 
     def _rows(self) -> Iterator[Line]:
         if EVENTS not in self._tables:

@@ -193,7 +193,7 @@ def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
     """What is not remembered may have said it."""
     session = SessionTexts()
     for _ in range(9):
-        session.add("x" * 1024 * 1024)
+        session.add(["x" * 1024 * 1024])
 
     assert Talk(session=session).tool(CONFIG).says("It uses port 8080.").reasons() == []
 
@@ -436,7 +436,7 @@ FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
 def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
     """A session of weeks is looked up in an index; it has to answer what a search of every text would."""
     texts = SessionTexts()
-    texts.add(text)
+    texts.add([text])
     assert occurs(figure, text) != texts.lacks(figure)
 
 
@@ -444,7 +444,7 @@ def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.Monkey
     """Whoever forgot half of it could call any figure made up."""
     monkeypatch.setattr(derivations, "MAX_REMEMBERED", 100)
     texts = SessionTexts()
-    texts.add(" ".join(map(str, range(1000, 1200))))
+    texts.add([" ".join(map(str, range(1000, 1200)))])
     assert not texts.lacks("77")
-    texts.add("12")
+    texts.add(["12"])
     assert not texts.lacks("77")

@@ -303,3 +303,28 @@ def test_series_have_names_for_people() -> None:
     names = ["Trust", "Share of unsafe runs", "Share of runs with infinite tool loop"]
     assert names == [series_name(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
     assert failure("x").type == "x"
+
+
+def test_a_trust_that_most_runs_share_falls_by_its_counts(store: Store) -> None:
+    """Trust was always 100, so it had no spread; three runs of one hour at 90 and later ones at 100 are no fall of trust to 96."""
+    made = [
+        ended_run(f"r-{back}-{number}", END - back * DAY - number * timedelta(minutes=10))
+        for back in range(70)
+        for number in range(3)
+    ]
+    low = {f"r-2-{number}" for number in range(3)}
+    assert [] == findings(
+        store, [msgspec.structs.replace(run, trust_score=90) if run.session_id in low else run for run in made]
+    )
+
+
+def test_a_trust_that_most_runs_share_still_falls_when_its_counts_do(store: Store) -> None:
+    """Ten of twelve runs below it in four days are a change, by trust as by any share; a level of readiness is not needed for it."""
+    made = [
+        ended_run(f"r-{back}-{number}", END - back * DAY - number * timedelta(hours=3))
+        for back in range(60)
+        for number in range(3)
+    ]
+    later = {f"r-{back}-{number}" for back in range(4) for number in range(3)} - {"r-0-0", "r-2-1"}
+    made = [msgspec.structs.replace(run, trust_score=90) if run.session_id in later else run for run in made]
+    assert [("desk", "trust", "down")] == findings(store, made)
