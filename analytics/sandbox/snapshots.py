@@ -134,7 +134,7 @@ def progress_file(target: Path) -> Path:
 
 
 class Progress(NamedTuple):
-    """How far the tables of a snapshot are, in rows as the catalogue estimates them."""
+    """Progress of building the tables of a snapshot, in rows as the catalogue estimates them."""
 
     done: int
     """Rows of the tables that are done."""
