@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from analytics.store.copying import copied_whole
 from analytics.store.current import current_first
@@ -106,7 +108,11 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
         with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
+            rows = _rows_of(connection)
+            done = 0
             for schema in shown_schemas():
+                _tell(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
+                done += rows[schema.table]
                 for statement in _table_statements(schema):
                     connection.execute(statement)
             for statement in NUMBERS:
@@ -120,6 +126,48 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:
         raise StoreError(f"{target}: {str(error).splitlines()[0]}", hint="See that the disk has room for it.") from error
+
+
+def progress_file(target: Path) -> Path:
+    """Return the file beside a snapshot that is being made that says how many rows are done, of how many."""
+    return target.with_suffix(".progress")
+
+
+class Progress(NamedTuple):
+    """Progress of building the tables of a snapshot, in rows as the catalogue estimates them."""
+
+    done: int
+    """Rows of the tables that are done."""
+    total: int
+    table: str
+    """The table that is being made."""
+    rows: int
+    """Its rows."""
+
+
+def progress_of(target: Path) -> Progress | None:
+    """Return how far a snapshot is that is being made; None if that is not known yet."""
+    try:
+        done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return Progress(int(done), int(total), table, int(rows))
+
+
+def _tell(target: Path, progress: Progress) -> None:
+    """Write down how far a snapshot is; a reader finds the whole of it, or what was there before."""
+    beside = progress_file(target).with_suffix(".new")
+    beside.write_text(" ".join(map(str, progress)), encoding="ascii")
+    beside.replace(progress_file(target))
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
+    """Return about how many rows each table of the source has that a snapshot shows, from the catalogue: nothing is counted."""
+    found = connection.execute(
+        f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
+    )
+    sizes = dict(found.fetchall())
+    return Counter({one.table: sizes.get(one.table, 0) for one in shown_schemas()})
 
 
 def shown_schemas() -> list[RecordSchema]:

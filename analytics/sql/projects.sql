@@ -1,5 +1,5 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs, its newest check
--- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; before_: the same of as many days before those; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs: in as many days up to its newest run with runtime events; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
+-- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; before_: the same of as many days before those; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs and recent_runs: unsafe runs, and runs with runtime events, of as many days up to its newest run with runtime events; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
 WITH fresh AS MATERIALIZED (
     SELECT * FROM log.fresh_score_days($project)
@@ -51,12 +51,11 @@ WITH fresh AS MATERIALIZED (
     SELECT incident_id, revision, _offset
     FROM log.incidents
     WHERE $project IS NULL OR project = $project
-), suspects AS (
-    SELECT project, connection, session_id
+), ended_lately AS MATERIALIZED (
+    SELECT project, connection, session_id, readiness_level = 'unsafe_for_production' AS is_unsafe, event_count > 0 AS has_evidence
     FROM log.diagnoses
     JOIN ended USING (project)
-    WHERE readiness_level = 'unsafe_for_production' AND closed_at < newest + to_days(1)
-        AND closed_at >= newest - to_days($days::INTEGER - 1)
+    WHERE closed_at < newest + to_days(1) AND closed_at >= newest - to_days($days::INTEGER - 1)
 ), parts AS (
     SELECT project, newest::DATE AS recent_until, scores, scored, anomalies, simulated
     FROM altogether
@@ -110,10 +109,22 @@ WITH fresh AS MATERIALIZED (
     FROM ended
     UNION ALL BY NAME
     SELECT coalesce(r.project, s.project) AS project, count(DISTINCT (connection, session_id)) AS recent_unsafe_runs
-    FROM suspects AS s
+    FROM ended_lately AS s
     LEFT JOIN revised AS r USING (connection, session_id)
-    WHERE coalesce(r.readiness_level, 'unsafe_for_production') = 'unsafe_for_production'
+    WHERE is_unsafe AND coalesce(r.readiness_level, 'unsafe_for_production') = 'unsafe_for_production'
     GROUP BY ALL
+    UNION ALL BY NAME
+    SELECT project, count(*) AS recent_runs
+    FROM ended_lately
+    ANTI JOIN revised USING (connection, session_id)
+    WHERE has_evidence
+    GROUP BY project
+    UNION ALL BY NAME
+    SELECT r.project, count(DISTINCT (connection, session_id)) AS recent_runs
+    FROM ended_lately
+    JOIN revised AS r USING (connection, session_id)
+    WHERE r.has_evidence
+    GROUP BY r.project
 )
 SELECT
     project,
@@ -122,7 +133,7 @@ SELECT
     coalesce(any_value(simulated), 0) AS simulated, any_value(recent_until) AS recent_until,
     coalesce(any_value(recent_scores), 0) AS recent_scores, coalesce(any_value(recent_anomalies), 0) AS recent_anomalies,
     coalesce(any_value(recent_scored), 0) AS recent_scored, coalesce(any_value(recent_unscored), 0) AS recent_unscored,
-    coalesce(any_value(recent_unsafe_runs), 0) AS recent_unsafe_runs, any_value(recent_cost_usd) AS recent_cost_usd,
+    coalesce(any_value(recent_unsafe_runs), 0) AS recent_unsafe_runs, coalesce(sum(recent_runs), 0)::BIGINT AS recent_runs, any_value(recent_cost_usd) AS recent_cost_usd,
     any_value(recent_tier1) AS recent_tier1, any_value(recent_tier2) AS recent_tier2,
     any_value(recent_tier2_5) AS recent_tier2_5, any_value(recent_tier3) AS recent_tier3,
     coalesce(any_value(before_scores), 0) AS before_scores, coalesce(any_value(before_anomalies), 0) AS before_anomalies,

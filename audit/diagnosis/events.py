@@ -74,7 +74,11 @@ def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
     Raises InputError when it is no JSON object, and BoundsError (an InputError) naming the field when a value is nested too
     deep or is no JSON value.
     """
-    payload = clean_payload(raw, index)
+    return normalise_payload(clean_payload(raw, index), index)
+
+
+def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
+    """Read an event that can be written as JSON, such as one that was read from it; it is changed. See `normalise_event`."""
     get = payload.get
     payload["event"] = event = _name(get("event")) or _name(get("type")) or "process_output"
     payload["event_id"] = _event_id(get("event_id"), index)

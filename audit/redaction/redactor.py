@@ -16,8 +16,8 @@ from typing import Any
 from audit.first_looks import FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
-from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER, SecretKind
-from audit.redaction.secret_names import is_sensitive
+from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER, SecretKind, has_random_run, is_one_run
+from audit.redaction.secret_names import TELLING_NAME, is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
 
@@ -49,28 +49,55 @@ class Redactor:
             for secret, pattern in zip(settings.patterns, patterns, strict=True)
         )
         self._first_look = _first_look((TRIGGER, *patterns))
+        self._telling = (TELLING, *patterns)
         self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
         self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
         self._clean: frozenset[str] = frozenset()
+        self._nameless: frozenset[str] = frozenset()
+        """Those of the clean texts that are no name of a secret."""
 
-    def having_looked(self, texts: Iterable[str]) -> Redactor:
-        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again."""
+    def having_looked(self, texts: Iterable[str], *, named: Iterable[str] = ()) -> Redactor:
+        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again.
+
+        Most of what is suspected are ids, which hold nothing but a random run at most: they are not searched for anything else.
+        `named` are those of the texts of which `is_clean_json` will be asked.
+        """
         if not self._enabled:
             return self
         distinct = list(dict.fromkeys(texts))
-        suspect = set(self._first_look.rows(list(map(encode, distinct))))
+        found = {distinct[row] for row in self._holding(list(map(encode, distinct)))}
+        names = list(dict.fromkeys(named))
+        telling = [names[row] for row in _first_look((TELLING_NAME,)).rows(list(map(encode, names)))] if names else ()
         looked = copy.copy(self)
-        clean = [text for row, text in enumerate(distinct) if row not in suspect] if suspect else distinct
-        looked._clean = frozenset(clean)  # noqa: SLF001 - its own kind
+        looked._clean = frozenset(distinct).difference(found) if found else frozenset(distinct)  # noqa: SLF001 - its own kind
+        looked._nameless = looked._clean.intersection(names).difference(telling)  # noqa: SLF001 - its own kind
         return looked
 
-    def is_clean(self, text: str) -> bool:
-        """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
-        return not text or text in self._clean or not self._enabled
+    def _holding(self, data: Sequence[bytes]) -> Iterator[int]:
+        """The places of the texts that may hold a secret."""
+        ids, others = list[int](), list[int]()
+        for row, one in enumerate(data):
+            (ids if is_one_run(one) else others).append(row)
+        suspects = ids + [others[place] for place in self._first_look.rows([data[row] for row in others])]
+        # Made by who suspects anything, and not at every start.
+        telling = (
+            {suspects[place] for place in _first_look(self._telling).rows([data[row] for row in suspects])} if suspects else ()
+        )
+        for row in suspects:
+            if row in telling or b"[SECRET:" in data[row] or has_random_run(data[row]):
+                yield row
 
     def are_clean(self, texts: Iterable[str]) -> bool:
         """Tell whether a first look has found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
         return not self._enabled or self._clean.issuperset(texts)
+
+    def is_clean_json(self, texts: Iterable[str]) -> bool:
+        """Tell whether `redact_json` leaves a value as it is that has these texts, keys too; False if that is not known."""
+        return not self._enabled or self._nameless.issuperset(texts)
+
+    def is_clean(self, text: str) -> bool:
+        """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        return not text or text in self._clean or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
         """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""

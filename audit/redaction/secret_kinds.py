@@ -122,11 +122,8 @@ _NO_ARGUMENT = compile_pattern(
     where="no argument",
     ignore_case=False,
 )
-_KNOWN_IDS = compile_pattern(
-    r"^(?:toolu|srvtoolu|msg|msgbatch|req|resp|call|chatcmpl|run|thread|asst|file)_|^sha(?:256|384|512)-",
-    where="known ids",
-    ignore_case=False,
-)
+_PROVIDERS = "toolu srvtoolu msg msgbatch req resp call chatcmpl run thread asst file"
+_KNOWN_IDS = (*(f"{name}_".encode() for name in _PROVIDERS.split()), b"sha256-", b"sha384-", b"sha512-")
 """Ids that model providers give to calls, and digests: random, but no secrets, and needed to follow a session."""
 
 _MIN_RUN = 24
@@ -154,11 +151,21 @@ def _is_random(run: bytes) -> bool:
     return -sum(share * math.log2(share) for share in shares) >= _MIN_ENTROPY
 
 
+def is_one_run(data: bytes) -> bool:
+    """Tell whether a text is one run of letters and digits and nothing else, as most ids are."""
+    return len(data) >= _MIN_RUN and not data.translate(None, _IN_RUNS)
+
+
+def has_random_run(data: bytes) -> bool:
+    """Tell whether a text has a run that looks drawn by lot."""
+    return next(_random_runs(data), None) is not None
+
+
 def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
     """Runs that look drawn by lot; in what may be a path, segment by segment."""
-    for start, end in _RUNS.groups(data):
+    for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
         run = data[start:end]
-        if _KNOWN_IDS.found_in(run):
+        if run.startswith(_KNOWN_IDS):
             continue
         is_base64 = b"+" in run or run.endswith(b"=")
         for piece in [run] if is_base64 else run.split(b"/"):
@@ -167,6 +174,7 @@ def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
             start += len(piece) + 1  # noqa: PLW2901 - walks along the run
 
 
+_IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
 
 

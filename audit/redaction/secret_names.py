@@ -26,6 +26,8 @@ COUNTED = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reaso
 """Tokens of a language model: counted and configured, no secrets."""
 
 _SENSITIVE = compile_pattern(rf"{NAMES}$", where="sensitive name")
+TELLING_NAME = compile_pattern(NAMES, where="telling name")
+"""Finds whatever `is_sensitive` takes for a name, and more."""
 _MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){COUNTED}$", where="model tokens")
 _LONGEST_NAME = 128
 _REMEMBERED = 10_000

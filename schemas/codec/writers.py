@@ -62,24 +62,39 @@ class _Words(dict[str | None, bytes]):
         return written
 
 
-@functools.lru_cache(1 << 12)
 def written_time(value: datetime) -> bytes:
-    """A time as Avro writes it; ValueError for one out of bounds. Kept, because the records of a moment have it in common."""
+    """A time as Avro writes it; ValueError for one out of bounds."""
     micros = (value - EPOCH) // _MICROSECOND
     if not FIRST <= micros <= LAST:
         raise ValueError(value)
     return time_bytes(micros)
 
 
+class _Pairs(dict[int, bytes]):
+    """Fourteen bits of a number as two bytes of Avro that others follow."""
+
+    def __missing__(self, pair: int) -> bytes:
+        written = self[pair] = bytes((pair & 0x7F | 0x80, pair >> 7 | 0x80))
+        return written
+
+
+class _Ends(dict[int, bytes]):
+    """The last four bytes of a time, which change every two minutes."""
+
+    def __missing__(self, end: int) -> bytes:
+        if len(self) >= _WORDS_KEPT:
+            self.clear()
+        written = self[end] = bytes((end & 0x7F | 0x80, end >> 7 & 0x7F | 0x80, end >> 14 & 0x7F | 0x80, end >> 21))
+        return written
+
+
 def time_bytes(micros: int) -> bytes:
     """Eight bytes: no time within bounds takes fewer or more."""
     rest = micros << 1
-    # fmt: off
-    return bytes((
-        rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14 & 0x7F | 0x80, rest >> 21 & 0x7F | 0x80,
-        rest >> 28 & 0x7F | 0x80, rest >> 35 & 0x7F | 0x80, rest >> 42 & 0x7F | 0x80, rest >> 49,
-    ))
-    # fmt: on
+    return _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + _ENDS[rest >> 28]
+
+
+_PAIRS, _ENDS = _Pairs(), _Ends()
 
 
 def _unfit(value: Any) -> bytes:

@@ -11,6 +11,7 @@ from rich.text import Text
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
+from service.documents.why.actions import COMMAND_DOES
 from service.documents.why.slices import WhichPart, deployments_of, which_part_of
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
@@ -122,11 +123,18 @@ def _why(why: Row) -> Iterator[RenderableType]:
         yield Text("\nWhat to do", style="bold")
     for place, one in enumerate(why["actions"], 1):
         yield Text(f"{place}. {plain(one['title'], 600)}. {plain(one['because'], 2000)}")
-        commands = [(one["command"], ""), *((link["command"], f"  # {plain(link['title'])}") for link in one["links"])]
+        commands = [
+            (one["command"], _does(one["id"])),
+            *((link["command"], f"  # {plain(link['title'])}") for link in one["links"]),
+        ]
         for command, said in commands:
             if command:
                 yield Text(f"   {plain(command, 2000)}", style="cyan", end="")
                 yield Text(said, style="dim")
+
+
+def _does(action: str) -> str:
+    return f"  # {COMMAND_DOES[action].rstrip(':')}" if action in COMMAND_DOES else ""
 
 
 def _event(one: Row) -> str:
@@ -172,8 +180,12 @@ def _days_table(days: Sequence[Row]) -> RenderableType:
 
 
 def _slices_table(which: WhichPart) -> RenderableType:
-    cells = [[one.name, f"{one.explained:.0%}", one.shares, one.means, one.mix.text, one.within.text] for one in which.slices]
-    return table(["slice", "explains", "share", "mean", "the mix moved", "inside it moved"], cells, right=["explains"])
+    cells = [
+        [one.name, f"{one.explained:.0%}", one.shares, one.counts, one.means, one.mix.text, one.within.text]
+        for one in which.listed
+    ]
+    titles = ["slice", "explains", "share", "exchanges", "mean", "the mix moved", "inside it moved"]
+    return table(titles, cells, right=["explains"])
 
 
 def _mix_table(mix: Sequence[Row]) -> RenderableType:

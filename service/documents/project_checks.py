@@ -30,7 +30,7 @@ COUNTS = (
 )
 """The totals of a project in the query `projects`."""
 _RECENT = (
-    *("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs"),
+    *("recent_scores", "recent_anomalies", "recent_scored", "recent_unscored", "recent_unsafe_runs", "recent_runs"),
     *("before_scores", "before_anomalies", "before_scored", "before_unscored"),
 )
 _UNKNOWN = (

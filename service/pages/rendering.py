@@ -22,13 +22,14 @@ from audit.times import iso_time
 from service.access.access import Holder
 from service.access.sign_ins import mark_of
 from service.documents.addresses.window import kept_of
-from service.documents.rounding import grouped
+from service.documents.rounding import counted, grouped
 from service.documents.run_rows import EXCHANGES_ONLY
 from service.http.auth.authentication import PAGE_MARK
 from service.http.bounds import INBOX_PAGE
 from service.pages.links import Links
 from service.pages.words import TERMS, WORDS
 from service.version import version
+from streams.watch.incidents.states import recovered_since
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -93,6 +94,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day, "ago": ago}
+    made.filters |= {"counted": counted, "recovered_since": recovered_since}
     made.globals |= {
         "links": Links(),
         "terms": TERMS,

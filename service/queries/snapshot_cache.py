@@ -25,10 +25,11 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.sandbox.snapshots import Changes, changes_of, copy_database
+from analytics.sandbox.snapshots import Changes, changes_of, copy_database, progress_of
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, StoreError
 from schemas.lazy.duckdb import duckdb
+from service.documents.rounding import grouped
 from service.queries.query_processes import build
 from service.queries.query_protocol import QueryLimits
 
@@ -74,13 +75,15 @@ class SnapshotState:
     """When the making of the next one began."""
     step: str
     """What is being done for it, such as "copying the database"."""
+    progress: str
+    """How far that is, as far as files show it, such as "410 of 1 355 MB"; empty where they do not."""
     failed_at: datetime | None
     """When the last attempt failed, if none has succeeded since."""
     failure: str
     """Why it failed, without the paths of this machine."""
 
 
-NO_STATE = SnapshotState(None, None, "", None, "")
+NO_STATE = SnapshotState(None, None, "", "", None, "")
 
 
 class Snapshots:
@@ -93,6 +96,7 @@ class Snapshots:
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
         self._state = NO_STATE
+        self._progress: Callable[[], str] = str
         self._failures = 0
 
     async def fresh(self) -> Snapshot:
@@ -112,7 +116,8 @@ class Snapshots:
 
     def state(self) -> SnapshotState:
         """Return what can be said of the snapshots at this moment."""
-        return replace(self._state, at=None if self._current is None else self._current.at)
+        at = None if self._current is None else self._current.at
+        return replace(self._state, at=at, progress=self._progress() if self._state.since else "")
 
     async def ready(self) -> None:
         """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
@@ -167,8 +172,8 @@ class Snapshots:
             self._state = replace(self._state, since=None, step="")
             self._making = None
 
-    def _step(self, words: str) -> None:
-        self._state = replace(self._state, step=words)
+    def _step(self, words: str, progress: Callable[[], str] = str) -> None:
+        self._state, self._progress = replace(self._state, step=words), progress
 
     def _words_of(self, error: Exception) -> str:
         """Return what went wrong, without the folder of the database."""
@@ -194,9 +199,9 @@ class Snapshots:
             self._step("writing accepted records to the database")
             at = self._now()
             await self._land()
-            self._step("copying the database")
+            self._step("copying the database", lambda: f"{_megabytes(copy)} of {_megabytes(path)} MB")
             changes = await asyncio.to_thread(copy_database, self._store, copy)
-            self._step("building the tables")
+            self._step("building the tables", lambda: _built(target))
             patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
             await build(copy, target, spill, patient, self._nice())
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -213,6 +218,22 @@ class Snapshots:
         if before is not None:
             before.replaced = True
             before.close_when_unused()
+
+
+def _built(target: Path) -> str:
+    """Say how much of the rows is in tables that are done, which table is being made, with its share, and how many bytes are written."""
+    found = progress_of(target)
+    if found is None or not found.total:
+        return ""
+    done, now = (f"{rows / found.total:.0%}" for rows in (found.done, found.rows))
+    return f"{done} of the rows are done, now {found.table} with {now} of them; {_megabytes(target)} MB written"
+
+
+def _megabytes(path: Path) -> str:
+    try:
+        return grouped(path.stat().st_size / 1e6)
+    except OSError:
+        return "0"
 
 
 def _prepare(folder: Path, database: Path) -> None:

@@ -19,8 +19,19 @@ function chosenIn(form, name) {
   if (field instanceof RadioNodeList) return [...field].find((one) => one.checked)?.dataset.words ?? field.value;
   const option = field?.selectedOptions?.[0];
   if (option) return option.dataset.words ?? option.textContent;
-  return "small" in (field?.dataset ?? {}) ? field.value.toLowerCase() : (field?.value ?? "");
+  const { small, words, none } = field?.dataset ?? {};
+  const value = small === undefined ? (field?.value ?? "") : field.value.toLowerCase();
+  return words === undefined ? value : value ? words.replace("{value}", value) : none;
 }
+
+// A field with a list of names takes one of them: access to a misspelt project would be access to nothing.
+document.addEventListener("input", (event) => {
+  const field = event.target;
+  if (!("known" in (field.dataset ?? {}))) return;
+  const name = field.value.toLowerCase();
+  const isKnown = !name || [...field.list.options].some((one) => one.value === name);
+  field.setCustomValidity(isKnown ? "" : field.dataset.known);
+});
 
 /** Says until which UTC day a token lasts that is made now, in the words that the page has for that. */
 function untilOf(form, { until, forever }) {

@@ -117,10 +117,11 @@ function showAnswer() {
   const { columns, rows, truncated, asOf, elapsedMs } = answer;
   const shownRows = Math.min(rows.length, MOST_SHOWN);
   const count = (number, what) => `${figures(number)} ${what}${number === 1 ? "" : "s"}`;
-  const more = truncated ? "; there are more, left out by the limit" : "";
-  const below = shownRows < rows.length ? `, of which ${figures(MOST_SHOWN)} are shown` : "";
+  const all = rows.length > 1 && !truncated ? "all " : "";
+  const more = truncated ? "; there are more" : "";
+  const below = shownRows < rows.length ? `, of which the first ${figures(MOST_SHOWN)} are shown` : "";
   document.querySelector("[data-summary]").textContent =
-    `${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${figures(elapsedMs)} ms`;
+    `${truncated ? "the first " : all}${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${figures(elapsedMs)} ms`;
   document.querySelector("[data-table]").replaceChildren(table(columns, rows));
   const { across, measures, ordered } = plan(columns, rows);
   const charted = document.querySelector("[data-charted]");

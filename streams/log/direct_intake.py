@@ -51,8 +51,8 @@ class NewRecords:
         self._store = store
         self._seen = seen
         self._erased = ErasedNow(store)
-        self._unlanded: dict[tuple[str, str, Identity], int] = {}
-        """The entry of what is in the log alone, by topic, type and identity."""
+        self._unlanded: dict[tuple[str, str], dict[Identity, int]] = defaultdict(dict)
+        """The entry of what is in the log alone by identity, by topic and type."""
 
     def are_at_hand(self, outside: Outside) -> bool:
         """Tell whether `are_new` needs to read no table."""
@@ -70,15 +70,16 @@ class NewRecords:
         """Note what has become durable in the log, in the entry of this number."""
         for topic, records in outside.items():
             for name, of_type in _by_type(records).items():
-                self._unlanded.update(((topic, name, one), number) for one in identities_of(name, of_type))
+                self._unlanded[topic, name].update(dict.fromkeys(identities_of(name, of_type), number))
 
     def landed(self, end: int) -> None:
         """Note that the entries before this number have landed: the tables tell of them."""
-        self._unlanded = {identity: number for identity, number in self._unlanded.items() if number >= end}
+        for kind, entries in self._unlanded.items():
+            self._unlanded[kind] = {identity: number for identity, number in entries.items() if number >= end}
 
     def _are_new(self, cursor: duckdb.DuckDBPyConnection, topic: str, name: str, records: Sequence[Record]) -> bool:
         identities = identities_of(name, records)
-        if len(set(identities)) < len(identities) or any((topic, name, one) in self._unlanded for one in identities):
+        if len(set(identities)) < len(identities) or not self._unlanded[topic, name].keys().isdisjoint(identities):
             return False
         if self._store.end_of(ERASURES) and any(map(self._may_be_erased, records)):
             return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
@@ -15,15 +15,16 @@ from audit.surrogates import json_bytes
 from schemas.errors import RecordError
 from schemas.records import Span
 from streams.log.admission import admissible
-from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of, texts_of
-from streams.sources.otlp.reading import LabelFinder
+from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of
+from streams.sources.otlp.reading import FactReader
 from streams.sources.otlp.request import Found, Observed, Refused
 
 TOGETHER = 100
 """Spans that a first look for secrets is taken at together."""
 PROJECTS = 100
-"""Projects of a request whose labels are remembered."""
+"""Projects of a request whose readers are remembered."""
 Made = TypeVar("Made")
+Given = ParamSpec("Given")
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[Observed], SpanOwner | None]
 """Finds the owner of a span; None where it is passed over."""
@@ -40,16 +41,16 @@ def admitted(
     found: Found, owner_of: OwnerOf, policy: Policy, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
     """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
-    labels_of = lru_cache(PROJECTS)(lambda project: LabelFinder(policy.for_project(project).settings.traces.labels))
+    reader_of = lru_cache(PROJECTS)(lambda project: FactReader(policy.for_project(project).settings.traces.labels))
     while some := list(islice(found, TOGETHER)):
-        drafts = [draft for observed in some if (draft := _draft(observed, owner_of, labels_of)) is not None]
+        drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
         looked = _having_looked(redactor, drafts)
         for draft in drafts:
-            yield draft if isinstance(draft, Refused) else _admitted(draft, looked, now)
+            yield draft if isinstance(draft, Refused) else _guarded(draft.observed, _admitted, draft, looked, now)
 
 
 def _draft(
-    observed: Observed | Refused, owner_of: OwnerOf, labels_of: Callable[[str], LabelFinder]
+    observed: Observed | Refused, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
 ) -> SpanDraft | Refused | None:
     """The draft of a span; None where it is passed over."""
     if isinstance(observed, Refused):
@@ -57,26 +58,28 @@ def _draft(
     owner = owner_of(observed)
     if owner is None:
         return None
-    return _guarded(observed, lambda: draft_of(observed, owner, labels_of(owner.project)))
+    return _guarded(observed, draft_of, observed, owner, reader_of(owner.project))
 
 
 def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
     """The redactor after a first look at what the drafts tell: most of it holds nothing, and the same texts come again and again."""
-    return redactor.having_looked(text for draft in drafts if isinstance(draft, SpanDraft) for text in texts_of(draft.facts))
+    texts, named = list[str](), list[str]()
+    for draft in drafts:
+        if isinstance(draft, SpanDraft):
+            texts += draft.texts
+            named += draft.named
+    return redactor.having_looked(texts, named=named)
 
 
-def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan | Refused:
-    def made() -> AdmittedSpan:
-        record = record_of(draft, redactor, now)
-        return AdmittedSpan(record, admissible(record))
-
-    return _guarded(draft.observed, made)
+def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:
+    record = record_of(draft, redactor, now)
+    return AdmittedSpan(record, admissible(record))
 
 
-def _guarded(observed: Observed, make: Callable[[], Made]) -> Made | Refused:
+def _guarded(observed: Observed, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made | Refused:
     """What is made of a span, or why it is refused."""
     try:
-        return make()
+        return make(*given, **named)
     except RecordError as error:
         return Refused(f"{observed.span_id}: {error}", json_bytes(observed._asdict()))
     except MemoryError:

@@ -21,7 +21,7 @@ from streams.watch.incidents.evidence import gather
 from streams.watch.incidents.flags import FLAGS, changed_flags
 from streams.watch.incidents.incidents import Due, decided, due, reassigned, record_of
 from streams.watch.incidents.moves import evidence_of, moved_of
-from streams.watch.incidents.recovery import levels_of, no_levels, over, vanished
+from streams.watch.incidents.recovery import Levels, levels_of, over, vanished
 from streams.watch.incidents.run_evidence import gather_runs
 from streams.watch.incidents.states import OPEN, decision_of, is_live
 from streams.watch.known import Known
@@ -113,7 +113,7 @@ class Checker:
                 yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
             # What is over is so before the rules look: its days are cut out, and the way back is no change.
-            levels = levels_of(scored) if scored is not None else no_levels
+            levels = levels_of(scored, ran)
             ended = [one for incident in incidents.values() if (one := over(incident, levels, as_of)) is not None]
             incidents.update({one.incident_id: one for one in ended})
             fresh = None
@@ -127,7 +127,7 @@ class Checker:
                 None if ran is None else RunCase(ran, references, run_parameters),
                 fresh or baseline,
             )
-            yield self._checked(cursor, seen, incidents, [*late, *ended], is_new=fresh is not None)
+            yield self._checked(cursor, seen, incidents, [*late, *ended], levels, is_new=fresh is not None)
 
     def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
@@ -140,6 +140,7 @@ class Checker:
         seen: Seen,
         known: Mapping[str, Incident],
         others: Sequence[Incident],
+        levels: Levels,
         *,
         is_new: bool,
     ) -> Checked:
@@ -153,7 +154,7 @@ class Checker:
             lambda finding: self.cause_of(project, finding),
             seen.moved_too,
         )
-        opened, worsened, others = [], [], list(others)
+        opened, worsened, ended, others = [], [], [], list(others)
         for one in dues:
             evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else _kept(one)
             made = record_of(one, project, as_of, evidence)
@@ -163,8 +164,10 @@ class Checker:
                 worsened.append(made)
             else:
                 others.append(made)
+            # What was found just now may be over already, as in an import of last month's records.
+            ended += [gone for gone in [over(made, levels, as_of)] if gone is not None]
         others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
-        made_all = (*others, *worsened, *opened)
+        made_all = (*others, *worsened, *opened, *ended)
         looked = self._looked(seen, len(findings))
         return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
 

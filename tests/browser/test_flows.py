@@ -368,6 +368,33 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     assert [] == window.troubles
 
 
+def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> None:
+    """A link beyond the edge is not found: nothing shows that the row goes on there."""
+    page = window.open(LINKS.project(DRIFTED))
+    window.resize(PHONE)
+    for name in ("Pages", f"Pages of {DRIFTED}"):
+        links = page.get_by_role("navigation", name=name, exact=True).get_by_role("link").all()
+        boxes = [one.bounding_box() for one in links]
+        assert 5 < len(boxes)
+        assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE[0] for box in boxes), name
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "told"),
+    [
+        (1, 100, "1 row ·"),
+        (100, 100, "all 100 rows ·"),
+        (101, 100, "the first 100 rows; there are more ·"),
+        (1001, 10_000, "all 1\u202f001 rows, of which the first 1\u202f000 are shown ·"),
+    ],
+)
+def test_a_result_says_whether_it_is_all_of_it(window: Window, rows: int, limit: int, told: str) -> None:
+    """Whoever adds up a thousand rows has to know that there were more."""
+    page = window.open(f"/sql?q=SELECT+i+FROM+range({rows})+AS+r(i)&rows={limit}")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("[data-summary]")).to_contain_text(re.compile(f"^{re.escape(told)}"))
+
+
 def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
     """The form asks the same address by itself."""
     with windows(chromium, site, cookie, has_scripts=False) as context:

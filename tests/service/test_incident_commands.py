@@ -75,7 +75,7 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
         "2026-10-27",
         "Why",
         "What to do",
-        "1. Read these 3 sessions first.",
+        "1. Read these ",
         "driftline scores --project ops --session ops-",
         "sequential: Tier 2 fell",
         "consecutive_days: ",

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import resource
 import shutil
 import threading
@@ -532,6 +533,35 @@ def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio
     assert making.since is not None
     assert made.at is not None
     assert replace(NO_STATE, at=made.at) == made
+
+
+def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Of ten million records it takes a minute: without a share nobody knows whether to wait for it."""
+    told: dict[str, list[str]] = {}
+
+    async def followed() -> None:
+        with Store(tmp_path / "fleet.duckdb") as store:
+            put(store, 500)
+            query_pool = QueryPool(store, now, LIMITS)
+            query_pool.prepare()
+            while query_pool.snapshot_state().at is None:
+                state = query_pool.snapshot_state()
+                told.setdefault(state.step, []).append(state.progress)
+                await asyncio.sleep(0)
+            assert "" == query_pool.snapshot_state().progress
+            await query_pool.close()
+
+    loop.run(followed())
+    assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in told["copying the database"])
+    built = [one for one in told["building the tables"] if one]
+    assert built
+    assert all(
+        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d\u202f]+ MB written", one)
+        for one in built
+    )
+    shares = [int(one.split("%")[0]) for one in built]
+    assert shares == sorted(shares)
+    assert 0 < shares[-1] <= 100
 
 
 def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(

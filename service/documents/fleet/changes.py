@@ -19,6 +19,7 @@ from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
 from service.documents.project_checks import RECENT_DAYS
 from service.documents.project_health import anomalous_share
+from streams.watch.incidents.recovery import lies_back
 from streams.watch.measured import TIERS
 from streams.watch.rules.findings import DOWN, SPIKE, UP, Key, bounds_of
 
@@ -50,6 +51,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def is_share(self) -> bool:
         """True if the levels are shares of exchanges or runs."""
         return self.series == SPIKE or self.series.startswith(("unsafe", "failure:"))
+
+    @property
+    def is_back(self) -> bool:
+        """True if the last days lie back, by the measure that ends an incident: no check has seen it yet."""
+        return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
 
     @property
     def worse(self) -> float:

@@ -1,13 +1,14 @@
 """What to do about an incident: a table of rules, each a condition on the evidence and an action with a link or a command.
 
-A rule says in `because` what it rests on, with counts. The order of the table is that of a person on call: read, undo, check the
-measure, then learn more. Of an incident that is over or decided, reading is all that is left.
+A rule says in `because` what it rests on, with counts. The order of the table is that of a person on call: undo, unless the judge is
+what changed; then read, check the measure, and learn more. Of an incident that is over or decided, reading is all that is left.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from urllib.parse import quote
 
@@ -16,21 +17,16 @@ import msgspec
 from service.cli.terminal import plain
 from service.documents.rounding import counted
 from service.documents.why.facts import Example, Facts, RunExample
-from service.documents.why.slices import Deployed, part_explained
-from service.documents.why.slices import Row as Slice
+from service.documents.why.slices import Deployed, Slice, part_explained
 from service.pages.links import Links
 from streams.watch.incidents.states import SUSPECTED, is_live
 from streams.watch.measured import TIERS
 
 EXAMPLES = 3
-"""Sessions to read first."""
+"""Sessions to read, since the change and from before it."""
 FEW_SESSIONS = 10
 """Judged sessions since the change below which more of them should be judged."""
-NEW_SHARE = 0.05
-"""The share of the exchanges before a change up to which a version was not there yet."""
 MAX_NOTE = 160
-_ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
-"""Parts of the names of labels whose values people deploy."""
 _LINKS = Links()
 
 
@@ -53,7 +49,16 @@ class Action(msgspec.Struct, frozen=True):
     links: list[Target] = []
     command: str | None = None
 
+    @property
+    def command_does(self) -> str:
+        """Say what the command does if its name may be taken for more; empty otherwise."""
+        return COMMAND_DOES.get(self.id, "")
 
+
+COMMAND_DOES: Mapping[str, str] = {
+    "roll_back": "Once it is rolled back, tell Driftline, so that charts and incidents know. This command only records it:"
+}
+"""The effect of the command of an action, by the id of the action, where its name may be taken for more."""
 Rule = Callable[[Facts], Action | None]
 
 
@@ -68,11 +73,15 @@ def _read(facts: Facts) -> Action | None:
     found = _clearest(facts.exchanges)
     if facts.is_of_runs or not found:
         return None
+    usual = _clearest(facts.usual, {one.session_id for one in found})
     links = [_exchange(facts, one, "") for one in found]
-    links += [_exchange(facts, one, "Before the change: ") for one in _clearest(facts.usual)]
-    compared = " The last ones show how it was before." if facts.usual else ""
-    because = f"They moved {_series(facts)} most since {facts.since or 'the change'}.{compared}"
-    return Action("read_sessions", f"Read {_these(len(found), 'session')} first", because, links)
+    links += [_exchange(facts, one, "Before the change: ") for one in usual]
+    first, last = (
+        (f"The first {len(found)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
+    )
+    moved = f"moved {_series(facts)} most since {facts.since or 'the change'}"
+    because = f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} how it was before." if usual else f"They {moved}."
+    return Action("read_sessions", f"Read {_these(len(links), 'session')}", because, links)
 
 
 def _read_runs(facts: Facts) -> Action | None:
@@ -89,20 +98,17 @@ def _read_runs(facts: Facts) -> Action | None:
                 command=_command("runs", project=project),
             )
         )
-    return Action(
-        "read_runs", f"Read {_these(len(found), 'run')} first", f"They had the largest effect on {_series(facts)}.", links
-    )
+    others = " The last link leads to all others." if facts.since else ""
+    because = f"They had the largest effect on {_series(facts)}.{others}"
+    return Action("read_runs", f"Read {_these(len(found), 'run')}", because, links)
 
 
 def _roll_back(facts: Facts) -> Action | None:
     """Undo a new version if the change lies in it, and the version most exchanges had right before was well."""
-    which = facts.which_part
-    best = which.found if which is not None else None
-    if which is None or best is None or not facts.is_worse or not _is_new_version(facts, best):
+    which, best = facts.which_part, facts.new_version
+    if which is None or best is None or not facts.is_worse:
         return None
-    usual = (
-        which.usual if which.usual is not None and which.usual.kind == "value" and which.usual.mean_before is not None else None
-    )
+    usual = which.back_to
     told = _level(facts, best, best.mean_after, best.exchanges_after, "since the change")
     if usual is not None:
         told += f", {_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
@@ -115,7 +121,7 @@ def _roll_back(facts: Facts) -> Action | None:
     return Action(
         "roll_back",
         plain(title),
-        f"{because} Roll back with your own release tool; then record it with this command, so that charts show it.",
+        f"{because} Roll back in your own system: Driftline deploys nothing.",
         links,
         command,
     )
@@ -134,7 +140,7 @@ def _look_inside(facts: Facts) -> Action | None:
     """Look at the part of the traffic that stands out, where there is no version to undo."""
     which = facts.which_part
     best = which.found if which is not None else None
-    if best is None or _is_new_version(facts, best):
+    if best is None or facts.new_version is not None:
         return None
     because = (
         f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts moved less."
@@ -255,11 +261,11 @@ def _normal(facts: Facts) -> Action | None:
 
 
 RULES: Mapping[str, Rule] = {
-    "read_sessions": _read,
-    "read_runs": _read_runs,
     "check_judge": _judge,
     "check_both": _contradiction,
     "roll_back": _roll_back,
+    "read_sessions": _read,
+    "read_runs": _read_runs,
     "look_at_part": _look_inside,
     "check_deployment": _deployment,
     "new_normal": _normal,
@@ -274,11 +280,12 @@ WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest(found: Sequence[Example]) -> list[Example]:
-    """Return the first ones, each of another session while there are any."""
+def _clearest(found: Sequence[Example], besides: AbstractSet[str] = frozenset()) -> list[Example]:
+    """Return the first ones, each of another session, and of none of those `besides`."""
     first: dict[str, Example] = {}
     for one in found:
-        first.setdefault(one.session_id, one)
+        if one.session_id not in besides:
+            first.setdefault(one.session_id, one)
     return list(first.values())[:EXAMPLES]
 
 
@@ -312,13 +319,6 @@ def _addresses(made: Iterable[Deployed]) -> list[Target]:
 
 def _on_page(facts: Facts, part: str, title: str) -> Target:
     return Target(title, f"{_LINKS.incident(facts.incident.project, facts.incident.incident_id)}#{quote(part)}")
-
-
-def _is_new_version(facts: Facts, best: Slice) -> bool:
-    """Tell whether a slice is a version that was hardly there before the change."""
-    deployed = {one.label for one in facts.deployments}
-    is_version = best.label in deployed or any(part in best.label for part in _ROLLED_OUT)
-    return best.kind == "value" and is_version and best.share_before <= NEW_SHARE < best.share_after
 
 
 def _series(facts: Facts) -> str:

@@ -25,6 +25,17 @@ class Why(msgspec.Struct, frozen=True):
         return self.reasons[0].text
 
     @property
+    def lead(self) -> list[Statement]:
+        """The most telling reason; after a part of the traffic also what was deployed when it changed."""
+        size = 2 if [one.kind for one in self.reasons[:2]] == ["slice", "deployments"] else 1
+        return self.reasons[:size]
+
+    @property
+    def others(self) -> list[Statement]:
+        """The other reasons."""
+        return self.reasons[len(self.lead) :]
+
+    @property
     def is_explained(self) -> bool:
         """True if the evidence names a reason."""
         return self.reasons[0].kind != UNEXPLAINED

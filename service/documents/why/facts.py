@@ -9,17 +9,24 @@ from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
+from audit.drift.slices import VALUE
 from schemas.records import Incident
-from service.documents.why.slices import Deployed, WhichPart, deployments_of, which_part_of
+from service.documents.rounding import counted, grouped
+from service.documents.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
 from streams.watch.incidents.reasons import has_risen, moved_dimensions
 from streams.watch.measured import TIERS
 from streams.watch.rules.findings import SPIKE
 from streams.watch.rules.run_rules import RUNS
+from streams.watch.run_measures import TRUST
 
 JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
+NEW_SHARE = 0.05
+"""The share of the exchanges before a change up to which a version was not there yet."""
+_ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
+"""Parts of the names of labels whose values people deploy."""
 Row = Mapping[str, Any]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 T = TypeVar("T")
@@ -146,6 +153,35 @@ class Facts:
         value = self.seen.get(name)
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
+    @property
+    def extent(self) -> str:
+        """Say of how many runs, exchanges or scores the levels of the title are, since the change and before; empty if that is not known."""
+        since = f"since {self.since}"
+        if self.is_spike:
+            found = self.spike
+            return "" if found is None else _of_both(found, "exchange", since)
+        if self.is_of_runs:
+            return self._runs_extent(since)
+        sides = [self._scores(side) for side in ("After", "Before")]
+        return "" if None in sides else f"{sides[0]} {since}, {sides[1]} before"
+
+    def _runs_extent(self, since: str) -> str:
+        after, before = self.number("runsAfter"), self.number("runsBefore")
+        level = self.moved[0].level if self.moved else None
+        if after is None or before is None:
+            return ""
+        if level is None or self.incident.tier == TRUST:
+            return f"{counted(round(after), 'run')} {since}, {grouped(before)} before"
+        row = {"before": round(level.before * before), "all_before": round(before)}
+        found = _count({**row, "after": round(level.after * after), "all_after": round(after)}, "name")
+        return "" if found is None else _of_both(found, "run", since)
+
+    def _scores(self, side: str) -> str | None:
+        scores, sessions = self.number(f"scores{side}"), self.number(f"sessions{side}")
+        if scores is None or sessions is None:
+            return None
+        return f"{counted(round(scores), 'score')} of {counted(round(sessions), 'session')}"
+
     @cached_property
     def flags(self) -> list[Count]:
         """The checks of Tier 1 with their exchanges."""
@@ -217,6 +253,27 @@ class Facts:
         """The deployments on the days when the change may have begun."""
         return deployments_of(self.evidence)
 
+    @property
+    def new_version(self) -> Slice | None:
+        """The part of the traffic that moved, if it is a version that was hardly there before the change; None for another."""
+        best = self.which_part.found if self.which_part is not None else None
+        if best is None:
+            return None
+        is_version = best.label in {one.label for one in self.deployments} or any(part in best.label for part in _ROLLED_OUT)
+        return best if best.kind == VALUE and is_version and best.share_before <= NEW_SHARE < best.share_after else None
+
+    @property
+    def compared(self) -> list[Compared]:
+        """The part of the traffic that moved, and the one that most exchanges had before; empty without both."""
+        which = self.which_part
+        if which is None or which.found is None or which.back_to is None:
+            return []
+        is_new = self.new_version is not None
+        return [
+            Compared(which.found, "began with the change" if is_new else "stands out"),
+            Compared(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+        ]
+
     @cached_property
     def cause(self) -> Row:
         """The finding of the anchors, with the numbers."""
@@ -244,6 +301,11 @@ class Facts:
 
     def _counts(self, name: str, label: str) -> list[Count]:
         return [one for row in self._rows(name) if (one := _count(row, label)) is not None]
+
+
+def _of_both(found: Count, thing: str, since: str) -> str:
+    after = f"{grouped(found.after)} of {counted(found.all_after, thing)} {since}"
+    return f"{after}, {grouped(found.before)} of {grouped(found.all_before)} before"
 
 
 def _count(row: Row, label: str) -> Count | None:

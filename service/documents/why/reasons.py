@@ -1,5 +1,8 @@
 """Reasons of an incident in sentences, the most telling first.
 
+The most telling is what comes nearest to a cause: the judge where the anchors say that it changed, else the part of the traffic that
+changed, with its deployment. Then come the symptoms.
+
 1. A sentence gives counts with what they are of, before and since. It says what moved together with the change and names no cause:
    two counts coincide. Only anchors tell agent and judge apart.
 2. What chance may explain is left out: a share must have moved by more than three standard errors.
@@ -14,7 +17,7 @@ import msgspec
 
 from service.documents.rounding import counted, grouped
 from service.documents.why.facts import Count, Facts
-from service.documents.why.slices import Row, part_explained
+from service.documents.why.slices import Slice, part_explained
 from service.pages.words import TERMS, WORDS
 from streams.watch.incidents.moves import Moved
 from streams.watch.incidents.reasons import has_risen
@@ -47,11 +50,23 @@ class Statement(msgspec.Struct, frozen=True):
 
 def statements(facts: Facts) -> list[Statement]:
     """Return the reasons that the evidence has, the most telling first; one that says so if it has none."""
-    kinds = next((order for holds, order in _ORDERS if holds(facts)), ())
+    kinds = dict.fromkeys((*_likely(facts), *next((order for holds, order in _ORDERS if holds(facts)), ())))
     found = [one for kind in kinds for one in _KINDS[kind](facts)]
-    if any(one.kind in _TELLING for one in found):
+    if _is_judge(facts) or any(one.kind in _TELLING for one in found):
         return found
     return [Statement(UNEXPLAINED, _NO_REASON), *found]
+
+
+def _likely(facts: Facts) -> Sequence[str]:
+    """Return the kinds that come nearest to a cause: the judge if anchors say so, else the part that changed and what was deployed then."""
+    if _is_judge(facts):
+        return ("cause",)
+    return ("slices", "deployments") if facts.which_part is not None and facts.which_part.found is not None else ()
+
+
+def _is_judge(facts: Facts) -> bool:
+    """Tell whether the anchors say in words that the judge changed."""
+    return facts.incident.cause == "judge" and any(_cause(facts))
 
 
 def _flags(facts: Facts) -> Iterator[Statement]:
@@ -125,7 +140,7 @@ def _slices(facts: Facts) -> Iterator[Statement]:
     if which is None or best is None:
         return
     mixed = abs(best.mix.amount) > abs(best.within.amount)
-    level = f"rate of anomalies went {_rates(best)}" if facts.is_spike else f"mean went {best.means}"
+    level = f"rate of anomalies went {best.rates}" if facts.is_spike else f"mean went {best.means}"
     how = f"its share went {best.shares}" if mixed else f"its {level}"
     twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
@@ -226,14 +241,10 @@ def level_words(moved: Moved) -> str | None:
     return f"{_named(moved.name)} {before} → {after}"
 
 
-def _exchanges(row: Row, unit: str) -> str:
+def _exchanges(row: Slice, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
     return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
-
-
-def _rates(row: Row) -> str:
-    return " → ".join("none" if one is None else f"{one:.1%}" for one in (row.mean_before, row.mean_after))
 
 
 def _flagged(count: int, flag: str) -> str:

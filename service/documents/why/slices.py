@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.drift.slices import NOT_GIVEN, OTHER
+from audit.drift.slices import NOT_GIVEN, OTHER, VALUE
+from service.documents.rounding import grouped
 from streams.watch.incidents.slices import EVERYWHERE, FOUND, NO_LABELS, TOO_FEW
 
 MISSING = "\u2013"
@@ -39,7 +40,7 @@ class Named(msgspec.Struct, frozen=True):
         return f"{self.label}: {({NOT_GIVEN: 'not given', OTHER: 'other values'}).get(self.kind, self.value)}"
 
 
-class Row(Named, frozen=True, rename="camel"):
+class Slice(Named, frozen=True, rename="camel"):
     """One slice."""
 
     share_before: float
@@ -64,13 +65,31 @@ class Row(Named, frozen=True, rename="camel"):
         """Its means, before and after."""
         return " → ".join(MISSING if mean is None else f"{mean:.3f}" for mean in (self.mean_before, self.mean_after))
 
+    @property
+    def rates(self) -> str:
+        """Its means as rates of anomalies, before and after."""
+        return " → ".join("none" if mean is None else f"{mean:.1%}" for mean in (self.mean_before, self.mean_after))
+
+    @property
+    def counts(self) -> str:
+        """Its exchanges, before and after; those with a judged score if the change is of one. Evidence of earlier versions has none."""
+        known = self.exchanges_before or self.exchanges_after
+        return f"{grouped(self.exchanges_before)} → {grouped(self.exchanges_after)}" if known else MISSING
+
+
+class Compared(NamedTuple):
+    """A slice that the explanation compares with another one of its label, and what it is there for."""
+
+    row: Slice
+    role: str
+
 
 class WhichPart(msgspec.Struct, frozen=True):
     """The evidence on the part of the traffic that moved."""
 
     state: str
-    slices: list[Row] = []
-    usual: Row | None = None
+    slices: list[Slice] = []
+    usual: Slice | None = None
     """The slice of the best one's label that most exchanges were in right before."""
     change: Amount | None = None
     unexplained: float = 0.0
@@ -79,9 +98,24 @@ class WhichPart(msgspec.Struct, frozen=True):
     needed: int = 0
 
     @property
-    def found(self) -> Row | None:
+    def found(self) -> Slice | None:
         """The slice that stands out; None without one."""
         return self.slices[0] if self.state == FOUND and self.slices and self.slices[0].stands_out else None
+
+    @property
+    def back_to(self) -> Slice | None:
+        """The value to go back to: what most exchanges had right before, if they were scored; None without one."""
+        usual = self.usual
+        is_known = usual is not None and usual.kind == VALUE and usual.mean_before is not None
+        return usual if self.found is not None and is_known else None
+
+    @property
+    def listed(self) -> list[Slice]:
+        """The slices that explain most, and the one to go back to among them: it explains little, because it stayed as it was."""
+        known = {(one.label, one.kind, one.value) for one in self.slices}
+        back = self.back_to
+        is_missing = back is not None and (back.label, back.kind, back.value) not in known
+        return [*self.slices[:1], back, *self.slices[1:]] if back is not None and is_missing else self.slices
 
     @property
     def summary(self) -> str:
@@ -141,12 +175,12 @@ def which_part_of(evidence: Mapping[str, Any]) -> WhichPart | None:
     return found if found.state in (FOUND, EVERYWHERE, NO_LABELS, TOO_FEW) else None
 
 
-def part_explained(best: Row) -> str:
+def part_explained(best: Slice) -> str:
     """Write the part of a change that a slice explains; one beyond all of it is all of it."""
     return f"{min(best.explained, 1.0):.0%}"
 
 
-def _best(best: Row, unexplained: float) -> str:
+def _best(best: Slice, unexplained: float) -> str:
     mixed = abs(best.mix.amount) > abs(best.within.amount)
     how = f"the mix moved, its share went {best.shares}" if mixed else f"inside the slice the mean went {best.means}"
     twins = f" The same exchanges are {', '.join(one.name for one in best.same_as)}." if best.same_as else ""

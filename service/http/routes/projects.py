@@ -42,6 +42,7 @@ class RecentAnswer(ProjectAnswer):
     unscored: int = Field(description="Exchanges that the judge failed to score.")
     unscored_rate: Share | None = Field(description="Their share of those that the judge should have scored.")
     unsafe_runs: int = Field(description="Runs unsafe for production, in the same number of days up to the newest run.")
+    runs: int = Field(description="All runs with runtime events in those days.")
     cost_usd: float | None = Field(description="The known costs of judging these exchanges; null without a score.")
     avg_tier1: float | None
     avg_tier2: float | None

@@ -22,7 +22,8 @@ from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
 from service.documents.why.explaining import why
-from service.documents.why.slices import deployments_of, which_part_of
+from service.documents.why.facts import Facts
+from service.documents.why.slices import deployments_of
 from service.documents.why.twins import APART, suspected_cause, twins_of
 from service.http.context import Services
 from service.http.documents.incident_bodies import GivenStatus
@@ -172,7 +173,7 @@ async def incident(
         "people": people_of(services.access, project),
         "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
         "evidence": evidence,
-        "why": why(found),
+        **_explained(found),
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
@@ -185,7 +186,6 @@ async def incident(
         "tier": None if found.tier is None else tier_name(found.tier),
         "agent": found.agent,
         "deployed": deployments_of(evidence_of(found)),
-        "which_part": which_part_of(evidence_of(found)),
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -198,6 +198,19 @@ async def incident(
         **more,
     }
     return page(request, "incident.html", values)
+
+
+def _explained(incident: Incident) -> dict[str, Any]:
+    """Return the template's values about why an incident is there, and which part of the traffic changed."""
+    facts = Facts(incident)
+    return {
+        "why": why(incident),
+        "which_part": facts.which_part,
+        "versions": facts.compared,
+        "extent": facts.extent,
+        "unit": facts.unit,
+        "is_rate": facts.is_spike,
+    }
 
 
 def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:

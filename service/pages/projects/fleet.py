@@ -122,10 +122,11 @@ def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | 
     return {
         "name": change.name,
         "term": change.series if change.series in TIERS else None,
-        "levels": f"{before} → {after}",
+        "levels": after if before == after else f"{before} → {after}",
         "since": since,
         "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
-        "worse": change.incident is not None and change.worse > 0,
+        "worse": change.incident is not None and change.worse > 0 and not change.is_back,
+        "is_back": change.is_back,
         "link": change.incident and Links().incident(row["project"], change.incident),
         "spark": spark(change.levels, words),
     }

@@ -47,11 +47,14 @@ def _unscored(row: Row, days: str, has_judge: bool) -> str:
 
 
 def _unsafe(row: Row, days: str, _: bool) -> str:
-    return f"{counted(row['recent_unsafe_runs'], 'unsafe run')} in {days}"
+    unsafe = row["recent_unsafe_runs"]
+    return f"{number(unsafe)} of {counted(row['recent_runs'], 'run')} in {days} {'is' if unsafe == 1 else 'are'} unsafe for production"
 
 
 def _anomalies(row: Row, days: str, _: bool) -> str:
-    return f"{number(row['recent_anomalies'])} anomalies in {days}, {share(anomalous_share(row))} of the exchanges"
+    anomalies = row["recent_anomalies"]
+    has = "has" if anomalies == 1 else "have"
+    return f"{number(anomalies)} of {counted(row['recent_scores'], 'exchange')} in {days} {has} an anomaly, {share(anomalous_share(row))}"
 
 
 def _few(row: Row, days: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,9 +29,7 @@ _decode = msgspec.json.Decoder().decode
 def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
     """The attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
     found: dict[str, Any] = {}
-    for count, attribute in enumerate(given):
-        if count == MAX_ATTRIBUTES:
-            break
+    for attribute in islice(given, MAX_ATTRIBUTES):
         value = attribute.value
         text = value.string_value  # most attributes are texts; an empty one may be of any kind
         found[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
@@ -62,7 +61,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 def parsed(value: Any) -> Parsed:
     """Read a text of JSON, whole or broken off in the middle; anything else, and any other text, stays as it is."""
-    if not isinstance(value, str) or len(value) > MAX_PARSED or not _IS_JSON(value):
+    if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED or not _IS_JSON(value):
         return Parsed(value)
     try:
         return Parsed(_decode(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from schemas.records import Span
 from streams.sources.exchange_builder import MAX_TEXT
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
 from streams.sources.openclaw.text import cut, cut_bytes
-from streams.sources.otlp.reading import TRUNCATED, LabelFinder, facts_of
+from streams.sources.otlp.reading import TRUNCATED, FactReader
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.traces.trace import KeptSpan
 
@@ -57,36 +57,45 @@ class SpanDraft(NamedTuple):
     observed: Observed
     facts: SpanFacts
     owner: SpanOwner
+    texts: Sequence[str]
+    """The texts that may hold a secret, so that one first look can be taken at many spans; one that is missing here is looked at alone."""
+    named: Sequence[str]
+    """Those of them that are names and values of arguments and labels, where a name may say that its value is a secret."""
 
 
 def span_record(
     observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
     """The record of a span; `labels` are the attributes that tell each label."""
-    return record_of(draft_of(observed, owner, LabelFinder(labels)), redactor, now)
+    return record_of(draft_of(observed, owner, FactReader(labels)), redactor, now)
 
 
-def draft_of(observed: Observed, owner: SpanOwner, labels: LabelFinder) -> SpanDraft:
+def draft_of(observed: Observed, owner: SpanOwner, reader: FactReader) -> SpanDraft:
     """The draft of a span."""
-    facts = facts_of(observed, labels)
+    facts = reader.facts_of(observed)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
-    return SpanDraft(observed, facts, owner)
+    told = _told_by_name(facts)
+    return SpanDraft(observed, facts, owner, _texts_of(facts) + told, told)
 
 
-def texts_of(facts: SpanFacts) -> Iterator[str]:
-    """Yield the texts that may hold a secret, so that one first look can be taken at many spans; a text that is missing here is looked at alone."""
-    yield from filter(None, _told(facts))
+def _texts_of(facts: SpanFacts) -> list[str]:
+    found = [text for text in _told(facts) if text]
     if facts.calls or facts.called is not None:
         for call in (*facts.calls[:MAX_CALLS], *_alone(facts.called)):
-            yield from filter(None, (call.name, call.call_id))
-            yield from texts_in(call.arguments)
+            found += filter(None, (call.name, call.call_id))
     if facts.results or facts.returned is not None:
         for result in (*facts.results[:MAX_CALLS], *_alone(facts.returned)):
-            yield from filter(None, (result.output, result.name, result.call_id))
-    if facts.labels:
-        yield from facts.labels
-        yield from facts.labels.values()
+            found += filter(None, (result.output, result.name, result.call_id))
+    return found
+
+
+def _told_by_name(facts: SpanFacts) -> list[str]:
+    found = [*facts.labels, *facts.labels.values()]
+    if facts.calls or facts.called is not None:
+        for call in (*facts.calls[:MAX_CALLS], *_alone(facts.called)):
+            found += texts_in(call.arguments)
+    return found
 
 
 def _alone(told: Told | None) -> tuple[Told, ...]:
@@ -94,13 +103,13 @@ def _alone(told: Told | None) -> tuple[Told, ...]:
 
 
 _told = attrgetter(*_TOLD)
-_names, _whole = attrgetter(*_NAMES), attrgetter(*_WHOLE)
+_names, _every_name, _whole = attrgetter(*_NAMES), attrgetter("name", *_NAMES), attrgetter(*_WHOLE)
 
 
 def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
     """The record of a draft, without secrets."""
     observed, owner = draft.observed, draft.owner
-    facts = _clean(draft.facts, redactor)
+    facts = _clean(draft, redactor)
     content = _encoded(facts)
     content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
     return Span(
@@ -123,15 +132,12 @@ def kept_span(record: Span) -> KeptSpan:
     return KeptSpan(record.span_id, record.parent_span_id, record.started_at, record.ended_at, _decoder.decode(record.content))
 
 
-def _clean(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
+def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
     """The facts without secrets, names and ids as long as a record takes. Our own names of fields say nothing, so only what was told is looked at."""
-    told: dict[str, Any] = {}
-    for field, name in zip(_NAMES, _names(facts), strict=True):
-        if name is not None and (clean := _clean_name(name, redactor)) is not name:
-            told[field] = clean
-    for field, text in zip(_WHOLE, _whole(facts), strict=True):
-        if text is not None and (clean := redactor.redact_text(text)) is not text:
-            told[field] = clean
+    facts = draft.facts
+    if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _are_fit(facts):
+        return facts
+    told = _clean_texts(facts, redactor)
     if facts.calls:
         told["calls"] = tuple(_clean_call(call, redactor) for call in facts.calls[:MAX_CALLS])
     if facts.results:
@@ -148,9 +154,51 @@ def _clean(facts: SpanFacts, redactor: Redactor) -> SpanFacts:
         )
     if len(facts.calls) > MAX_CALLS or len(facts.results) > MAX_CALLS:
         told["tags"] = _tags(facts, is_cut=True)
+    return msgspec.structs.replace(facts, **told) if told else facts
+
+
+def _are_fit(facts: SpanFacts) -> bool:
+    """Tell whether a record takes facts without secrets as they are."""
+    # All names but the agent's, which may be that of a token, were read as identifiers: they are too long at most.
+    if max(map(len, filter(None, _every_name(facts))), default=0) > MAX_ID or not (facts.agent is None or _is_fit(facts.agent)):
+        return False
+    if facts.ratings or (facts.labels and max(map(len, facts.labels.values())) > MAX_LABEL):
+        return False
+    if facts.calls or facts.called is not None:
+        calls = (*facts.calls, *_alone(facts.called))
+        if len(facts.calls) > MAX_CALLS or not all(map(_is_whole_call, calls)):
+            return False
+    if facts.results or facts.returned is not None:
+        results = (*facts.results, *_alone(facts.returned))
+        return len(facts.results) <= MAX_CALLS and all(map(_has_fit_names, results))
+    return True
+
+
+def _is_whole_call(call: ToolCall) -> bool:
+    return _has_fit_names(call) and not _is_too_deep(call.arguments)
+
+
+def _has_fit_names(told: ToolCall | ToolResult) -> bool:
+    return (told.name is None or _is_fit(told.name)) and (told.call_id is None or _is_fit(told.call_id))
+
+
+def _is_fit(name: str) -> bool:
+    """Tell whether a record takes a name as it is."""
+    return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
+
+
+def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
+    """The names and texts that are others without their secrets, or as long as a record takes."""
+    told: dict[str, Any] = {}
+    for field, name in zip(_NAMES, _names(facts), strict=True):
+        if name is not None and (clean := _clean_name(name, redactor)) is not name:
+            told[field] = clean
+    for field, text in zip(_WHOLE, _whole(facts), strict=True):
+        if text is not None and (clean := redactor.redact_text(text)) is not text:
+            told[field] = clean
     if (clean := _clean_name(facts.name, redactor) or "") is not facts.name:
         told["name"] = clean
-    return msgspec.structs.replace(facts, **told) if told else facts
+    return told
 
 
 def _clean_call(call: ToolCall, redactor: Redactor) -> ToolCall:
@@ -174,7 +222,11 @@ def _short_name(name: str | None) -> str | None:
 
 def _shallow(arguments: Any) -> Any:
     """Arguments that nest too deep as a text."""
-    return msgspec.json.encode(arguments).decode() if is_too_deep(arguments, MAX_DEPTH - 8) else arguments
+    return msgspec.json.encode(arguments).decode() if _is_too_deep(arguments) else arguments
+
+
+def _is_too_deep(arguments: Any) -> bool:
+    return arguments is not None and is_too_deep(arguments, MAX_DEPTH - 8)
 
 
 def _encoded(facts: SpanFacts) -> str:

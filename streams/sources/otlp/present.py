@@ -50,7 +50,12 @@ class Present(NamedTuple):
     @property
     def has_usage(self) -> bool:
         """Tell whether any of them tells of tokens."""
-        return bool(self.read or self.written or self.cache_read or self.cache_written or self.usage_details)
+        return any(self.counts) or bool(self.usage_details)
+
+    @property
+    def counts(self) -> tuple[Names, Names, Names, Names]:
+        """The names of the counts of tokens, in the order of `Usage`."""
+        return self.read, self.written, self.cache_read, self.cache_written
 
 
 def present_in(values: Mapping[str, Any]) -> Present:

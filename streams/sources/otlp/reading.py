@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of, unflattened
+from streams.sources.otlp.conversations import ConversationReader, Told
+from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
 from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
 
@@ -24,84 +25,84 @@ TRUNCATED = "truncated"
 Values = Mapping[str, Any]
 
 
-class _Conversation(NamedTuple):
-    """The messages that were sent, those that came back, and whether a part of it was cut off."""
+class FactReader:
+    """Reads the facts of the spans of one request. What a resource alone tells is found once for its spans, and texts that they repeat, too.
 
-    sent: Sequence[Message]
-    came: Sequence[Message]
-    is_cut: bool
-
-
-class LabelFinder:
-    """Finds the labels of spans, by the attributes that tell each label. What a resource alone tells is found once for its spans."""
+    `wanted` are the attributes that tell each label.
+    """
 
     def __init__(self, wanted: Mapping[str, Sequence[str]]) -> None:
         self._wanted = wanted
         self._names = frozenset(name for names in wanted.values() for name in names)
-        self._resource: Values = {}
-        self._of_resource: dict[str, str] = {}
+        self._conversations = ConversationReader()
+        self._resource: Values | None = None
+        self._session: str | None = None
+        self._service: str | None = None
+        self._labels: dict[str, str] = {}
 
-    def labels_of(self, values: Values, resource: Values) -> dict[str, str]:
+    def facts_of(self, observed: Observed) -> SpanFacts:
+        """The facts of a span or record."""
+        if observed.resource is not self._resource:
+            self._read_resource(observed.resource)
+        values, has = _with_details(observed)
+        if not (any(has) or observed.events or observed.is_log):
+            return self._other(observed, values, has)
+        kind, dialect = _kind(observed, values, has)
+        sent, came = self._conversations.read(values, has, observed.events, kind)
+        answer = _answer(came.messages, kind) or (Message("assistant") if has.called or has.thought else None)
+        is_tool, is_request = kind == "tool", kind == "inference"
+        returned = _returned(values, has, observed) if is_tool else None
+        return SpanFacts(
+            kind=kind,
+            name=_clean(observed.name),
+            dialect=dialect,
+            session_id=_identifier(_told(has.session, values) or self._session),
+            agent=_identifier(_agent(values, has, kind)),
+            service=self._service,
+            question=None if is_tool else sent.question,
+            answer=None if is_tool or answer is None else answer.text or None,
+            thinking="\n\n".join(_thoughts(values, has, sent, answer)) or None,
+            choices=len(came.messages) if is_request else 0,
+            calls=() if is_tool or answer is None else _calls(values, has, answer),
+            results=() if is_tool else sent.results,
+            called=_called(values, has, observed.name, returned) if is_tool else None,
+            returned=returned,
+            model=_identifier(_told(has.model, values)) if has.model else None,
+            response_id=_response_id(values, has, kind),
+            usage=_usage(values, has) if is_request and has.has_usage else None,
+            stop_reason=_stop_reason(values, has, answer),
+            error=_error(observed, values, has),
+            compacted=values.get(named.COMPACTED) is True or sent.compacted or any(one.compacted for one in came.messages),
+            memory=values.get("gen_ai.operation.name") if kind == "memory" else None,
+            labels=self._labels_of(values),
+            tags=(TRUNCATED,) if observed.lost or sent.is_cut or came.is_cut else (),
+            ratings=tuple(_ratings(observed.events)) if observed.events else (),
+            probability=_probability(observed.trace_state) if observed.trace_state else None,
+        )
+
+    def _other(self, observed: Observed, values: Values, has: Present) -> SpanFacts:
+        """The facts of a span that no convention knows, such as a query of a database: most of a program's are."""
+        return SpanFacts(
+            kind="other",
+            name=_clean(observed.name),
+            session_id=_identifier(self._session),
+            service=self._service,
+            error=_error(observed, values, has),
+            compacted=values.get(named.COMPACTED) is True,
+            labels=self._labels_of(values),
+            tags=(TRUNCATED,) if observed.lost else (),
+            probability=_probability(observed.trace_state) if observed.trace_state else None,
+        )
+
+    def _read_resource(self, resource: Values) -> None:
+        self._resource = resource
+        self._session = _told(named.SESSION, resource)
+        self._service = _identifier(_told((named.SERVICE,), resource))
+        self._labels = _labels(self._wanted, {}, resource)
+
+    def _labels_of(self, values: Values) -> dict[str, str]:
         """The labels of a span with these attributes; not to be changed."""
-        if not self._names.isdisjoint(values):
-            return _labels(self._wanted, values, resource)
-        if resource is not self._resource:
-            self._resource, self._of_resource = resource, _labels(self._wanted, {}, resource)
-        return self._of_resource
-
-
-def facts_of(observed: Observed, labels: LabelFinder) -> SpanFacts:
-    """The facts of a span or record."""
-    values, has = _with_details(observed)
-    kind, dialect = _kind(observed, values, has)
-    talk = _conversation(values, has, observed.events, kind)
-    answer = _answer(talk.came, kind) or (Message("assistant") if has.called or has.thought else None)
-    question = _question(talk.sent)
-    is_tool, is_request = kind == "tool", kind == "inference"
-    returned = _returned(values, has, observed) if is_tool else None
-    return SpanFacts(
-        kind=kind,
-        name=_clean(observed.name),
-        dialect=dialect,
-        session_id=_identifier(_told(has.session, values) or _told(named.SESSION, observed.resource)),
-        agent=_identifier(_agent(values, has, kind)),
-        service=_identifier(_told((named.SERVICE,), observed.resource)),
-        question=None if is_tool else question,
-        answer=None if is_tool or answer is None else answer.text or None,
-        thinking="\n\n".join(_thoughts(values, has, talk, answer)) or None,
-        choices=len(talk.came) if is_request else 0,
-        calls=() if is_tool or answer is None else (*answer.calls, *_calls_beside(values, has, answer)),
-        results=() if is_tool else _trailing_results(talk.sent),
-        called=_called(values, has, observed.name, returned) if is_tool else None,
-        returned=returned,
-        model=_identifier(_told(has.model, values)),
-        response_id=_identifier(_told(has.response_id, values) or (_id_within(values) if is_request and has.output else None)),
-        usage=_usage(values, has) if is_request and has.has_usage else None,
-        stop_reason=_stop_reason(values, has, answer),
-        error=_error(observed, values, has),
-        compacted=values.get(named.COMPACTED) is True or any(message.compacted for message in (*talk.sent, *talk.came)),
-        memory=values.get("gen_ai.operation.name") if kind == "memory" else None,
-        labels=labels.labels_of(values, observed.resource),
-        tags=(TRUNCATED,) if observed.lost or talk.is_cut else (),
-        ratings=tuple(_ratings(observed.events)) if observed.events else (),
-        probability=_probability(observed.trace_state) if observed.trace_state else None,
-    )
-
-
-def _question(sent: Sequence[Message]) -> str | None:
-    """The last message of a user that has any text."""
-    for message in reversed(sent):
-        if message.role == "user" and message.texts:
-            return message.text
-    return None
-
-
-def _last_of_model(messages: Sequence[Message]) -> int:
-    """The place of the last message of the model; -1 where there is none."""
-    for place in range(len(messages) - 1, -1, -1):
-        if messages[place].role == "assistant":
-            return place
-    return -1
+        return self._labels if self._names.isdisjoint(values) else _labels(self._wanted, values, self._resource or {})
 
 
 def _with_details(observed: Observed) -> tuple[Values, Present]:
@@ -139,67 +140,6 @@ def _kind(observed: Observed, values: Values, has: Present) -> tuple[Kind, str]:
     return _SIGNS[has.signs[0]] if has.signs else ("other", "")
 
 
-def _conversation(values: Values, has: Present, events: Sequence[Event], kind: Kind) -> _Conversation:
-    sent: Sequence[Message]
-    came: Sequence[Message]
-    sent, sent_cut = _messages(has.sent, values, "user")
-    came, came_cut = _messages(has.came, values, "assistant")
-    whole_cut = False
-    if has.whole and not (came and sent):
-        whole, whole_cut = _messages(has.whole, values, "user")
-        asked, answered = _parted(whole)
-        sent, came = sent or asked, came or answered
-    if events and not (came and sent):
-        asked, answered = _told_by_events(events)
-        sent, came = sent or asked, came or answered
-    if kind not in ("inference", "log"):
-        came = _last_turn(came)
-    return _Conversation(sent, came, sent_cut or came_cut or whole_cut)
-
-
-def _last_turn(came: Sequence[Message]) -> list[Message]:
-    """The answer that ends what an agent or chain gives back, with the thoughts that led to it: its state may have the whole history."""
-    asked = max((place for place, message in enumerate(came) if message.role == "user" and not message.results), default=-1)
-    turn = [message for message in came[asked + 1 :] if message.role == "assistant"]
-    if not turn:
-        return []
-    return [msgspec.structs.replace(turn[-1], thoughts=[thought for message in turn for thought in message.thoughts])]
-
-
-def _messages(places: Iterable[named.Place], values: Values, role: str) -> tuple[list[Message], bool]:
-    """The messages at the first place that has any, and whether they were cut off."""
-    for place in places:
-        if place.shape == "flat":
-            flat = unflattened(values, place.name)
-            if flat:
-                return [message_of(one, role) for one in flat], False
-            continue
-        if (value := values.get(place.name)) is not None:
-            read = parsed(value if place.shape == "json" else [{"role": role, "content": value}])
-            if found := messages_of(read.value, role):
-                return found, read.is_cut
-    return [], False
-
-
-def _parted(whole: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """A conversation as what was sent for its last answer, and that answer."""
-    last = _last_of_model(whole)
-    return (whole, ()) if last < 0 or last < len(whole) - 1 else (whole[:last], whole[last:])
-
-
-def _told_by_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
-    sent, came = list[Message](), list[Message]()
-    for event in events:
-        role = named.MESSAGE_EVENTS.get(event.name)
-        if role == "choice":
-            came.append(
-                message_of({"role": "assistant", **{name: parsed(value).value for name, value in event.attributes.items()}})
-            )
-        elif role is not None:
-            sent.append(message_of({"role": role, **event.attributes}, role))
-    return sent, came
-
-
 def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
     """The message that counts: the first choice of a model; of an agent the last message, which is the only one here."""
     if not came:
@@ -215,15 +155,15 @@ def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
     return came[0]
 
 
-def _thoughts(values: Values, has: Present, talk: _Conversation, answer: Message | None) -> Sequence[str]:
-    """The thoughts of an answer; else those of the answer before, which some send back with the outputs of tools and tell nowhere else."""
-    told = [*(() if answer is None else answer.thoughts), *_texts(has.thought, values)]
-    if told or (last := _last_of_model(talk.sent)) < 0 or not all(message.results for message in talk.sent[last + 1 :]):
-        return told
-    first = last
-    while first and talk.sent[first - 1].role == "assistant":
-        first -= 1
-    return [thought for message in talk.sent[first : last + 1] for thought in message.thoughts]
+def _thoughts(values: Values, has: Present, sent: Told, answer: Message | None) -> Sequence[str]:
+    """The thoughts of an answer; else those of the answer before."""
+    told = () if answer is None else answer.thoughts
+    return (*told, *_texts(has.thought, values)) or sent.thoughts
+
+
+def _response_id(values: Values, has: Present, kind: Kind) -> str | None:
+    told = _told(has.response_id, values) or (_id_within(values) if kind == "inference" and has.output else None)
+    return _identifier(told)
 
 
 def _id_within(values: Values) -> str | None:
@@ -232,21 +172,18 @@ def _id_within(values: Values) -> str | None:
     return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
 
 
-def _calls_beside(values: Values, has: Present, answer: Message) -> Iterator[ToolCall]:
-    if answer.calls:
-        return
-    for name in has.called:
-        listed = parsed(values[name]).value
-        for one in listed if isinstance(listed, list) else ():
-            if isinstance(one, dict):
-                yield from message_of({"role": "assistant", "tool_calls": [one]}).calls
+def _calls(values: Values, has: Present, answer: Message) -> tuple[ToolCall, ...]:
+    """The calls of an answer; where it has none, those of a list that stands beside it."""
+    if answer.calls or not has.called:
+        return tuple(answer.calls)
+    listed = [one for name in has.called for one in _listed(values[name])]
+    return tuple([call for one in listed for call in message_of({"role": "assistant", "tool_calls": [one]}).calls])
 
 
-def _trailing_results(sent: Sequence[Message]) -> tuple[ToolResult, ...]:
-    """The outputs of tools after the last message of the model: those before were sent with an earlier request already."""
-    if not sent:
-        return ()
-    return tuple([result for message in sent[_last_of_model(sent) + 1 :] for result in message.results])
+def _listed(value: Any) -> list[Any]:
+    """The objects of a list, which may be a text of JSON."""
+    listed = parsed(value).value
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
 def _called(values: Values, has: Present, span_name: str, returned: ToolResult | None) -> ToolCall:
@@ -276,15 +213,15 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
 
 
 def _usage(values: Values, has: Present) -> Usage | None:
-    details = parsed(_first(has.usage_details, values)).value
-    details = details if isinstance(details, dict) else {}
-    usage = Usage(
-        _count(_first(has.read, values), *_within(details, named.DETAILS_READ)),
-        _count(_first(has.written, values), *_within(details, named.DETAILS_WRITTEN)),
-        _count(_first(has.cache_read, values), *_within(details, named.DETAILS_CACHE_READ)),
-        _count(_first(has.cache_written, values), *_within(details, named.DETAILS_CACHE_WRITTEN)),
-    )
-    return usage if usage != Usage() else None
+    if has.usage_details:
+        details = parsed(_first(has.usage_details, values)).value
+        details = details if isinstance(details, dict) else {}
+        found = [
+            _count(_first(names, values), *_within(details, within)) for names, within in zip(has.counts, _DETAILS, strict=True)
+        ]
+    else:
+        found = [_count(_first(names, values)) if names else None for names in has.counts]
+    return Usage(*found) if found != _NO_COUNTS else None
 
 
 def _within(details: Values, names: Iterable[str]) -> Iterator[Any]:
@@ -295,7 +232,10 @@ def _within(details: Values, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _count(*given: Any) -> int | None:
-    return next((int(one) for one in given if type(one) in (int, float) and 0 <= one <= MAX_COUNT and one == int(one)), None)
+    for one in given:
+        if type(one) in _NUMBERS and 0 <= one <= MAX_COUNT and one == int(one):
+            return int(one)
+    return None
 
 
 def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | None:
@@ -378,13 +318,15 @@ def _texts(names: Names, values: Values) -> list[str]:
 
 def _identifier(value: Any) -> str | None:
     """A text as an id or name: without control characters; None where nothing is left. It is cut after its secrets are taken out."""
-    return _clean(value) or None if isinstance(value, str) else None
+    return _clean(value) or None if value is not None and isinstance(value, str) else None
 
 
 def _clean(value: str) -> str:
     return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
 
 
+_DETAILS = (named.DETAILS_READ, named.DETAILS_WRITTEN, named.DETAILS_CACHE_READ, named.DETAILS_CACHE_WRITTEN)
+_NO_COUNTS = [None] * len(_DETAILS)
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""
 _KINDS = {name: (dialect, kinds) for dialect, name, kinds in named.KINDS}

@@ -3,11 +3,13 @@
 1. A change is over when the last whole days with scores, at least two of them, lie back: each on the near side of the line halfway
    between the level before and the level of the change, and all of them together so with 95 % confidence.
 2. The rule's silence proves nothing: after two months it takes a change for normal, and after a change of the judge it has nothing to
-   compare with. Its alarm proves nothing either: a dip stays in its window long after it was mended. So the level decides. Where there
-   is none to measure (a spread, runs), a series is over when no rule has seen it for a week of checks.
+   compare with. Its alarm proves nothing either: a dip stays in its window long after it was mended. So the level decides, of runs as of
+   scores. Where there is none to measure (a spread; runs that other rules diagnosed), a series is over when no rule has seen it for a
+   week of checks.
 3. The first of the days that lie back ends the change; the day before it is its last one. From then on the days of the change are cut
    out of the reference, so that the way back is no rise, and the next fall is measured from what is normal.
 4. An incident is over when all of its series that raised an alarm are. After a person opened it again, days before that do not count.
+   What a check finds for the first time may be over by then, as in an import of last month's records: it is resolved by the same check.
 5. What was dismissed is over, too, when no rule has seen it for two whole days. What is only suspected then vanishes: chance made it,
    so its days stay in the reference.
 """
@@ -27,6 +29,7 @@ from streams.watch.incidents.moves import DAY, Level, Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
 from streams.watch.measured import TIERS, Measured, midnight
 from streams.watch.rules.findings import SPIKE
+from streams.watch.run_measures import ProjectRuns
 
 WHOLE_DAYS = 2
 """So many whole days lie back before a change is over: one may be a weekend's."""
@@ -52,20 +55,26 @@ Levels = Callable[[Moved], Sequence[DayLevel] | None]
 """Returns the days of a series, oldest first; None if it has no level that can be measured."""
 
 
-def levels_of(measured: Measured) -> Levels:
-    """The levels of the series of one project."""
+def levels_of(measured: Measured | None, runs: ProjectRuns | None) -> Levels:
+    """The levels of the series of one project; None for its scores or its runs if it has none of the last days."""
 
     def found(moved: Moved) -> Sequence[DayLevel] | None:
         tier = moved.key.tier
-        if moved.key.type == SPIKE:
-            return _rates(measured)
-        return _tier_levels(measured, tier) if tier in TIERS and moved.key.agent is None else None
+        if tier is not None and tier not in TIERS:
+            return None if runs is None else _run_levels(runs, moved, tier)
+        if measured is None:
+            return None
+        return _rates(measured) if moved.key.type == SPIKE else _tier_levels(measured, tier) if tier is not None else None
 
     return found
 
 
-def no_levels(_moved: Moved) -> None:
-    """The levels of a project that has no scores of the last days: none can be measured."""
+def _run_levels(runs: ProjectRuns, moved: Moved, series: str) -> list[DayLevel] | None:
+    """The days of a series of an agent's runs; None if it has none of late, or other rules diagnosed them than those of the change."""
+    agent = next((one for one in runs.agents if one.agent == moved.key.agent), None)
+    if agent is None or moved.seen.get("madeWith", agent.made_by) != agent.made_by:
+        return None
+    return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
 
 
 def _tier_levels(measured: Measured, tier: str) -> list[DayLevel]:
@@ -85,12 +94,18 @@ def _rates(measured: Measured) -> list[DayLevel]:
     return [DayLevel(day, one.anomalies / one.exchanges, one.exchanges) for day, one in daily if one.exchanges]
 
 
+def lies_back(mean: float, before: float, after: float) -> bool:
+    """Tell whether a mean is on the near side of the line halfway between the level before a change and that of the change."""
+    halfway = (before + after) / 2
+    return mean < halfway if after > before else mean > halfway
+
+
 def back_since(days: Iterable[DayLevel], level: Level, after: date, today: date) -> date | None:
     """The first of the last whole days that lie back; None where the change goes on. Days up to `after` do not count."""
-    halfway, up = (level.before + level.after) / 2, level.after > level.before
+    halfway = (level.before + level.after) / 2
     stretch: list[DayLevel] = []
     for one in sorted((one for one in days if after < one.day < today), key=lambda one: one.day, reverse=True):
-        if one.mean == halfway or (one.mean > halfway) == up:
+        if not lies_back(one.mean, level.before, level.after):
             break
         stretch.append(one)
     units = sum(one.units for one in stretch)

@@ -17,7 +17,7 @@ assignee got it by acknowledging; assigning it acknowledges nothing. Older recor
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 
 import msgspec
 
@@ -41,6 +41,13 @@ SYSTEM = "driftline"
 def is_live(incident: Incident) -> bool:
     """Tell whether it goes on and waits for a decision."""
     return incident.status in LIVE
+
+
+def recovered_since(incident: Incident) -> date | None:
+    """Return the first day on which an incident that recovered by itself was back; None of another."""
+    if incident.resolution != RECOVERED or incident.last_day is None:
+        return None
+    return incident.last_day.astimezone(UTC).date() + timedelta(days=1)
 
 
 def current(incident: Incident) -> Incident:

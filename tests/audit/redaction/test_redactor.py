@@ -415,6 +415,20 @@ def test_a_first_look_at_several_texts_changes_nothing(texts: list[str]) -> None
     assert [redactor.redact(text) for text in texts] == list(map(redactor.redacting(texts), texts))
 
 
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.lists(st.sampled_from((*FRAGMENTS, "call_" + "4f9a" * 8, "k1")), max_size=4).map("".join), max_size=6),
+    st.booleans(),
+)
+def test_a_look_at_many_texts_passes_over_what_holds_no_secret_alone(texts: list[str], has_own: bool) -> None:
+    """Spans are looked at by the hundred, and most of what is suspected are ids: none of the rest may be taken for one."""
+    own = (SecretPattern(kind="a", pattern="^k[0-9]$"),) if has_own else ()
+    redactor = Redactor(RedactionSettings(patterns=own))
+    looked = redactor.having_looked([*texts, an_id := "call_" + "4f9a" * 8])
+    assert [redactor.redact(text) for text in texts] == [looked.redact(text) for text in texts]
+    assert looked.is_clean(an_id)
+
+
 def test_patterns_of_a_policy_have_their_first_look() -> None:
     """A text that holds nothing but a secret of the house would pass unseen."""
     patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")

@@ -134,6 +134,38 @@ def test_the_page_names_the_part_that_changed(call: Call, tokens: Tokens, store:
     assert "-0.390 (-0.420 to -0.360)" in told
 
 
+def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_back_to(
+    call: Call, tokens: Tokens, store: Store
+) -> None:
+    """Advice to go back to a version that the page does not show cannot be checked."""
+    counts = {"exchangesBefore": 271, "exchangesAfter": 1, "meanBefore": 0.9, "meanAfter": 0.88, "explained": -0.01}
+    new = SLICES["slices"][0] | {"exchangesBefore": 0, "exchangesAfter": 25}
+    usual = new | counts | {"value": "1.0", "standsOut": False, "shareBefore": 1.0, "sameAs": []}
+    slices = SLICES | {"slices": [new], "usual": usual}
+    told = words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices}))))
+    assert "Roll back agent_version from 2.0 to 1.0" in told
+    assert (
+        "2.0 began with the change none 0.05 over 25 judged turns 1.0 to go back to 0.90 over 271 judged turns 0.88 over 1 judged turn"
+        in told
+    )
+    assert "agent_version: 1.0 to go back to" in told
+    assert "This command only records it: driftline deployments add 1.0 --project ops" in told
+
+
+def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
+    call: Call, tokens: Tokens, store: Store
+) -> None:
+    """Ten equal paragraphs are read by nobody; with the one that matters first, a minute is enough."""
+    page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
+    section = page[page.index('id="why"') : page.index('id="todo"')]
+    lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
+    assert ["agent_version: 2.0 explains"] == [words(one).strip()[:27] for one in lead]
+    assert 1 == len(fold)
+    told = words(fold[0])
+    assert f"More from the evidence: {fold[0].count('<p ')} observation" in told
+    assert "The policy is not the same before and after." in told
+
+
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
 def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
     """Incidents of before had none, and their page still opens."""
@@ -296,7 +328,7 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     )
     read = words(page)
     for one in (
-        "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
+        "9 of 10 runs since 2026-09-26, 2 of 20 before", "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
         "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
         "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched import END, fallen, history, put, steady
 
-from analytics.queries import query_records
+from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.reference import Reference, joined
 from audit.policy.policy import Policy
@@ -32,6 +32,7 @@ from streams.watch.incidents.states import (
     RESOLVED,
     current,
     is_live,
+    recovered_since,
     shows,
     with_decision,
 )
@@ -107,6 +108,16 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
     assert {"tier2": Reference(cut=((TODAY - 17 * DAY, TODAY - 11 * DAY),))} == references_of([one])
+
+
+def test_what_was_over_before_it_was_found_is_resolved_by_the_same_check(store: Store) -> None:
+    """An import of last month's records is checked once: what had recovered in it would stay open, and red, for ever."""
+    put(store, "scores", history(dip(16, 11), 60))
+    found = check(store)
+    (one,) = known(store)
+    assert (1, RESOLVED, "recovered", TODAY - 10 * DAY) == (one.revision, one.status, one.resolution, recovered_since(one))
+    assert [one.incident_id] == [opened.incident_id for opened in found.opened]
+    assert [] == query_rows(store.cursor(), "untold_incidents", {"since": END - 90 * DAY})
 
 
 def test_a_spike_is_open_until_it_is_over_by_its_rate(store: Store) -> None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,9 @@ SESSION_FROM_TRACE = "session_from_trace"
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
 _TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
 """Facts that the span which stands for a request takes from the others, where it lacks them."""
+place_of = attrgetter("started_at", "span_id")
+"""The place of a span among those of its trace: by time, and by id where two began together."""
+_UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 
@@ -31,11 +35,6 @@ class KeptSpan(NamedTuple):
     ended_at: datetime
     facts: SpanFacts
 
-    @property
-    def place(self) -> tuple[datetime, str]:
-        """Its place among the spans of its trace: by time, and by id where two began together."""
-        return self.started_at, self.span_id
-
 
 class Trace:
     """The spans of one trace, those that are the records of a log taken into the spans they belong to.
@@ -46,7 +45,7 @@ class Trace:
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
         self.trace_id = trace_id
-        self.spans = told_once(without_circles(_with_records(sorted(spans, key=lambda span: span.place))))
+        self.spans = told_once(without_circles(_with_records(sorted(spans, key=place_of))))
         self._children: dict[str | None, list[KeptSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
         self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
@@ -61,7 +60,7 @@ class Trace:
         found = [span]
         for one in found:
             found += self._children.get(one.span_id, ())
-        return sorted(found, key=lambda one: one.place)
+        return sorted(found, key=place_of)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
@@ -95,15 +94,25 @@ class Trace:
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
-        return self._sessions.get(span.span_id) or self._any_session or self.trace_id
+        return self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
         """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""
-        return self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
+        return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
         return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+
+    @cached_property
+    def _only_session(self) -> str | None:
+        """The session where the spans name no more than one, as those of most traces."""
+        return _only(span.facts.session_id for span in self.spans)
+
+    @cached_property
+    def _only_agent(self) -> str | None:
+        """The agent where the spans name no more than one."""
+        return _only(span.facts.agent for span in self.spans)
 
     @cached_property
     def _any_session(self) -> str | None:
@@ -136,6 +145,8 @@ class Trace:
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
         """The value of each span: told by itself, else by the nearest around it, else by the first within it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
+        if len(own) == len(self.spans):
+            return own
         found = dict(own)
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -143,7 +154,7 @@ class Trace:
                 found[span.span_id] = found[parent.span_id]
         if len(found) == len(self.spans) or not own:
             return found
-        first = {span.span_id: (span.place, own[span.span_id]) for span in self.spans if span.span_id in own}
+        first = {span.span_id: (place_of(span), own[span.span_id]) for span in self.spans if span.span_id in own}
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
             if parent is not None and span.span_id in first:
@@ -160,6 +171,12 @@ class Trace:
         return frozenset(found)
 
 
+def _only(told: Iterable[str | None]) -> str | None:
+    """The one value that is told; None where there are several or none."""
+    values = set(told) - _UNTOLD
+    return values.pop() if len(values) == 1 else None
+
+
 def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
     by_id = {span.span_id: span for span in spans}
@@ -173,7 +190,7 @@ def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
             one = by_id.get(one.parent_id or "")
         if one is not None and one.span_id in path:
             circle = list(path.values())[list(path).index(one.span_id) :]
-            roots.add(min(circle, key=lambda one: one.place).span_id)
+            roots.add(min(circle, key=place_of).span_id)
         met |= path.keys()
     return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
 
@@ -183,8 +200,10 @@ def _named_by_span(facts: SpanFacts) -> str | None:
     return facts.name if names_it else None
 
 
-def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
+    if all(span.facts.kind != "log" for span in ordered):
+        return ordered
     records: dict[str, list[KeptSpan]] = {}
     for span in ordered:
         if span.facts.kind == "log":
@@ -199,7 +218,7 @@ def _with_records(ordered: Sequence[KeptSpan]) -> list[KeptSpan]:
         if span_id not in there
     ]
     told = [_told(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
-    return sorted(told, key=lambda span: span.place)
+    return sorted(told, key=place_of)
 
 
 def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
@@ -236,9 +255,13 @@ def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     most of the messages stands for it and takes what else the others tell; they are no requests then.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
+    around = _around(spans) if requests else {}
+    answers = [span.facts.response_id for span in requests if span.facts.response_id is not None]
+    if not around and len(set(answers)) == len(answers):
+        return list(spans)
     changed: dict[str, KeptSpan] = {}
-    for group in _groups(requests, _around(spans)):
-        telling = max(group, key=lambda span: (_weight(span.facts), span.place))
+    for group in _groups(requests, around):
+        telling = max(group, key=lambda span: (_weight(span.facts), place_of(span)))
         others = [span for span in group if span is not telling]
         changed[telling.span_id] = telling._replace(facts=_merged(telling.facts, [span.facts for span in others]))
         for span in others:

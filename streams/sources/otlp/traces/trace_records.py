@@ -8,19 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from audit.diagnosis.events import normalise_event, to_record
+from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_payload, to_record
 from audit.fingerprints import canonical_json, digest
+from schemas.bounds.limits import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
-from streams.sources.otlp.traces.trace import Trace
+from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
 
 COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
+_NONE: Counter[str] = Counter()
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 
 
@@ -45,7 +47,7 @@ class Decision(NamedTuple):
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
-    first = min(records, key=lambda record: (record.started_at, record.span_id))
+    first = min(records, key=place_of)
     trace = Trace(first.trace_id, map(kept_span, records))
     traced = exchanges_of(trace)
     exchanges = [_exchange(one, first, decision.now) for one in traced]
@@ -108,7 +110,7 @@ def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
 
 def _counted(text: str) -> tuple[str, Counter[str]]:
     """The text, whose secrets were taken out when its span came in, and how many there were."""
-    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else Counter()
+    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NONE
 
 
 def _as_it_is(text: str) -> Unwrapped:
@@ -123,26 +125,62 @@ def _event_records(
     trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
 ) -> list[AgentEvent]:
     counts: Counter[str] = Counter()
-    places = places_of(exchanges)
+    filings = _Filings(trace, exchanges)
     made = []
     for event in events:
-        session = trace.session_of(event.span)
-        place = places.get(event.span.span_id)
-        linked = {} if place is None else {"exchange_id": exchanges[place].exchange_id(trace.trace_id)}
-        normalised = normalise_event({**event.said, **linked}, counts[session])
+        filed = filings[event.span]
+        session = filed.session_id
+        normalised = _normalised(event, filed, counts[session])
         made.append(
             to_record(
                 normalised,
                 connection=span.connection,
                 project=span.project,
-                agent=trace.agent_of(event.span),
+                agent=filed.agent,
                 session_id=session,
                 seq=counts[session],
                 occurred_at=event.at,
                 ingested_at=now,
                 payload_json=canonical_json(normalised.payload),
-                labels=_labels(trace.labels_of(event.span)),
+                labels=filed.labels,
             )
         )
         counts[session] += 1
     return made
+
+
+def _normalised(event: TracedEvent, filed: _Filed, seq: int) -> NormalisedEvent:
+    payload = event.said if filed.exchange_id is None else {**event.said, "exchange_id": filed.exchange_id}
+    # What was read of a record's JSON can be written as JSON, if it is not too deep for one.
+    return normalise_event(payload, seq) if is_too_deep(payload) else normalise_payload(payload, seq)
+
+
+class _Filed(NamedTuple):
+    """The fields that the events of a span have in common."""
+
+    session_id: str
+    agent: str | None
+    exchange_id: str | None
+    labels: tuple[Label, ...]
+
+
+class _Filings:
+    """The fields that the events of each span have in common, found once for each span."""
+
+    def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
+        self._trace = trace
+        self._places = places_of(exchanges)
+        self._ids = [one.exchange_id(trace.trace_id) for one in exchanges]
+        self._found: dict[str, _Filed] = {}
+
+    def __getitem__(self, span: KeptSpan) -> _Filed:
+        found = self._found.get(span.span_id)
+        if found is None:
+            trace, place = self._trace, self._places.get(span.span_id)
+            found = self._found[span.span_id] = _Filed(
+                trace.session_of(span),
+                trace.agent_of(span),
+                None if place is None else self._ids[place],
+                _labels(trace.labels_of(span)),
+            )
+        return found

@@ -58,6 +58,16 @@ def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: 
     assert now == found.now
 
 
+@pytest.mark.parametrize(("now", "is_back"), [(0.89, True), (0.81, True), (0.80, False), (0.71, False), (0.95, True)])
+def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
+    """The line is that by which a check ends an incident; the card shows it to who comes before the next check."""
+    lead = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": 0.7}]})
+    fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20), "metadata": lead}
+    found = change_of(LATELY | {"recent_tier2": now}, fell)
+    assert found is not None
+    assert is_back == found.is_back
+
+
 @pytest.mark.parametrize(
     ("row", "series"),
     [

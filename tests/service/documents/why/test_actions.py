@@ -18,15 +18,15 @@ ROLL_BACK = slices(part("7"), OLD)
 INSIDE = slices(part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9))
 CAUSE = {"cause": None, "words": "The anchors cannot tell."}
 LIFE: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("check_judge", {"cause": {"cause": "judge", "words": "The judge explains most of it."}}, {"cause": "judge"}),
+    ("check_both", {"cause": {**CAUSE, "reason": "contradiction"}}, {}),
+    ("roll_back", ROLL_BACK, {}),
     ("read_sessions", {"exchanges": [example("a", "s")]}, {}),
     (
         "read_runs",
         {"runs": [{"runId": "run_001", "sessionId": "s"}]},
         {"rule": "runs", "tier": "unsafe", "direction": "up", "agent": "scout"},
     ),
-    ("check_judge", {"cause": {"cause": "judge", "words": "The judge explains most of it."}}, {"cause": "judge"}),
-    ("check_both", {"cause": {**CAUSE, "reason": "contradiction"}}, {}),
-    ("roll_back", ROLL_BACK, {}),
     ("look_at_part", INSIDE, {}),
     ("check_deployment", {"deployments": [deployed("7")]}, {}),
     ("new_normal", {}, {"direction": "up"}),
@@ -90,6 +90,8 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
         in back.because
     )
     assert "do not prove" in back.because
+    assert "Roll back in your own system: Driftline deploys nothing." in back.because
+    assert "only records it" in back.command_does
     assert "https://ci.example/7" == back.links[0].path
     assert "driftline deployments add 6 --project ops --label agent_version" == back.command
     assert not {"check_deployment", "look_at_part"} & found.keys()
@@ -123,6 +125,38 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
     assert [f"/projects/ops/sessions/s{number}" for number in range(EXAMPLES)] == [one.path for one in asked]
     assert ["score-m0", "score-m2", "score-m4"] == [one.fragment for one in asked]
     assert read.links[-1].title.startswith("Before the change: Tier 2 0.95")
+
+
+@pytest.mark.parametrize(
+    ("usual", "title", "because"),
+    [
+        (
+            ["u", "v"],
+            "Read these 5 sessions",
+            "The first 3 moved Tier 2 most since 2026-10-28; the last 2 show how it was before.",
+        ),
+        (
+            ["u", "u"],
+            "Read these 4 sessions",
+            "The first ones moved Tier 2 most since 2026-10-28; the last one shows how it was before.",
+        ),
+        (["s0"], "Read these 3 sessions", "They moved Tier 2 most since 2026-10-28."),
+        ([], "Read these 3 sessions", "They moved Tier 2 most since 2026-10-28."),
+    ],
+)
+def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title: str, because: str) -> None:
+    """Three in the heading and five below it make one look for the three."""
+    moved = [example(f"m{number}", f"s{number}") for number in range(3)]
+    before = [example(f"b{number}", session, 0.95) for number, session in enumerate(usual)]
+    read = actions({"exchanges": moved, "usual": before})["read_sessions"]
+    assert (title, because, int(title.split()[2])) == (read.title, read.because, len(read.links))
+
+
+def test_a_rollback_stands_before_what_is_only_read() -> None:
+    """It ends the harm; whether the judge changed comes before it, because then there is nothing to undo."""
+    evidence = ROLL_BACK | {"exchanges": [example("a", "s")], "cause": {"cause": "judge", "words": "The judge."}}
+    assert ["roll_back", "read_sessions"] == list(actions(evidence))[:2]
+    assert ["check_judge", "roll_back", "read_sessions"] == list(actions(evidence, cause="judge"))[:3]
 
 
 @pytest.mark.parametrize("status", ["resolved", "dismissed"])

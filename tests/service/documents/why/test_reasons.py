@@ -130,6 +130,22 @@ def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
     assert "because" not in found.lower()
 
 
+def test_what_comes_nearest_to_a_cause_comes_first() -> None:
+    """Which version, and what was deployed then: symptoms are read afterwards. Where the judge changed, no version did."""
+    evidence = {**FLAGS, **FLAGGED, **slices(part("7")), "deployments": [deployed("7")]}
+    found = why(made(evidence))
+    assert ["slice", "deployments", "tier1_flags"] == [one.kind for one in found.reasons]
+    assert (2, 1) == (len(found.lead), len(found.others))
+    assert found.summary.startswith("agent_version: 7 explains 97% of the change")
+    judge = why(made({**evidence, "cause": {"words": "The judge explains most of it."}}, cause="judge"))
+    assert "The judge explains most of it." == judge.summary
+    assert (1, "cause") == (len(judge.lead), judge.lead[0].kind)
+    alone = why(made({"cause": {"words": "The judge explains most of it."}}, cause="judge"))
+    assert (True, ["cause"]) == (alone.is_explained, [one.kind for one in alone.reasons])
+    agent = why(made({**evidence, "slices": None, "cause": {"words": "The rules did not change."}}, cause="agent"))
+    assert ["tier1_flags", "deployments", "cause"] == [one.kind for one in agent.reasons]
+
+
 def test_another_mix_of_judged_turns_is_a_caution() -> None:
     """A mean is weighted by the sampling probability, and a rate of anomalies is not."""
     mix = {

@@ -57,6 +57,19 @@ def few(store: Store) -> None:
     )
 
 
+def test_what_recovered_says_since_when_and_is_red_no_more(look: Look, store: Store) -> None:
+    """Red is what is bad now: whoever reads the list of last month need not open an incident to see that it is over."""
+    over = {"status": "resolved", "resolution": "recovered", "resolved_by": "driftline", "last_day": START}
+    put(store, "incidents", [incident(incident_id="over", **over), incident(incident_id="on")])
+    told = f"Recovered since {START + timedelta(days=1):%Y-%m-%d}"
+    rows = look(LINKS.inbox(status="any")).split("<tr>")
+    over_row, on_row = (next(row for row in rows if f'value="ops/{name}"' in row) for name in ("over", "on"))
+    assert (told in over_row, told in on_row) == (True, False)
+    assert ('"pill over"' in over_row, '"pill critical"' in over_row, '"pill critical"' in on_row) == (True, False, True)
+    for address in (LINKS.incident("ops", "over"), LINKS.incidents("ops")):
+        assert told in look(address)
+
+
 @pytest.mark.usefixtures("few")
 def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> None:
     """Who is on call opens it for what is to do now: over all projects, without what is over."""

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from html import unescape
 
+import msgspec
 import pytest
 from api_server import NOW, Call, Tokens
 from browsers import cookie, signed_in
@@ -87,7 +88,7 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {project: text(card) for project, card in cards_of(shown).items()}
     assert "Warning 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in cards["web"]
-    assert "Warning 1 unsafe run in 7 days" in cards["capped"]
+    assert "Warning 1 of 1 run in 7 days is unsafe for production" in cards["capped"]
     assert "Healthy" in cards["ops"]
 
 
@@ -172,9 +173,20 @@ def test_the_last_days_stand_beside_those_before_and_nothing_is_of_a_lifetime(ca
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     card = text(cards_of(shown)["ops"])
     assert re.search(r"Tier 2 0\.9\d → 0\.5\d in 7 days", card)
-    assert "Exchanges 21 before 21" in card
     assert "123" not in text(shown)
-    assert "Exchanges in 7 days 21 before 21" in text(shown)
+    # What did not change is not said twice.
+    assert "Exchanges 21 Anomalous 0.0%" in card
+    assert "Exchanges in 7 days 21 Anomalies in 7 days 0 of 21" in text(shown)
+
+
+def test_what_changed_has_what_it_was_before_and_what_it_is_of(call: Call, tokens: Tokens, store: Store) -> None:
+    """14 anomalies are many of 20 exchanges and few of 20 000, and the same as in the week before is no news."""
+    scores = history(steady, 40, a_day=3, end=NOW)
+    put(store, "scores", [*scores[:-1], msgspec.structs.replace(scores[-1], anomaly=True, anomaly_reasons=("odd",))])
+    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    card = text(cards_of(shown)["ops"])
+    assert "Exchanges 21 Anomalous 4.8% before 0.0%" in card
+    assert "Anomalies in 7 days 1 of 21, before 0 of 21" in text(shown)
 
 
 def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import pytest
 from ran import ended_run, failure, runs, session_ids, worse_since
 from watched import END, fallen, history, put
 
-from analytics.queries import query_rows
+from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.policy.policy import Policy, ProjectSettings
@@ -24,7 +25,8 @@ from schemas.records import Diagnosis, Incident
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import evidence_of, moved_of
-from streams.watch.incidents.states import DISMISSED
+from streams.watch.incidents.recovery import levels_of
+from streams.watch.incidents.states import DISMISSED, RECOVERED, RESOLVED, recovered_since
 from streams.watch.rules.run_rules import RunCase, by_runs, series_name
 from streams.watch.run_measures import measure_runs
 from streams.watch.watching import Watch
@@ -53,6 +55,34 @@ def findings(store: Store, made: Sequence[Diagnosis]) -> list[tuple[str | None, 
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
     found = by_runs(RunCase(measured["ops"], {}, parameters)) if measured else ()
     return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found)
+
+
+def dip(back: int) -> float:
+    """A share of unsafe runs that was high for ten days, three weeks ago."""
+    return 0.9 if 21 <= back <= 30 else 0.03
+
+
+def test_runs_that_are_back_end_their_incident(store: Store) -> None:
+    """The rule sees a dip for weeks after it was mended, so an incident that waited for its silence would stay red for as long."""
+    put(store, "diagnoses", runs(dip, days=75, a_day=3))
+    for back in range(25, 17, -1):
+        checked(store, at=END - back * DAY)
+    (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    assert (RESOLVED, RECOVERED, "critical") == (one.status, one.resolution, one.severity)
+    assert (END - 20 * DAY).date() == recovered_since(one)
+    assert [] == [found.title for found in checked(store).findings]
+
+
+def test_runs_that_other_rules_diagnosed_are_no_level_to_come_back_to(store: Store) -> None:
+    """New thresholds make another measure: that it lies lower is no recovery."""
+    put(store, "diagnoses", runs(dip, days=75, a_day=3))
+    (one,) = checked(store, at=END - 22 * DAY).incidents
+    with contextlib.closing(store.cursor()) as cursor:
+        measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
+    moved = moved_of(one)[0]
+    assert levels_of(None, measured["ops"])(moved)
+    other = {rule: {**seen, "madeWith": {"rule_version": "another"}} for rule, seen in moved.rules.items()}
+    assert levels_of(None, measured["ops"])(dataclasses.replace(moved, rules=other)) is None
 
 
 WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("desk", "unsafe", "up")]

@@ -1,0 +1,111 @@
+"""Admission of spans: what is quick for many together says the same of each as what looks at it alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import builders as build
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trials import examples
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.bounds.limits import MAX_ID
+from schemas.records import Span
+from streams.log.span_admission import AdmittedSpan, admitted
+from streams.sources.otlp.kept_spans import MAX_CALLS, SpanOwner, span_record
+from streams.sources.otlp.request import Event, Observed
+
+SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
+TEXT = st.sampled_from(
+    ["a", " b ", "", "x" * (MAX_ID + 1), f"key {SECRET}", "call_" + "4f9a" * 8, "Zq8Jx2Lm9Vt4Rb7Kw3Ns6Pd5Hc", "é"]
+)
+NAME = st.sampled_from(["order", "password", "api_key", "max_tokens", "at"])
+ARGUMENTS = st.one_of(
+    TEXT,
+    st.dictionaries(NAME, st.one_of(TEXT, st.integers(0, 9), st.lists(TEXT, max_size=2)), max_size=3),
+    st.just(["--password", "hunter2"]),
+    st.just([[[]]] * 2),
+    st.just(json.loads("[" * 40 + "]" * 40)),
+)
+PART = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "content": TEXT}),
+    st.fixed_dictionaries({"type": st.just("tool_call"), "id": TEXT, "name": TEXT, "arguments": ARGUMENTS}),
+    st.fixed_dictionaries({"type": st.just("tool_call_response"), "id": TEXT, "response": TEXT}),
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "parts": st.lists(PART, max_size=3)}),
+    max_size=3,
+).map(json.dumps)
+ATTRIBUTES = st.fixed_dictionaries(
+    {"gen_ai.operation.name": st.sampled_from(["chat", "execute_tool", "invoke_agent", "other"])},
+    optional={
+        "gen_ai.conversation.id": TEXT,
+        "gen_ai.agent.name": TEXT,
+        "gen_ai.tool.name": TEXT,
+        "gen_ai.input.messages": MESSAGES,
+        "gen_ai.output.messages": MESSAGES,
+        "gen_ai.tool.call.arguments": ARGUMENTS.map(json.dumps),
+        "gen_ai.tool.call.result": TEXT,
+        "deployment.environment.name": TEXT,
+    },
+)
+RATING = Event("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "a", "gen_ai.evaluation.explanation": SECRET})
+
+
+def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> Observed:
+    """A span with these attributes."""
+    return Observed(
+        "1" * 32,
+        f"{place:016}",
+        None,
+        attributes.get("gen_ai.agent.name", ""),
+        "",
+        build.START,
+        build.START,
+        attributes,
+        {},
+        events,
+    )
+
+
+def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor) -> list[Span]:
+    """The records of spans that come together."""
+    found = admitted(iter(spans), lambda _: owner, Policy(), redactor, build.START)
+    return [one.record for one in found if isinstance(one, AdmittedSpan)]
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    st.lists(st.tuples(ATTRIBUTES, st.booleans()), min_size=1, max_size=6),
+    st.sampled_from([None, "agent", " agent "]),
+    st.booleans(),
+)
+def test_a_span_among_others_has_the_record_that_it_has_alone(
+    given_spans: list[tuple[dict[str, Any], bool]], agent: str | None, is_hiding: bool
+) -> None:
+    """Spans are looked at by the hundred, and most are taken as they are: no secret, no length and no depth may pass for that."""
+    redactor = Redactor(Policy().redaction.model_copy(update={"enabled": is_hiding}))
+    owner = SpanOwner("c", "p", agent)
+    spans = [observed(place, one, (RATING,) if rated else ()) for place, (one, rated) in enumerate(given_spans)]
+    labels = Policy().defaults.traces.labels
+    alone = {one.span_id: span_record(one, owner, redactor, build.START, labels) for one in spans}
+    together = records_together(spans, owner, redactor)
+    assert together
+    assert together == [alone[one.span_id] for one in together]
+
+
+def test_calls_beyond_the_most_are_cut_in_whichever_way() -> None:
+    """Who sends thousands of calls in a message gets as many as a record takes, and is told."""
+    call = {"type": "tool_call", "id": "c", "name": "run", "arguments": {}}
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [call] * (MAX_CALLS + 1)}]),
+    }
+    owner, redactor = SpanOwner("c", "p"), Redactor(Policy().redaction)
+    (record,) = records_together([observed(0, attributes)], owner, redactor)
+    assert record == span_record(observed(0, attributes), owner, redactor, build.START, {})
+    assert json.loads(record.content)["tags"] == ["truncated"]
