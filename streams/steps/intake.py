@@ -79,7 +79,7 @@ class Arrival:
 
     @cached_property
     def carried(self) -> bytes:
-        """What a task carries of it: the encoded record, or a name where that will do (`streams.stage_batches.decoded_kept`)."""
+        """Return the encoded record, or a name where that will do for a task (`streams.stage_batches.decoded_kept`)."""
         if not may_be_named(self.exchange):
             return self.encoded
         keep(self.name, self.exchange, self.tampering)
