@@ -30,6 +30,8 @@ RUNS = "runs"
 """Name of the rule."""
 LEVELS = (40, 60, 80)
 """Levels of trust below which runs are counted, beside the usual one and the one above it."""
+USUAL = 0.5
+"""The weight of the counts below the usual trust; the other levels share the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +82,21 @@ def _change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
 
 
 def _as_counted(case: RunCase, agent: AgentRuns, found: Change) -> Change:
-    """Return a change of trust with no more evidence than the counts of runs below each level have on average.
+    """Return a change of trust with no more evidence than the counts of runs below each level have, on a weighted average.
 
-    The average of e-values is one, however alike the levels are.
+    An average of e-values is one, however alike the levels are.
     """
     usual = agent.usual_trust(found.first_hour)
     if usual is None:
         return found
-    levels = {*LEVELS, usual, usual + 1}
+    levels = {*LEVELS, usual + 1} - {usual}
+    weights = dict.fromkeys(levels, (1 - USUAL) / len(levels)) | {usual: USUAL}
     reference, as_of = case.reference(agent, TRUST), case.runs.as_of.date()
-    looked = (find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in levels)
-    counted = [one for one in looked if one is not None]
-    evidence = (
-        float(np.logaddexp.reduce([one.log_evidence for one in counted])) - math.log(len(levels)) if counted else -math.inf
-    )
-    sure = [one.confirmed_at for one in counted if one.confirmed_at is not None]
+    looked = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
+    counted = {level: one for level, one in looked.items() if one is not None}
+    terms = [one.log_evidence + math.log(weights[level]) for level, one in counted.items()]
+    evidence = float(np.logaddexp.reduce(terms)) if terms else -math.inf
+    sure = [one.confirmed_at for one in counted.values() if one.confirmed_at is not None]
     return replace(
         found,
         log_evidence=min(found.log_evidence, evidence),
