@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import builders
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from yaml_files import read_yaml
@@ -13,7 +13,7 @@ from yaml_files import read_yaml
 from audit.exchanges.tier1 import check_structure, clean_result
 from audit.exchanges.unremarkable import is_unremarkable
 from audit.injection.detection import tamper_reasons
-from audit.policy.methodology import Methodology, shipped_methodologies
+from audit.policy.methodology import PatternCheck, shipped_methodologies
 from schemas.records import Exchange
 
 DEFAULT = shipped_methodologies()["default"]
@@ -70,9 +70,9 @@ def test_ordinary_work_is_unremarkable() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "methodology", [one for one in shipped_methodologies().values() if one.tier1], ids=lambda one: one.name
-)
-def test_checks_of_a_methodology_are_always_run(methodology: Methodology) -> None:
+def test_checks_of_a_methodology_are_always_run() -> None:
     """Its patterns may be about anything."""
+    check = PatternCheck(id="worker_restart", type="pattern", patterns=("restart worker",))
+    methodology = replace(DEFAULT, tier1=(check,))
+
     assert not is_unremarkable(exchange_of("Please restart worker 3.", "It is up again.", None), methodology)
