@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from schemas.records import Incident
 from service.documents.members import Document
 from service.documents.why.actions import Action, actions
 from service.documents.why.facts import Facts
-from service.documents.why.reasons import UNEXPLAINED, Statement, statements
+from service.documents.why.reasons import PART, UNEXPLAINED, Statement, statements
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -26,9 +27,9 @@ class Why(msgspec.Struct, frozen=True):
 
     @property
     def lead(self) -> list[Statement]:
-        """The most telling reason; after a part of the traffic also what was deployed when it changed."""
-        size = 2 if [one.kind for one in self.reasons[:2]] == ["slice", "deployments"] else 1
-        return self.reasons[:size]
+        """The most telling reason, and the part that changed with what was deployed then where these follow it."""
+        first, *others = self.reasons
+        return [first, *itertools.takewhile(lambda one: one.kind in PART, others)]
 
     @property
     def others(self) -> list[Statement]:

@@ -1,7 +1,7 @@
 """Reasons of an incident in sentences, the most telling first.
 
-The most telling is what comes nearest to a cause: the judge where the anchors say that it changed, else the part of the traffic that
-changed, with its deployment. Then come the symptoms.
+The most telling is the judge, where the anchors say that it changed. Else it is the first symptom, counted, and then what comes nearest
+to a cause: the part of the traffic that changed, with its deployment. Then come the other symptoms.
 
 1. A sentence gives counts with what they are of, before and since. It says what moved together with the change and names no cause:
    two counts coincide. Only anchors tell agent and judge apart.
@@ -50,18 +50,22 @@ class Statement(msgspec.Struct, frozen=True):
 
 def statements(facts: Facts) -> list[Statement]:
     """Return the reasons that the evidence has, the most telling first; one that says so if it has none."""
-    kinds = dict.fromkeys((*_likely(facts), *next((order for holds, order in _ORDERS if holds(facts)), ())))
-    found = [one for kind in kinds for one in _KINDS[kind](facts)]
-    if _is_judge(facts) or any(one.kind in _TELLING for one in found):
+    order = next((order for holds, order in _ORDERS if holds(facts)), ())
+    is_judge = _is_judge(facts)
+    found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
+    if is_judge:
         return found
+    if any(one.kind in _TELLING for one in found):
+        return _with_part(found) if facts.which_part is not None and facts.which_part.found is not None else found
     return [Statement(UNEXPLAINED, _NO_REASON), *found]
 
 
-def _likely(facts: Facts) -> Sequence[str]:
-    """Return the kinds that come nearest to a cause: the judge if anchors say so, else the part that changed and what was deployed then."""
-    if _is_judge(facts):
-        return ("cause",)
-    return ("slices", "deployments") if facts.which_part is not None and facts.which_part.found is not None else ()
+def _with_part(found: Sequence[Statement]) -> list[Statement]:
+    """Return the reasons with the part that changed, and what was deployed then, directly after the first symptom."""
+    part = [one for one in found if one.kind in PART]
+    others = [one for one in found if one.kind not in PART]
+    symptoms = 1 if others and others[0].kind in _TELLING else 0
+    return [*others[:symptoms], *part, *others[symptoms:]]
 
 
 def _is_judge(facts: Facts) -> bool:
@@ -223,6 +227,8 @@ _ORDERS: Sequence[tuple[Callable[[Facts], bool], tuple[str, ...]]] = (
     (lambda _: True, ("flags", "slices", "deployments", "failures", "judge_flags", "dimensions", *_REST)),
 )
 """The order of the sentences, by what the incident is about; the first that holds."""
+PART = frozenset({"slice", "deployments"})
+"""Kinds that say which part of the traffic changed, and what was deployed then."""
 _TELLING = frozenset(
     {"tier1_flags", "anomalies", "judge_flag", "sycophancy", "advocacy_suppression"}
     | {"dimensions", "failures", "slice", "deployments"}

@@ -130,13 +130,17 @@ def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
     assert "because" not in found.lower()
 
 
-def test_what_comes_nearest_to_a_cause_comes_first() -> None:
-    """Which version, and what was deployed then: symptoms are read afterwards. Where the judge changed, no version did."""
+def test_the_first_symptom_and_what_comes_nearest_to_a_cause_lead() -> None:
+    """What is seen, counted; then which version, and what was deployed then. Where the judge changed, no version did."""
     evidence = {**FLAGS, **FLAGGED, **slices(part("7")), "deployments": [deployed("7")]}
     found = why(made(evidence))
-    assert ["slice", "deployments", "tier1_flags"] == [one.kind for one in found.reasons]
-    assert (2, 1) == (len(found.lead), len(found.others))
-    assert found.summary.startswith("agent_version: 7 explains 97% of the change")
+    assert ["tier1_flags", "slice", "deployments"] == [one.kind for one in found.lead]
+    assert [] == found.others
+    assert found.lead[1].text.startswith("agent_version: 7 explains 97% of the change")
+    more = why(made({**evidence, "failures": {}, "cause": {"words": "The rules did not change."}}, cause="agent"))
+    assert (["tier1_flags", "slice", "deployments"], ["cause"]) == tuple(
+        [one.kind for one in part] for part in (more.lead, more.others)
+    )
     judge = why(made({**evidence, "cause": {"words": "The judge explains most of it."}}, cause="judge"))
     assert "The judge explains most of it." == judge.summary
     assert (1, "cause") == (len(judge.lead), judge.lead[0].kind)
