@@ -104,7 +104,7 @@ _UNREAD = """(places) => {
 }"""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker that takes up other modules in between says nothing twice
 def wild(site: Site) -> Mapping[int, str]:
     """All of them said through the doors: by agents, runs, judges, raters and who decides. Answers the score of each."""
     for number, one in enumerate(BUNDLES):
