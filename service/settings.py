@@ -36,7 +36,6 @@ _RULES: Mapping[str, Callable[[str], object]] = {
 """What a form does not say of a text: each raises ValueError in words."""
 _AS_TEXT = ", not a string"
 """What msgspec says of any wrong value, as all come from variables: it helps no one."""
-_SWITCHES = {"otlp_explanations"}
 _TRUTHS = {"yes": True, "y": True, "on": True, "t": True, "no": False, "n": False, "off": False, "f": False}
 """Words for true and false in variables, beside `true`, `false`, `1` and `0`, which msgspec reads."""
 
@@ -128,8 +127,9 @@ def load_settings(**given: object) -> Settings:
     names = Settings.__struct_fields__
     values: dict[str, object] = {name: found[key] for name in names if (key := f"{PREFIX}{name}".lower()) in found}
     values |= {name: value for name, value in given.items() if value is not None}
-    for name in _SWITCHES & values.keys():
-        values[name] = _TRUTHS.get(str(values[name]).lower(), values[name])
+    for name in values:
+        if Settings.__annotations__.get(name) == "bool":
+            values[name] = _TRUTHS.get(str(values[name]).lower(), values[name])
     try:
         settings = msgspec.convert(values, Settings, strict=False, dec_hook=_made)
     except msgspec.ValidationError as error:

@@ -228,6 +228,10 @@ class AccessStore:
         """Return the projects of connections and operators."""
         return {project for (project,) in self._file.rows("SELECT DISTINCT project FROM holders WHERE project IS NOT NULL")}
 
+    def connected_projects(self) -> set[str]:
+        """Return the projects that a connection may send records of."""
+        return {holder.project for holder, _ in self.holders("connection") if holder.project}
+
     def holder(self, kind: Kind, name: str) -> Holder | None:
         """Return the holder of that name."""
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal

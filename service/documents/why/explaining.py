@@ -44,7 +44,11 @@ class Why(msgspec.Struct, frozen=True):
 
 def why(incident: Incident) -> Why:
     """Explain an incident by the evidence that it carries."""
-    facts = Facts(incident)
+    return why_of(Facts(incident))
+
+
+def why_of(facts: Facts) -> Why:
+    """Explain an incident by what was read of its evidence."""
     return Why(statements(facts), actions(facts))
 
 

@@ -158,7 +158,7 @@ async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
     values = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
 
     found: Sequence[Row] = await services.ask(lambda cursor: query_days(cursor, "projects", values))
-    connected = {one.project for one, _ in services.access.holders("connection") if one.project and own in (None, one.project)}
+    connected = {project for project in services.access.connected_projects() if own in (None, project)}
     return rows_of_fleet(found, connected, services.engine.policy)
 
 

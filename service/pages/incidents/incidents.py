@@ -21,7 +21,7 @@ from service.documents.incidents import history_of, incident_records
 from service.documents.members import Document
 from service.documents.project_checks import check_by_hand, check_words
 from service.documents.runs import Wanted, worst_runs
-from service.documents.why.explaining import why
+from service.documents.why.explaining import why_of
 from service.documents.why.facts import Facts
 from service.documents.why.slices import deployments_of
 from service.documents.why.twins import APART, suspected_cause, twins_of
@@ -204,7 +204,7 @@ def _explained(incident: Incident) -> dict[str, Any]:
     """Return the template's values about why an incident is there, and which part of the traffic changed."""
     facts = Facts(incident)
     return {
-        "why": why(incident),
+        "why": why_of(facts),
         "which_part": facts.which_part,
         "versions": facts.compared,
         "extent": facts.extent,

@@ -56,7 +56,7 @@ def _connected(workspace: Workspace) -> set[str]:
     if not file.exists():
         return set()
     with AccessStore(file, workspace.now) as access:
-        return {one.project for one, _ in access.holders("connection") if one.project}
+        return access.connected_projects()
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
