@@ -86,6 +86,8 @@ class StageBatch:
             zip(frame[OFFSET].to_list(), frame[KEY].to_list(), rows_as_records(name, frame), strict=True)
             for name, frame in self.frames.items()
         ]
+        if len(streams) == 1:
+            return streams[0]
         return heapq.merge(*streams, key=lambda row: row[0])
 
     def encodings(self) -> dict[int, bytes]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analytics.deletion.deleting import (
@@ -21,7 +21,7 @@ from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_at
 from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends, watermarks_of
-from analytics.store.replacing import replace
+from analytics.store.replacing import add, replace
 from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
 from analytics.sums.incident_outlines import forget_outlines, outline, outline_all
@@ -204,15 +204,24 @@ class Transaction:
         """The states of a stage for those of the keys that have one."""
         return stored_states(self._connection, stage, keys)
 
-    def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int | Mapping[str, int]) -> None:
-        """Replace the states of a stage for the given keys; `next_position` is that of all of them, or by key."""
+    def set_states(
+        self,
+        stage: str,
+        states: Mapping[str, bytes],
+        next_position: int | Mapping[str, int],
+        *,
+        new: Container[str] = frozenset(),
+    ) -> None:
+        """Replace the states of a stage for the given keys; `next_position` is that of all of them, or by key.
+
+        Those of `new` certainly have none, so that none is looked for.
+        """
         if states:
             self.changed_stages.add(stage)
         at = dict.fromkeys(states, next_position) if isinstance(next_position, int) else next_position
-        replace(
-            self._connection,
-            [StageState(stage=stage, key=key, next_position=at[key], state=state) for key, state in states.items()],
-        )
+        records = [StageState(stage=stage, key=key, next_position=at[key], state=state) for key, state in states.items()]
+        replace(self._connection, [record for record in records if record.key not in new])
+        add(self._connection, [record for record in records if record.key in new])
 
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
         """Note how far files have been imported."""
