@@ -106,19 +106,29 @@ class Transaction:
                 batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen, met=self._met)
                 done.differing |= conflicts
             done.conflicts += sorted(done.differing)
-        fresh = sum(frame.height for frame in batch.frames.values())
-        done.known = len(messages) - fresh - len(done.conflicts)
-        positions = pl.concat([frame[INDEX] for frame in batch.frames.values()]).sort()
-        for name, frame in batch.frames.items():
+        done.known = len(messages) - sum(frame.height for frame in batch.frames.values()) - len(done.conflicts)
+        self._write(topic, batch.frames, done)
+        return done
+
+    def append_frame(self, topic: str, name: str, frame: pl.DataFrame) -> Appended:
+        """Append rows of a record type to a topic, as `append` does with `are_own`: columns that decoding the records would give."""
+        done = Appended()
+        index = pl.int_range(frame.height, dtype=pl.Int64).alias(INDEX)
+        self._write(topic, self._taken({name: frame.with_columns(index)}), done)
+        return done
+
+    def _write(self, topic: str, frames: Mapping[str, pl.DataFrame], done: Appended) -> None:
+        """Write rows at the end of a topic, in the order of INDEX, and note that in `done`."""
+        positions = pl.concat([frame[INDEX] for frame in frames.values()]).sort()
+        for name, frame in frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
             done.written[schema_of(name).table] = insert_at(
                 self._connection, schema_of(name), frame.drop(INDEX), topic, offsets
             )
             if frame.height:
                 done.frames[name] = frame.with_columns(offsets.alias("_offset"))
-        self._ends[topic] += fresh
+        self._ends[topic] += len(positions)
         self._derive(done.frames)
-        return done
 
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
         """Write decoded records that another log holds, where they stand there: columns INDEX, `_partition` and `_offset`.

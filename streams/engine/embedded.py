@@ -20,7 +20,9 @@ from schemas.codec.arrow import INDEX
 from schemas.codec.single_object import decode
 from schemas.lazy.polars import pl
 from schemas.records import ImportProgress
+from schemas.registry import schema_of
 from streams.engine.at_hand import RecordsAtHand
+from streams.engine.score_columns import score_columns
 from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
@@ -31,6 +33,7 @@ from streams.topology import TOPOLOGY, Stage, derived_tables, stage_named
 
 BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
+(SCORES,) = schema_of("Score").topics
 UNFINISHED = "unjudged work"
 """Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
 
@@ -92,7 +95,7 @@ class EmbeddedRunner:
         """Run every stage until none has anything left to read; answers how many positions were read."""
         try:
             # What is at hand was in memory whole; history need not fit into it.
-            with decoded_kept() if self._at_hand else nullcontext():
+            with decoded_kept(scores_as_columns=True) if self._at_hand else nullcontext():
                 return self._run(report)
         finally:
             self._at_hand.clear()
@@ -192,6 +195,8 @@ class EmbeddedRunner:
         `before` are the sessions of the batch that had a state.
         """
         made = {topic: transaction.append(topic, messages, are_own=True) for topic, messages in outcome.made.messages.items()}
+        if outcome.scores:
+            made[SCORES] = transaction.append_frame(SCORES, "Score", score_columns(outcome.scores))
         for topic, messages in outcome.dead.messages.items():
             transaction.append(topic, messages, skip_known=True)
         transaction.set_states(stage.name, outcome.states, positions, new={key for key in outcome.states if key not in before})

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import msgspec
 
-from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, Sampled, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, PlainScore, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
     Candidate,
@@ -184,14 +184,17 @@ class IntakeStep:
             session = sessions.setdefault(key, IntakeState())
             if offset < session.next_offset:
                 continue
-            outcome.records += self._take(session, offset, record, arrivals)
+            for topic, made in self._take(session, offset, record, arrivals):
+                outcome.add(topic, made)
             session.next_offset = offset + 1
         for key in {key for _, key, _ in rows}:
             sessions[key].sampling = resolved(sessions[key].sampling, arrivals.encoded)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
-    def _take(self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
+    def _take(
+        self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals
+    ) -> Iterator[tuple[str, Record | PlainScore]]:
         if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
         policy = arrivals.policy_of(record.project)
@@ -209,7 +212,7 @@ class IntakeStep:
             task = _task(Arrival.earlier(record.exchange, policy), policy, decision, revision=revision)
             yield "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=record.earlier_judgements)
 
-    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
+    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record | PlainScore]:
         """The task or the score of one exchange."""
         exchange = arrival.exchange
         candidate = Candidate(
