@@ -33,7 +33,7 @@ def main() -> None:
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
     collect_rarely()
-    kept = _KeptLog()
+    kept = KeptLog()
     logging.basicConfig(level=logging.INFO, handlers=[kept], force=True)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     _write(answers, b"")
@@ -42,7 +42,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _answer(task: bytes, body: bytes, kept: _KeptLog) -> bytes:
+def _answer(task: bytes, body: bytes, kept: KeptLog) -> bytes:
     try:
         given = _tasks.decode(task)
         spans = mapped(given.task, body, _redactor(given.redaction)).without_content()
@@ -72,7 +72,7 @@ def _write(answers: BinaryIO, content: bytes) -> None:
     answers.flush()
 
 
-class _KeptLog(logging.Handler):
+class KeptLog(logging.Handler):
     """Keeps what is logged, so that the server writes it as it writes its own lines: as JSON, without secrets."""
 
     def __init__(self) -> None:

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 class MappingLimits(NamedTuple):
     """The limits of the process, in seconds and in bytes."""
 
-    large: int = 64 * 1024
-    """Bytes of a request from which on it is handed over; a packed one counts `packed` times."""
+    large: int = 32 * 1024
+    """Bytes of a request from which on it is handed over, some 40 spans; a packed one counts `packed` times."""
     packed: int = 8
     many: int = 8
     """Large requests within `busy` seconds that start the process."""
@@ -75,9 +75,9 @@ class MappingProcess:
         self._running: asyncio.Task[None] | None = None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether requests are handed to a process."""
-        return self._conversation is not None
+    def process_id(self) -> int | None:
+        """The process that large requests are handed to; None if they are mapped in the server."""
+        return None if self._conversation is None else self._conversation.process_id
 
     def is_large(self, body: bytes, *, is_packed: bool) -> bool:
         """Tell whether a request is worth handing over."""
@@ -131,6 +131,7 @@ class _Conversation:
     """What a process is asked, and what it answers, in order."""
 
     def __init__(self, process: asyncio.subprocess.Process, limits: MappingLimits) -> None:
+        self.process_id = process.pid
         self._process = process
         self._limits = limits
         self._asked: deque[tuple[asyncio.Future[bytes], int]] = deque()
