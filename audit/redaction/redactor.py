@@ -47,11 +47,11 @@ class Kind(Protocol):
 
 
 class Settings(Protocol):
-    """The settings of redaction, as a policy has them: whether anything is taken out, and what beside the built-in kinds."""
+    """The settings of redaction, as a policy has them: on or off, and the kinds of secrets beside the built-in ones."""
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is taken out."""
+        """True where secrets are taken out."""
         ...
 
     @property

@@ -18,12 +18,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from analytics.sandbox.running import started
 from service.otlp.frames import LENGTH_BYTES, length, length_of
 
 MODULE = "service.otlp.mapping_child"
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The processor time that Linux grants to a container, in microseconds per period."""
 READ_AHEAD = 1024 * 1024
 """Bytes of an answer that are read before they are asked for: more than a request of 500 spans has."""
 log = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ class MappingLimits(NamedTuple):
     starting: float = 60.0
     """Seconds within which it has to begin; requests do not wait for it."""
     patience: float = 20.0
-    """Seconds for an answer, and one more for each `pace` bytes of the request: a fiftieth of what a slow machine maps in one."""
+    """Seconds for an answer, and one more for each `pace` bytes of the request: a fiftieth of what an idle machine maps in one."""
     pace: int = 250_000
     again: float = 10.0
     """Seconds after a failure before another one starts."""
@@ -66,7 +69,7 @@ class MappingProcess:
         on_failure: Callable[[], object] = lambda: None,
     ) -> None:
         self._limits = limits or MappingLimits()
-        self._is_of_use = (_cores() if cores is None else cores) > 1
+        self._is_of_use = (granted_cores() if cores is None else cores) > 1
         self._on_failure = on_failure
         self._large: deque[float] = deque(maxlen=self._limits.many)
         """The times of the last large requests."""
@@ -110,10 +113,8 @@ class MappingProcess:
         try:
             async with started(MODULE, limit=READ_AHEAD) as process:
                 await self._converse(_Conversation(process, self._limits))
-        except (_FailedError, OSError) as error:
-            self._not_before = time.monotonic() + self._limits.again
-            self._on_failure()
-            log.warning("requests of spans are mapped in the server: the process beside it %s", error)
+        except OSError as error:
+            self._failed(f"cannot be started: {error}")
         finally:
             self._running = None
 
@@ -122,20 +123,27 @@ class MappingProcess:
             await conversation.begin()
             self._conversation = conversation
             await conversation.answer()
+        except _FailedError as error:
+            self._failed(str(error))
         finally:
             self._conversation = None
             conversation.end()
 
+    def _failed(self, words: str) -> None:
+        self._not_before = time.monotonic() + self._limits.again
+        self._on_failure()
+        log.warning("requests of spans are mapped in the server: the process beside it %s", words)
+
 
 class _Conversation:
-    """What a process is asked, and what it answers, in order."""
+    """The tasks of a process and their answers, in order."""
 
     def __init__(self, process: asyncio.subprocess.Process, limits: MappingLimits) -> None:
         self.process_id = process.pid
         self._process = process
         self._limits = limits
         self._asked: deque[tuple[asyncio.Future[bytes], int]] = deque()
-        """Who waits for an answer, and the size of the request."""
+        """The answers that are waited for, each with the size of its request."""
         self._room = asyncio.Semaphore(limits.ahead)
         self._changed = asyncio.Event()
         self._has_ended = False
@@ -168,7 +176,7 @@ class _Conversation:
             self._settle(answer, told)
 
     def end(self) -> None:
-        """Answer nothing to whoever waits."""
+        """Answer nothing to the callers that wait."""
         self._has_ended = True
         for answer, _ in self._asked:
             self._settle(answer, b"")
@@ -195,10 +203,14 @@ class _Conversation:
                 return await self._process.stdout.readexactly(length(head))
         except TimeoutError:
             raise _FailedError(f"did not answer within {seconds:.0f} s") from None
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             raise _FailedError(f"ended with {await self._process.wait()}") from None
 
 
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def granted_cores(quota: Path = QUOTA) -> int:
+    """Return how many cores this process may use: those of the machine that it may run on, and no more than its container is granted."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        granted, period = map(int, quota.read_text().split())  # "max" where there is no bound
+        return max(1, min(known, granted // period))
+    return known

@@ -27,6 +27,9 @@ from service.http.bounds import MAX_SPANS, MAX_UNPACKED
 from service.otlp import mapping_child
 from service.otlp.mapping import LogLine, MappedSpans, MappingTask, mapped
 from service.otlp.mapping_process import MODULE, MappingProcess
+from streams.kafka.in_flight import InFlight, names_of
+from streams.kafka.keys import key_of
+from streams.log.admission import CONFLICT, KNOWN
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 PLAIN = Redactor(RedactionSettings())
@@ -117,6 +120,20 @@ def test_another_policy_is_in_force_with_the_next_request(beside: Beside) -> Non
     assert "[SECRET:ticket:" in told[2]
     labelled = msgspec.structs.replace(task_of(), labels=LABELS | {"team": ("team",)})
     assert "blue" in both(beside, labelled, sent).records[0].content
+
+
+def test_a_record_without_its_content_tells_all_that_intake_asks(beside: Beside) -> None:
+    """Its name, its key on Kafka, and whether a repetition is one or a conflict: the content is in its encoding alone."""
+    runner, process = beside
+    sent, other = (request(agent(0, answer=answer)).as_json for answer in ("It is.", "It is not."))
+    whole, others = mapped(task_of(), sent, PLAIN).records, mapped(task_of(), other, PLAIN).records
+    handed = runner.run(answered(process, task_of(), sent, PLAIN)).spans.records
+    assert "" == handed[0].content
+    assert names_of("spans", whole) == names_of("spans", handed)
+    assert [*map(key_of, whole)] == [*map(key_of, handed)]
+    in_flight, [name] = InFlight(), names_of("spans", handed)
+    in_flight.add(name, handed[0], key_of(handed[0]), ("spans", 0), 0)
+    assert [KNOWN, CONFLICT] == [in_flight.fate(name, record) for record in (whole[0], others[0])]
 
 
 def test_a_task_that_fails_is_left_to_the_server(beside: Beside) -> None:

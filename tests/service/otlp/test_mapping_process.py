@@ -35,7 +35,7 @@ from analytics.store.store import Store
 from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.redactor import Redactor
 from service.http.bounds import TRACES
-from service.otlp.mapping_process import MappingLimits, MappingProcess
+from service.otlp.mapping_process import MappingLimits, MappingProcess, granted_cores
 
 PLAIN = Redactor(RedactionSettings())
 KEY = "a-redaction-key-of-this-test"
@@ -94,6 +94,19 @@ def test_a_few_requests_start_no_process() -> None:
         return found
 
     assert [set(), set(), set()] == asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"), [("max 100000", 4), ("100000 100000", 1), ("50000 100000", 1), ("250000 100000", 2), ("", 4), (None, 4)]
+)
+def test_a_container_has_the_cores_that_it_is_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str | None, count: int
+) -> None:
+    """A second process gains nothing where both share the time of one core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    assert count == granted_cores(tmp_path / "cpu.max")
 
 
 def test_size_decides_and_a_packed_request_counts_more() -> None:
@@ -287,6 +300,10 @@ def test_over_http_the_answer_is_the_one_without_a_process(
 _PACKED = {"content-type": "application/json", "content-encoding": "gzip"}
 
 
+_TWO_CORES = "import service.otlp.mapping_process as patched; patched.granted_cores = lambda: 2"
+"""Run before a server: the process starts on a machine with one core, too."""
+
+
 def flooded(url: str, token: str, parent: int) -> list[int]:
     """Post large requests until the server has a process beside it; its process ids."""
     large = "Is it well? " * 4_000
@@ -306,7 +323,7 @@ def test_a_killed_server_leaves_no_orphan_and_a_stopped_one_waits_for_none(child
     home = Home(tmp_path, DRIFTLINE_REDACTION_KEY=KEY)
     token = home.connection("north")
     for number in (signal.SIGKILL, signal.SIGTERM):
-        server = children.serve(home)
+        server = children.serve(home, before=_TWO_CORES)
         [pid] = flooded(server.serving(), token, server.pid)
         told = Path(f"/proc/{pid}/environ").read_text() + "\n".join(command_of(pid))
         assert "PYTHONPATH" in told
