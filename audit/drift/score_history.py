@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence, most_without_spread
-from audit.drift.count_evidence import Counts, Days, alike, log_count_evidence
-from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, Series
-from audit.drift.variation import Normal, Stretch, normal_before
+from audit.drift.change_evidence import Contrast, Later, Ranges, contrast, log_evidence, most_log_evidence
+from audit.drift.count_evidence import Counts, Days, alike, among_alike, log_count_evidence
+from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, TOTAL, UNITS, WEIGHT, Series
+from audit.drift.variation import Normal, Stretch, normal_before, ratio
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
+KNOWN = 10.0
+"""Where fewer units than this lie off the others before a change, counted by how far, what units vary is not known from their sums."""
 _AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
@@ -157,19 +159,22 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
     found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
     low, high = series.range(series.starts[tried.start], begun - 1)
     ranges = (low[row], high[row]), series.range(begun[row], cell)
-    most = _by_counts(series, tried, pairs, partial[1]) if series.is_share else most_without_spread(found, *ranges)
+    if series.is_share:
+        most = _by_counts(series, tried, pairs, partial[1].sum(axis=0))
+    else:
+        most = _by_rare_values(tried, pairs, found, ranges, series=series, squares=partial[1].sum(axis=0))
     return found, np.minimum(log_evidence(found, *ranges), most)
 
 
 def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) -> Floats:
     """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more.
 
-    `squares` are those of the days after each change, by stratum. If runs of a day are alike, all count for less by as much.
+    `squares` are those of the days after each change.
     """
     columns, day = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1), _days(series, tried)
     before = series.counts(series.starts[tried.start], tried.begun)
     settled = series.counts(series.starts[day], series.starts[tried.look_day])
-    correlation: Floats = alike(
+    correlation = alike(
         (
             (before, Days(*(columns[:, day] - columns[:, tried.start]))),
             (settled, Days(*(columns[:, tried.look_day] - columns[:, day]))),
@@ -177,9 +182,59 @@ def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) ->
     )[pairs.row]
     after = series.counts(tried.begun[pairs.row], pairs.cell + 1)
     counted = log_count_evidence(Counts(*(part[pairs.row] for part in before)), after)
-    others = squares.sum(axis=0) / np.maximum(after.of, 1) - 1
-    found: Floats = np.minimum(counted, counted / (1 + correlation * np.maximum(others, 0.0)))
-    return found
+    return among_alike(counted, correlation, squares / np.maximum(after.of, 1))
+
+
+def _by_rare_values(
+    tried: _Tried, pairs: _Pairs, found: Contrast, ranges: tuple[Ranges, Ranges], *, series: Series, squares: Floats
+) -> Floats:
+    """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
+
+    A unit counts by how far it lies from the least score to the greatest: of all scores with one mean between two bounds those that are
+    at either bound vary most, so no count says more than it may. `squares` are those of the days after each change.
+    """
+    least, greatest = ranges[0]
+    share = ratio(found.before - least, greatest - least)
+    rare = np.where(greatest > least, found.units_before * np.minimum(share, 1 - share), 0.0)
+    low, width = np.minimum(least, ranges[1][0]), np.maximum(greatest, ranges[1][1]) - np.minimum(least, ranges[1][0])
+    most = np.full(len(share), math.inf)
+    where = np.flatnonzero(found.is_usable & (width > 0) & (rare < KNOWN))
+    if not where.size:
+        return most
+    row, low, width = pairs.row[where], low[where], width[where]
+    before, after = (
+        _counted((mean[where] - low) / width, units[where])
+        for mean, units in ((found.before, found.units_before), (found.after, found.units_after))
+    )
+    day = _days(series, tried)[row]
+    whole = ((tried.start[row], day), (day, tried.look_day[row]))
+    correlation = alike(_as_shares(series, first, last, low, width) for first, last in whole)
+    weights = series.sums[WEIGHT].sum(axis=0)
+    weight = weights[pairs.cell[where] + 1] - weights[tried.begun[row]]
+    a_day = ratio(squares[where] * found.units_after[where], weight**2)
+    most[where] = among_alike(log_count_evidence(before, after), correlation, a_day)
+    return most
+
+
+def _counted(share: Floats, units: Floats) -> Counts:
+    share = np.clip(share, 0.0, 1.0)
+    return Counts(np.rint(share * units).astype(np.int64), np.rint(units).astype(np.int64))
+
+
+def _as_shares(series: Series, first: Ints, last: Ints, low: Floats, width: Floats) -> tuple[Counts, Days]:
+    """Return the units of whole days as counts of a share, by how far each lies from `low` to `low + width`, with sums by day."""
+    begun, end = series.starts[first], series.starts[last]
+    units, weight, total = (sums[end] - sums[begun] for sums in series.sums[[UNITS, WEIGHT, TOTAL]].sum(axis=1))
+    squares, mixed, totals = (
+        sums[last] - sums[first] for sums in series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
+    )
+    each = np.where(units > 0, ratio(weight, units), 1.0)
+    days = Days(
+        squares / each**2,
+        (mixed - low * squares) / (width * each**2),
+        (totals - 2 * low * mixed + low**2 * squares) / (width * each) ** 2,
+    )
+    return Counts(np.clip((total - low * weight) / (width * each), 0.0, units), units), days
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:
