@@ -1,4 +1,4 @@
-"""A process beside the server that maps large requests of spans, which is more than half of what a span costs.
+"""A process beside the server that maps large requests of spans, which is nearly half of what a span costs.
 
 1. It starts when large requests come one after the other, and ends when none came for a while: a server at rest has one process, and so
    has one that is sent a request now and then. Until it is ready, requests are mapped in the server.

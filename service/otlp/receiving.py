@@ -62,7 +62,10 @@ async def _mapped_beside(task: MappingTask, body: Body, services: ApiContext) ->
     told = await process.ask(given, body.content)
     if told is None:
         return None
-    answer = _answers.decode(told)
+    try:
+        answer = _answers.decode(told)
+    except msgspec.DecodeError:  # the installation was upgraded below a running server: the process is of the new version
+        return None
     for line in answer.logged:
         line.write()
     return answer.spans

@@ -297,6 +297,19 @@ def test_over_http_the_answer_is_the_one_without_a_process(
     assert [row[:2] for row in rows] == sorted({row[:2] for row in stored(store)})
 
 
+def test_over_http_an_answer_that_cannot_be_read_costs_no_span(
+    post: Callable[[Json], Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that starts after an upgrade in place is of another version than the server."""
+
+    async def other(_process: MappingProcess, _task: bytes, _body: bytes) -> bytes:
+        return msgspec.msgpack.encode({"later": 1})
+
+    monkeypatch.setattr(MappingProcess, "ask", other)
+    assert 200 == post(spans_of(0).request).status_code
+    assert 2 == len(stored(store))
+
+
 _PACKED = {"content-type": "application/json", "content-encoding": "gzip"}
 
 
