@@ -22,13 +22,17 @@ async def started(
     """
     variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *command(module, *arguments),
-        stdin=pipe, stdout=pipe, stderr=pipe if keeps_errors else nothing, env=variables, cwd="/", pass_fds=files, limit=limit,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command(module, *arguments),
+            stdin=pipe, stdout=pipe, stderr=pipe if keeps_errors else nothing, env=variables, cwd="/", pass_fds=files, limit=limit,
+        )
     )  # fmt: skip
     try:
-        yield process
+        # A start that is cut short would leave a process that is never waited for.
+        yield await asyncio.shield(starting)
     finally:
+        process = await starting
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

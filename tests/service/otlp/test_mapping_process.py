@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import logging
 import os
@@ -128,6 +129,23 @@ def test_requests_do_not_wait_for_the_start() -> None:
         return is_ready or told is not None
 
     assert not asyncio.run(asked())
+
+
+def test_closing_while_it_starts_leaves_no_process() -> None:
+    """At any moment of the start."""
+
+    async def closed() -> set[int]:
+        before = set(processes_of(os.getpid()))
+        for turns in range(12):
+            process = mapping_process()
+            await process.ask(b"", b"")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await process.close()
+        return set(processes_of(os.getpid())) - before
+
+    assert set() == asyncio.run(closed())
+    gc.collect()  # where a process was not waited for, Python warns of it now
 
 
 def test_each_request_gets_its_own_answer() -> None:
