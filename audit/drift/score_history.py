@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from audit.drift.cells import Flags, Floats, Ints
 from audit.drift.change_evidence import Contrast, Later, Ranges, contrast, log_evidence, most_log_evidence
 from audit.drift.count_evidence import Counts, Days, alike, among_alike, log_count_evidence
-from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, TOTAL, UNITS, WEIGHT, Series
+from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, Off, Series
 from audit.drift.variation import Normal, Stretch, normal_before, ratio
 from schemas.lazy.numpy import np
 
@@ -27,7 +27,7 @@ HISTORY_DAYS = 400
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
 KNOWN = 10.0
-"""Where fewer units than this lie off the others before a change, counted by how far, what units vary is not known from their sums."""
+"""Where fewer units than this lie off the usual value before a change, their sums do not tell what units vary by."""
 _AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
@@ -162,7 +162,7 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
     if series.is_share:
         most = _by_counts(series, tried, pairs, partial[1].sum(axis=0))
     else:
-        most = _by_rare_values(tried, pairs, found, ranges, series=series, squares=partial[1].sum(axis=0))
+        most = _by_rare_values(tried, pairs, found, ranges[0], series=series, squares=partial[1].sum(axis=0))
     return found, np.minimum(log_evidence(found, *ranges), most)
 
 
@@ -186,55 +186,50 @@ def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) ->
 
 
 def _by_rare_values(
-    tried: _Tried, pairs: _Pairs, found: Contrast, ranges: tuple[Ranges, Ranges], *, series: Series, squares: Floats
+    tried: _Tried, pairs: _Pairs, found: Contrast, before: Ranges, *, series: Series, squares: Floats
 ) -> Floats:
     """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
 
-    A unit counts by how far it lies from the least score to the greatest: of all scores with one mean between two bounds those that are
-    at either bound vary most, so no count says more than it may. `squares` are those of the days after each change.
+    What counts is how many units have another value before it and after it: see `Off`. `before` is the range of the units before,
+    `squares` are those of the days after each change.
     """
-    least, greatest = ranges[0]
-    share = ratio(found.before - least, greatest - least)
-    rare = np.where(greatest > least, found.units_before * np.minimum(share, 1 - share), 0.0)
-    low, width = np.minimum(least, ranges[1][0]), np.maximum(greatest, ranges[1][1]) - np.minimum(least, ranges[1][0])
-    most = np.full(len(share), math.inf)
-    where = np.flatnonzero(found.is_usable & (width > 0) & (rare < KNOWN))
+    usual = np.where(2 * found.before > before[0] + before[1], before[1], before[0])
+    begun, end = tried.begun[pairs.row], pairs.cell + 1
+    earlier = _off(series, series.starts[tried.start[pairs.row]], begun, usual)
+    most = np.full(len(usual), math.inf)
+    where = np.flatnonzero(found.is_usable & (earlier.least < KNOWN))
     if not where.size:
         return most
-    row, low, width = pairs.row[where], low[where], width[where]
-    before, after = (
-        _counted((mean[where] - low) / width, units[where])
-        for mean, units in ((found.before, found.units_before), (found.after, found.units_after))
-    )
+    usual, row = usual[where], pairs.row[where]
+    later = _off(series, begun[where], end[where], usual)
     day = _days(series, tried)[row]
     whole = ((tried.start[row], day), (day, tried.look_day[row]))
-    correlation = alike(_as_shares(series, first, last, low, width) for first, last in whole)
-    weights = series.sums[WEIGHT].sum(axis=0)
-    weight = weights[pairs.cell[where] + 1] - weights[tried.begun[row]]
-    a_day = ratio(squares[where] * found.units_after[where], weight**2)
-    most[where] = among_alike(log_count_evidence(before, after), correlation, a_day)
+    correlation = alike(_as_share(series, first, last, usual) for first, last in whole)
+    a_day = ratio(squares[where] * later.units, later.weight**2)
+    counted = log_count_evidence(Off(*(one[where] for one in earlier)).counts, later.counts)
+    most[where] = among_alike(counted, correlation, a_day)
     return most
 
 
-def _counted(share: Floats, units: Floats) -> Counts:
-    share = np.clip(share, 0.0, 1.0)
-    return Counts(np.rint(share * units).astype(np.int64), np.rint(units).astype(np.int64))
+def _off(series: Series, first: Ints, end: Ints, usual: Floats) -> Off:
+    sums = series.sums.sum(axis=1)
+    return Off.of(sums[:, end] - sums[:, first], usual)
 
 
-def _as_shares(series: Series, first: Ints, last: Ints, low: Floats, width: Floats) -> tuple[Counts, Days]:
-    """Return the units of whole days as counts of a share, by how far each lies from `low` to `low + width`, with sums by day."""
-    begun, end = series.starts[first], series.starts[last]
-    units, weight, total = (sums[end] - sums[begun] for sums in series.sums[[UNITS, WEIGHT, TOTAL]].sum(axis=1))
+def _as_share(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[Counts, Days]:
+    """Return the units of whole days as counts of those off the usual value, with sums by day."""
+    off = _off(series, series.starts[first], series.starts[last], usual)
     squares, mixed, totals = (
         sums[last] - sums[first] for sums in series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
     )
-    each = np.where(units > 0, ratio(weight, units), 1.0)
+    each = np.where(off.units > 0, ratio(off.weight, off.units), 1.0)
+    one = np.where(off.least > 0, ratio(off.total, off.least), 1.0)
     days = Days(
         squares / each**2,
-        (mixed - low * squares) / (width * each**2),
-        (totals - 2 * low * mixed + low**2 * squares) / (width * each) ** 2,
+        (mixed - usual * squares) / (one * each),
+        (totals - 2 * usual * mixed + usual**2 * squares) / one**2,
     )
-    return Counts(np.clip((total - low * weight) / (width * each), 0.0, units), units), days
+    return Counts(off.least, off.units), days
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

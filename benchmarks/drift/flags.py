@@ -1,4 +1,7 @@
-"""Scores that are nearly always 1, as Tier 1's: how often a quiet project raises a false alarm, and how soon more flagged sessions are found."""
+"""Scores that are nearly always 1, as Tier 1's: how often a quiet project raises a false alarm, and how soon more flagged sessions are found.
+
+A false alarm is one of the mean or of the spread.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple
 
 from audit.drift.cells import Cells, Unit, cells_of
-from benchmarks.drift.bars import CHANGE, QUIET, START, YEAR, Row, alarms, delay_row, share_row
+from audit.drift.spread import find_spread
+from benchmarks.drift.bars import CHANGE, FIRST, QUIET, START, YEAR, Row, alarms, delay_row, share_row
 
 DEPTHS = (1, 1, 1, 2, 3)
 """Of three checks, how many a flagged session fails."""
@@ -46,7 +50,7 @@ LINES = (
             f"{share:.1%} flagged, {how}, {rate} a day: falsely confirmed in a year",
             Project(rate, share, share, QUIET + YEAR, QUIET + YEAR, how),
             60 if rate < 50 else 20,
-            0.0 if how == INDEPENDENT else 0.2,
+            0.02 if how == INDEPENDENT else 0.2,
         )
         for how in (INDEPENDENT, *CORRELATED, HOUR)
         for share in (0.002, 0.01, 0.05)
@@ -93,9 +97,15 @@ def _found(line: Line, seed: int, run: int) -> float:
     project = line.project
     cells = _drawn(project, random.Random(repr((seed, project, run))))
     if _is_quiet(project):
-        return float(any(sure is not None for _, sure in alarms(cells, project.days)))
+        return float(any(sure is not None for _, sure in alarms(cells, project.days)) or _is_spread(cells, project.days))
     raised = (at - project.change for at, _ in alarms(cells, project.days, project.change))
     return next((late for late in raised if late >= 0), math.inf)
+
+
+def _is_spread(cells: Cells, days: int) -> bool:
+    """Tell whether a change of the spread is confirmed, looked at every week."""
+    looks = (find_spread(cells, FIRST + timedelta(days=day)) for day in range(QUIET, days, 7))
+    return any(found is not None and found.is_confirmed for found in looks)
 
 
 def _drawn(project: Project, rng: random.Random) -> Cells:
