@@ -39,7 +39,7 @@ def test_a_server_collects_few_objects_at_a_time() -> None:
 
 
 def test_code_that_was_loaded_late_is_not_looked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """polars and numpy load with the first landing, after the start has frozen what there was."""
+    """Polars and numpy load with the first landing, after the start has frozen what there was."""
     task = LoadedCode()
     collect_in_short_pauses()
     late = [[number] for number in range(1_000)]
