@@ -3,20 +3,25 @@
 `driftline serve` over a file, without a judge, and a bare FastAPI endpoint under the same uvicorn settings take turns. The clients
 are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already, and one client
 with batches of 500 exchanges. That database is added up before the clock runs, as one that grew would have been.
+
+What a server does after a run must not be measured in the run of the next one: the log lands, and days are added up. So each run is
+followed by a pause, and every second round goes the other way. A run lasts several seconds, so that it has its share of that work.
 """
 
 import contextlib
 import os
 import socket
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar
 
 import httpx2
 from fastapi import FastAPI
@@ -34,17 +39,22 @@ from service.supervisor.child_processes import serving
 from service.workspace import utc_now
 from streams.log.log_writer import INTAKE, SCORING
 
-REQUESTS = {1: 1_000, 4: 1_500, 16: 3_000, 64: 4_000}
+REQUESTS = {1: 3_000, 4: 6_000, 16: 12_000, 64: 16_000}
 """Requests of a run, by the number of clients."""
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 STORED = 1_000_000
 LONG_AGO = datetime(2026, 9, 1, tzinfo=UTC)
 BATCH = 50_000
-BATCHES, TOGETHER = 8, 500
+BATCHES, TOGETHER = 32, 500
 SETTLED = 90
 """Seconds after which a server has added up what `fill` put into its database: its tasks first run after a minute."""
+PAUSE = float(os.environ.get("DRIFTLINE_BENCH_PAUSE", "6"))
+"""Seconds after a run in which a server lands what it took in, and adds up its days: it looks for new scores every five."""
 TURNS = 10
 BARE, OURS, LARGE = "parse only", "`driftline serve`", f"the same, {STORED:,} exchanges in the log"
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -162,14 +172,41 @@ STATE = b"\x92\x00\x00"
 """Read by nobody: the clients open sessions of their own."""
 
 
-def measured(targets: Mapping[str, Target], clients: int) -> dict[str, Load]:
-    """The best of several runs of each target by its median latency, in turns."""
-    runs: dict[str, list[Load]] = {name: [] for name in targets}
+def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T]) -> list[dict[str, T]]:
+    """What a run of each target gives in each round, with a pause after each; every second round goes the other way."""
+    rounds = []
     for number in range(ROUNDS):
-        for name, target in targets.items():
-            salt = f"{clients}-{number}"
-            runs[name].append(load(target.url, target.token, clients=clients, requests=REQUESTS[clients], salt=salt))
-    return {name: min(loads, key=lambda run: run.quantile(0.5)) for name, loads in runs.items()}
+        found = {}
+        for name in list(targets)[:: -1 if number % 2 else 1]:
+            found[name] = run(targets[name], number)
+            time.sleep(PAUSE)
+        rounds.append(found)
+    return rounds
+
+
+def measured(targets: Mapping[str, Target], clients: int) -> list[dict[str, Load]]:
+    """The runs of each target by round."""
+
+    def run(target: Target, number: int) -> Load:
+        return load(target.url, target.token, clients=clients, requests=REQUESTS[clients], salt=f"{clients}-{number}")
+
+    return in_turns(targets, run)
+
+
+def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
+    """The median of the rounds' own ratios."""
+    return f"{statistics.median(one[name] / one[beside] for one in rates):.2f}"
+
+
+def load_rows(clients: int, rounds: Sequence[Mapping[str, Load]]) -> Iterator[list[str]]:
+    """The row of each target: the run with the median rate."""
+    rates = [{name: one.rate for name, one in found.items()} for found in rounds]
+    middles = {name: sorted((found[name] for found in rounds), key=lambda one: one.rate)[ROUNDS // 2] for name in rates[0]}
+    for name, middle in middles.items():
+        latencies = [f"{middle.quantile(share):.1f}" for share in (0.5, 0.99)]
+        times = middle.quantile(0.5) / middles[BARE].quantile(0.5)
+        ratios = [ratio(rates, name, BARE), ratio(rates, name, OURS) if name == LARGE else ""]
+        yield [f"{clients}, {name}", f"{middle.rate:,.0f}", *latencies, f"{times:.1f}", *ratios]
 
 
 def batched(target: Target, salt: str) -> float:
@@ -191,11 +228,18 @@ def batched(target: Target, salt: str) -> float:
 
 def print_batches(targets: Mapping[str, Target]) -> None:
     """Print the rates of batches, with the ratio to parsing alone."""
-    rounds = [{name: batched(target, f"batch-{number}") for name, target in targets.items()} for number in range(ROUNDS)]
-    rates = {name: max(one[name] for one in rounds) for name in targets}
-    print(f"\nOne client, batches of {TOGETHER} exchanges; best of {ROUNDS} runs in turns.\n")
-    rows = [[name, f"{rate:,.0f}", f"{rate / rates[BARE]:.3f}"] for name, rate in rates.items()]
-    print_table(["server", "exchanges/s", "of parsing"], rows)
+    rounds = in_turns(targets, lambda target, number: batched(target, f"batch-{number}"))
+    print(f"\nOne client, batches of {TOGETHER} exchanges; medians of {ROUNDS} runs in turns.\n")
+    rows = [
+        [
+            name,
+            f"{statistics.median(one[name] for one in rounds):,.0f}",
+            ratio(rounds, name, BARE),
+            ratio(rounds, name, OURS) if name == LARGE else "",
+        ]
+        for name in targets
+    ]
+    print_table(["server", "exchanges/s", "of parsing", "of a new database"], rows)
 
 
 def main() -> None:
@@ -203,29 +247,21 @@ def main() -> None:
     if sys.argv[1:] == ["--bare"]:
         serve_bare()
         return
-    rows = []
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as name, bare() as parsing, ours(Path(name)) as small, ours(Path(name), STORED) as large:
         targets = {BARE: parsing, OURS: small, LARGE: large}
         time.sleep(SETTLED)
         for warm in targets.values():
-            load(warm.url, warm.token, clients=4, requests=40, salt="warm")
+            load(warm.url, warm.token, clients=4, requests=400, salt="warm")
+        time.sleep(PAUSE)
         for clients in REQUESTS:
-            found = measured(targets, clients)
-            base = found[BARE]
-            rows += [
-                [
-                    f"{clients}, {what}",
-                    f"{run.rate:,.0f}",
-                    f"{run.quantile(0.5):.1f}",
-                    f"{run.quantile(0.99):.1f}",
-                    f"{run.quantile(0.5) / base.quantile(0.5):.1f}",
-                    f"{run.rate / base.rate:.2f}",
-                ]
-                for what, run in found.items()
-            ]
+            rows += load_rows(clients, measured(targets, clients))
         print_batches(targets)
-    print(f"Exchanges of 700 bytes; best of {ROUNDS} runs of each in turns.\n")
-    print_table(["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate"], rows)
+    print(
+        f"\nExchanges of 700 bytes; of {ROUNDS} runs in turns that with the median rate, and the median of the rounds' own ratios.\n"
+    )
+    header = ["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate", "of a new database"]
+    print_table(header, rows)
 
 
 if __name__ == "__main__":

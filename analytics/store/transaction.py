@@ -233,6 +233,18 @@ class Transaction:
         replace(self._connection, [record for record in records if record.key not in new])
         add(self._connection, [record for record in records if record.key in new])
 
+    def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
+        """Replace states of several stages, by stage and key, in one statement for all; `next_positions` are by stage."""
+        self.changed_stages.update(stage for stage, changed in states.items() if changed)
+        replace(
+            self._connection,
+            [
+                StageState(stage=stage, key=key, next_position=next_positions[stage], state=state)
+                for stage, changed in states.items()
+                for key, state in changed.items()
+            ],
+        )
+
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
         """Note how far files have been imported."""
         replace(self._connection, progress)

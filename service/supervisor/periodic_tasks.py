@@ -12,6 +12,7 @@ from service.settings import Settings
 from service.supervisor.silence_watchdog import SilenceWatchdog
 from service.supervisor.token_use import TokenUse
 from streams.engine.record_intake import RecordIntake
+from streams.garbage_collection import LoadedCode
 from streams.upkeep.anchor_rounds import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.erasing import ErasureTask
@@ -32,6 +33,7 @@ def periodic_tasks_of(engine: RecordIntake, settings: Settings, context: ApiCont
         RetentionTask(engine),
         TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
         TokenUse(context.access),
+        LoadedCode(),
         *_score_events(engine, settings),
     ]
 

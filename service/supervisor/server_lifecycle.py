@@ -35,6 +35,7 @@ from service.wiring import policy_of
 from service.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
+from streams.garbage_collection import collect_in_short_pauses
 from streams.stop_signals import handled_in_loop
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
@@ -94,7 +95,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
             await engine.start()
             prepare_routes(app)
             # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
-            gc.freeze()
+            collect_in_short_pauses()
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

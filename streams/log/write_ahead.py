@@ -258,8 +258,7 @@ def keep(
         topic: transaction.append(topic, messages, skip_known=True, seen=seen, are_own=are_own)
         for topic, messages in others.items()
     }
-    for stage, changed in states.items():
-        transaction.set_states(stage, changed, marks[stage])
+    transaction.set_states_of_stages(states, marks)
     for stage, mark in marks.items():
         source = SOURCES[stage]
         transaction.set_watermark(stage, source, max(mark, transaction.watermark(stage, source)))

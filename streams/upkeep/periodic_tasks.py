@@ -28,7 +28,7 @@ class PeriodicTask(Protocol):
 
     @property
     def interval(self) -> float:
-        """Seconds from the end of one run to the next."""
+        """Seconds from the end of the last run to the next."""
         ...
 
     async def run(self) -> None:
@@ -73,11 +73,11 @@ class PeriodicTasks:
         poke = self._pokes[periodic_task.name]
         while not self._stopping:
             poke.clear()
-            pause = periodic_task.interval
             try:
                 await periodic_task.run()
+                pause = periodic_task.interval
             except Exception:
-                pause = min(pause, RETRY_SECONDS)
+                pause = min(periodic_task.interval, RETRY_SECONDS)
                 log.exception("%s failed; trying again in %.0f s", periodic_task.name, pause)
             with contextlib.suppress(TimeoutError):
                 if not self._stopping:

@@ -4,6 +4,7 @@
    (`analytics.sums.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
 2. Every hour, and at the start, all projects with exchanges or runs of late are: a baseline ages, and days leave the rules' windows.
 3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
+4. The longer a round took, the longer the pause after it, up to a minute: senders share the processor with what adds up a day.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -23,6 +25,10 @@ from streams.watch.watching import AT_ONCE, Watch
 
 INTERVAL_SECONDS = 5.0
 """Seconds between looks for new scores; if there are none, a look is a comparison of two numbers."""
+PAUSE_PER_ROUND = 9
+"""The pause after a round as a multiple of the time it took: rounds take a tenth of the time."""
+LONGEST_PAUSE = 60.0
+"""Seconds of the longest pause between rounds."""
 SPACING = timedelta(seconds=60)
 """The time after a check in which a project is not checked again."""
 ALL_EVERY = timedelta(hours=1)
@@ -34,9 +40,15 @@ class WatchRounds:
     """The periodic task `watch`. `ready` says whether the tables show everything that was on the log at the start."""
 
     name = "watch"
-    interval = INTERVAL_SECONDS
 
-    def __init__(self, watch: Watch, store: Store, now: Callable[[], datetime], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        store: Store,
+        now: Callable[[], datetime],
+        ready: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._watch = watch
         self._store = store
         self._now = now
@@ -46,12 +58,22 @@ class WatchRounds:
         self._waiting: set[str] = set()
         self._checked: dict[str, datetime] = {}
         self._all_at: datetime | None = None
+        self._clock = clock
+        self._took = 0.0
+
+    @property
+    def interval(self) -> float:
+        """Seconds from the end of the last round to the next: the longer that took, the more."""
+        return min(LONGEST_PAUSE, max(INTERVAL_SECONDS, PAUSE_PER_ROUND * self._took))
 
     async def run(self) -> None:
         """Check the projects that are due."""
-        if not self._ready():
-            return
-        now = self._now()
+        start = self._clock()
+        if self._ready():
+            await self._check_due(self._now())
+        self._took = self._clock() - start
+
+    async def _check_due(self, now: datetime) -> None:
         await self._note_new_scores()
         await self._note_new_runs(now)
         await self._note_all(now)

@@ -223,6 +223,26 @@ def test_states_are_kept_by_stage_and_key(store: Store) -> None:
     assert [("diagnosis", "a", 7), ("diagnosis", "b", 5), ("diagnosis", 'it\'s "c"', 7), ("scoring", "a", 9)] == rows
 
 
+@pytest.mark.parametrize("sessions", [1, 20])
+def test_states_of_several_stages_are_replaced_together(store: Store, sessions: int) -> None:
+    """A landing has states of two stages for each session; each stage keeps its own, at its own position."""
+    keys = [f"k{number}" for number in range(sessions)]
+    for first, second, at in ((b"1", b"2", 5), (b"3", b"4", 8)):
+        with store.transaction() as transaction:
+            states = {"intake": dict.fromkeys(keys, first), "scoring": dict.fromkeys(keys, second)}
+            transaction.set_states_of_stages(states, {"intake": at, "scoring": at + 1})
+            assert {"intake", "scoring"} == transaction.changed_stages
+    with store.transaction() as transaction:
+        assert dict.fromkeys(keys, b"3") == transaction.states("intake", keys)
+        assert dict.fromkeys(keys, b"4") == transaction.states("scoring", keys)
+    rows = (
+        store.cursor()
+        .execute("SELECT stage, next_position, count(*) FROM log.stage_state GROUP BY ALL ORDER BY ALL")
+        .fetchall()
+    )
+    assert [("intake", 8, sessions), ("scoring", 9, sessions)] == rows
+
+
 def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
     """Nothing read yet is position zero."""
     with store.transaction() as transaction:

@@ -149,3 +149,13 @@ def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
     assert ["ops", "web"] == rounds.run()
     rounds.now = END + timedelta(seconds=3700)
     assert ["ops", "past", "web"] == rounds.run()
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.1, 5.0), (2.0, 18.0), (90.0, 60.0)])
+def test_the_longer_a_round_took_the_longer_is_the_pause_after_it(store: Store, took: float, pause: float) -> None:
+    """A day with half a million scores takes seconds to add up: every five seconds, that would take senders' processor."""
+    clock = iter([0.0, took])
+    rounds = WatchRounds(Watch(StoreLog(store, Policy(), lambda: END)), store, lambda: END, lambda: True, lambda: next(clock))
+    assert rounds.interval == 5.0
+    asyncio.run(rounds.run())
+    assert rounds.interval == pause
