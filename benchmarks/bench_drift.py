@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, runs, scores, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, runs, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -185,8 +185,19 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
     print(causes.table(found))
     parts = [bars.share_row(*line) for line in slices.measure(seed, max(5, round(share * SLICES)))]
     print_rows("which part changed", parts)
-    short = [row.line for row in (*rows, *spikes, *found, *parts, *print_runs(pool, seed, share)) if not row.met]
+    short = [
+        row.line
+        for row in (*rows, *spikes, *found, *parts, *print_flags(pool, seed, share), *print_runs(pool, seed, share))
+        if not row.met
+    ]
     print(f"\nFalls short: {'; '.join(short) or 'nothing'}.\n")
+
+
+def print_flags(pool: Pool, seed: int, share: float) -> list[bars.Row]:
+    """The bars of scores that are nearly always 1, line by line."""
+    rows = flags.measure(pool, seed, share)
+    print_rows("scores that are nearly always 1", rows)
+    return rows
 
 
 def print_runs(pool: Pool, seed: int, share: float) -> list[causes.Row]:
@@ -209,10 +220,14 @@ def main(options: Sequence[str] = ()) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="Share of the simulations, for a quick look.")
     parser.add_argument("--bars", action="store_true", help="The bars alone, without the comparison with other rules.")
     parser.add_argument("--runs", action="store_true", help="The drift of runs alone.")
+    parser.add_argument("--flags", action="store_true", help="Scores that are nearly always 1 alone.")
     asked = parser.parse_args(options)
     with multiprocessing.Pool() as pool:
         if asked.runs:
             print_runs(pool, asked.seed, asked.share)
+        if asked.flags:
+            print_flags(pool, asked.seed, asked.share)
+        if asked.runs or asked.flags:
             return
         print_bars(pool, asked.seed, asked.share)
         if not asked.bars:

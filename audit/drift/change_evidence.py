@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.drift.series import MIXED, SQUARES, TOTALS, UNITS, WEIGHT
 from audit.drift.variation import FEWEST_BEFORE, TINY, Components, Normal, as_one, centred, means, ratio, total, variances
 from schemas.lazy.numpy import np
@@ -156,19 +155,6 @@ def log_evidence(found: Contrast, before: Ranges, after: Ranges) -> Floats:
     relative = ratio(coupled.unit_variance, coupled.variance)
     evidence = log_bayes_factor(counted, coupled.freedom, [(spread * spread * relative, share) for spread, share in SPREADS])
     return np.where(found.is_usable, evidence, -math.inf)
-
-
-def most_without_spread(found: Contrast, before: Ranges, after: Ranges) -> Floats:
-    """Return the most log evidence there is where all units before are one value; infinity where they are not.
-
-    Units that never varied say nothing of how far the next one may lie off. All that is known then is how many had that value, and how
-    many after it do not: a matter of counts.
-    """
-    none = np.zeros(len(found.units_before), dtype=np.int64)
-    first, later = (np.rint(units).astype(np.int64) for units in (found.units_before, found.units_after))
-    apart = (after[1] < before[0]) | (after[0] > before[1])
-    counted = log_count_evidence(Counts(none, first), Counts(later, later))
-    return np.where(apart & (before[1] - before[0] < _EDGE), counted, math.inf)
 
 
 def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Floats, float]]) -> Floats:

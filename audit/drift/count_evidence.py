@@ -31,11 +31,11 @@ PAIRS = 4.0
 
 
 class Counts(NamedTuple):
-    """Counts of stretches, one element per stretch."""
+    """Counts of stretches, one element per stretch. They are whole numbers except for `alike`."""
 
-    having: Ints
+    having: Ints | Floats
     """How many have it."""
-    of: Ints
+    of: Ints | Floats
     """How many there are."""
 
 
@@ -88,3 +88,12 @@ def log_count_evidence(before: Counts, after: Counts) -> Floats:
     averaged = half[after.having] + half[after.of - after.having] - whole[after.of]
     evidence: Floats = averaged + orders - orders_before
     return evidence
+
+
+def among_alike(counted: Floats, correlation: Floats, a_day: Floats) -> Floats:
+    """Return the logarithms of the evidence of counts, less where runs of a day are alike: they count for less, never for more.
+
+    `a_day` is how many runs there are beside a run on its day, itself included, on average.
+    """
+    found: Floats = np.minimum(counted, counted / (1 + correlation * np.maximum(a_day - 1, 0.0)))
+    return found

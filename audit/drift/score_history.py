@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.change_evidence import Contrast, Later, contrast, log_evidence, most_log_evidence, most_without_spread
-from audit.drift.count_evidence import Counts, Days, alike, log_count_evidence
-from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, Series
-from audit.drift.variation import Normal, Stretch, normal_before
+from audit.drift.change_evidence import Contrast, Later, Ranges, contrast, log_evidence, most_log_evidence
+from audit.drift.count_evidence import Counts, Days, alike, among_alike, log_count_evidence
+from audit.drift.series import BLOCK_SQUARES, DAY_MIXED, DAY_SQUARES, DAY_TOTALS, SQUARES, Off, Series
+from audit.drift.variation import Normal, Stretch, normal_before, ratio
 from schemas.lazy.numpy import np
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
+KNOWN = 10.0
+"""Where fewer units than this lie off the usual value before a change, their sums do not tell what units vary by."""
 _AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
@@ -157,19 +159,22 @@ def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tu
     found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
     low, high = series.range(series.starts[tried.start], begun - 1)
     ranges = (low[row], high[row]), series.range(begun[row], cell)
-    most = _by_counts(series, tried, pairs, partial[1]) if series.is_share else most_without_spread(found, *ranges)
+    if series.is_share:
+        most = _by_counts(series, tried, pairs, partial[1].sum(axis=0))
+    else:
+        most = _by_rare_values(tried, pairs, found, ranges[0], series=series, squares=partial[1].sum(axis=0))
     return found, np.minimum(log_evidence(found, *ranges), most)
 
 
 def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) -> Floats:
     """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more.
 
-    `squares` are those of the days after each change, by stratum. If runs of a day are alike, all count for less by as much.
+    `squares` are those of the days after each change.
     """
     columns, day = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1), _days(series, tried)
     before = series.counts(series.starts[tried.start], tried.begun)
     settled = series.counts(series.starts[day], series.starts[tried.look_day])
-    correlation: Floats = alike(
+    correlation = alike(
         (
             (before, Days(*(columns[:, day] - columns[:, tried.start]))),
             (settled, Days(*(columns[:, tried.look_day] - columns[:, day]))),
@@ -177,9 +182,54 @@ def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) ->
     )[pairs.row]
     after = series.counts(tried.begun[pairs.row], pairs.cell + 1)
     counted = log_count_evidence(Counts(*(part[pairs.row] for part in before)), after)
-    others = squares.sum(axis=0) / np.maximum(after.of, 1) - 1
-    found: Floats = np.minimum(counted, counted / (1 + correlation * np.maximum(others, 0.0)))
-    return found
+    return among_alike(counted, correlation, squares / np.maximum(after.of, 1))
+
+
+def _by_rare_values(
+    tried: _Tried, pairs: _Pairs, found: Contrast, before: Ranges, *, series: Series, squares: Floats
+) -> Floats:
+    """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
+
+    What counts is how many units have another value before it and after it: see `Off`. `before` is the range of the units before,
+    `squares` are those of the days after each change.
+    """
+    usual = np.where(2 * found.before > before[0] + before[1], before[1], before[0])
+    begun, end = tried.begun[pairs.row], pairs.cell + 1
+    earlier = _off(series, series.starts[tried.start[pairs.row]], begun, usual)
+    most = np.full(len(usual), math.inf)
+    where = np.flatnonzero(found.is_usable & (earlier.least < KNOWN))
+    if not where.size:
+        return most
+    usual, row = usual[where], pairs.row[where]
+    later = _off(series, begun[where], end[where], usual)
+    day = _days(series, tried)[row]
+    whole = ((tried.start[row], day), (day, tried.look_day[row]))
+    correlation = alike(_as_share(series, first, last, usual) for first, last in whole)
+    a_day = ratio(squares[where] * later.units, later.weight**2)
+    counted = log_count_evidence(Off(*(one[where] for one in earlier)).counts, later.counts)
+    most[where] = among_alike(counted, correlation, a_day)
+    return most
+
+
+def _off(series: Series, first: Ints, end: Ints, usual: Floats) -> Off:
+    sums = series.sums.sum(axis=1)
+    return Off.of(sums[:, end] - sums[:, first], usual)
+
+
+def _as_share(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[Counts, Days]:
+    """Return the units of whole days as counts of those off the usual value, with sums by day."""
+    off = _off(series, series.starts[first], series.starts[last], usual)
+    squares, mixed, totals = (
+        sums[last] - sums[first] for sums in series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
+    )
+    each = np.where(off.units > 0, ratio(off.weight, off.units), 1.0)
+    one = np.where(off.least > 0, ratio(off.total, off.least), 1.0)
+    days = Days(
+        squares / each**2,
+        (mixed - usual * squares) / (one * each),
+        (totals - 2 * usual * mixed + usual**2 * squares) / one**2,
+    )
+    return Counts(off.least, off.units), days
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

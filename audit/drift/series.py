@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 
 from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.count_evidence import Counts
@@ -15,10 +16,41 @@ STRATA = 2
 """Days from Monday to Friday, and weekends: each is compared with its like."""
 UNITS, SCORES, WEIGHT, TOTAL, SQUARES, MIXED, TOTALS = range(7)
 """Columns of what cells add up to; see `Cells`."""
+_ROUNDING = 1e-9
+"""Of a score, squared: no unit is off by less."""
 BLOCKS, BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS = range(4)
 DAYS, DAY_SQUARES, DAY_MIXED, DAY_TOTALS = range(4, 8)
 PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
 """Columns of what days add up to: the same sums of the weights and totals of blocks and of days, and of pairs of days in a row."""
+
+
+class Off(NamedTuple):
+    """Units off the usual value in stretches of a series, one element per stretch."""
+
+    units: Floats
+    """How many there are, those at the usual value among them."""
+    weight: Floats
+    total: Floats
+    """Sum of weight x (score - usual value) of the units."""
+    squared: Floats
+    """Sum of the squares of the same."""
+
+    @classmethod
+    def of(cls, rows: Floats, usual: Floats | float) -> Off:
+        """Return those of sums over units, in the order of a series' columns."""
+        units, _, weight, total, squares, mixed, totals = rows
+        squared = totals - 2 * usual * mixed + usual**2 * squares
+        return cls(units, weight, total - usual * weight, np.where(squared > _ROUNDING * squares, squared, 0.0))
+
+    @property
+    def least(self) -> Floats:
+        """No more than how many are off: of k numbers the squared sum is at most k times the sum of their squares (Cauchy, Schwarz)."""
+        return np.where(self.squared > 0, self.total**2 / np.where(self.squared > 0, self.squared, 1.0), 0.0)
+
+    @property
+    def counts(self) -> Counts:
+        """The units as whole numbers."""
+        return Counts(*(np.rint(column).astype(np.int64) for column in (self.least, self.units)))
 
 
 class Series:

@@ -18,6 +18,7 @@ from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
 from audit.drift.reference import NO_DECISION, Reference
+from audit.drift.series import Off
 from audit.drift.variation import SMALLEST_VARIANCE
 from schemas.lazy.numpy import np
 
@@ -27,6 +28,9 @@ HISTORY_DAYS = 118
 """So many UTC days are looked at: 90 of them before any change that is looked for."""
 FREEDOM = 7
 """Degrees of freedom that a value rests on, at least: of eight sessions of one day, or of four days with three each."""
+FEWEST_OFF = 4.0
+"""Of the sessions of a value at least so many lie off the usual value, if most have one: a day on which all have it says nothing of how
+far the others lie off."""
 FEWEST_BEFORE = 10
 """Values that stand before a change."""
 FEWEST_AFTER = 2
@@ -132,30 +136,37 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
         return _Values(*[np.zeros(0)] * 5)
     day, today = number[starts], day_number(as_of)
     counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
-    sums = np.stack((cells.units, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
-    units, weight, total, squares, mixed, totals = np.add.reduceat(sums, starts, axis=1)[:, counted]
+    sums = np.stack((cells.units, cells.scores, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
+    rows = np.add.reduceat(sums, starts, axis=1)[:, counted]
+    units, _, weight, total, squares, mixed, totals = rows
     mean = total / weight
-    off = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
-    begins, ends = _grouped(units - 1)
+    around = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
+    begins, ends = _grouped(units - 1, Off.of(rows, _usual(cells, total.sum() / weight.sum())))
     if not ends.size:
         return _Values(*[np.zeros(0)] * 5)
-    whole = np.stack((units, units - 1, off, squares))[:, : ends[-1] + 1]
-    units, freedom, off, squares = np.add.reduceat(whole, begins, axis=1)
-    variance = off / squares * units / freedom
+    whole = np.stack((units, units - 1, around, squares))[:, : ends[-1] + 1]
+    units, freedom, around, squares = np.add.reduceat(whole, begins, axis=1)
+    variance = around / squares * units / freedom
     # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
     level = np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
     numbers = day[counted].astype(np.float64)
     return _Values(numbers[begins], numbers[ends], freedom, units, level)
 
 
-def _grouped(freedom: Floats) -> tuple[Ints, Ints]:
+def _usual(cells: Cells, mean: float) -> float:
+    """Return the value that most sessions have, if most have one: then it is the least or the greatest."""
+    low, high = float(cells.low.min()), float(cells.high.max())
+    return high if 2 * mean > low + high else low
+
+
+def _grouped(freedom: Floats, off: Off) -> tuple[Ints, Ints]:
     """The first and the last of the days in a row, as many as it takes."""
-    ends, known = [], 0.0
-    for place, one in enumerate(freedom.tolist()):
-        known += one
-        if known >= FREEDOM:
+    ends, known, total, squared = [], 0.0, 0.0, 0.0
+    for place, (free, far, square) in enumerate(zip(freedom.tolist(), off.total.tolist(), off.squared.tolist(), strict=True)):
+        known, total, squared = known + free, total + far, squared + square
+        if known >= FREEDOM and total**2 >= FEWEST_OFF * squared > 0:
             ends.append(place)
-            known = 0.0
+            known, total, squared = 0.0, 0.0, 0.0
     places = np.array(ends, dtype=np.int64)
     return np.append(0, places + 1)[: len(ends)], places
 

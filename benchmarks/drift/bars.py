@@ -284,19 +284,16 @@ def _row(line: Line, found: Sequence[float | None]) -> Row:
     if line.kind == "false confirmed":
         return _fleet_row(line, known)
     if line.kind in {"delay", "spread delay", "confirmed"}:
-        return _delay(line, known)
-    low, high = _binomial(round(sum(known)), len(known))
-    value = sum(known) / max(1, len(known))
+        return delay_row(line.name, known, line.bar)
     is_most = line.kind in {"share", "spread share"}
-    met = value <= line.bar if is_most else value >= line.bar
-    sign = "at most" if is_most else "at least"
-    return Row(line.name, f"{value:.0%} of {len(known)}", f"{low:.0%} to {high:.0%}", f"{sign} {line.bar:.0%}", met)
+    return share_row(line.name, round(sum(known)), len(known), line.bar, is_most=is_most)
 
 
-def share_row(line: str, hits: int, runs: int, bar: float) -> Row:
-    """The row of a share that is to be at least so large."""
-    low, high = _binomial(hits, runs)
-    return Row(line, f"{hits / runs:.0%} of {runs}", f"{low:.0%} to {high:.0%}", f"at least {bar:.0%}", hits / runs >= bar)
+def share_row(line: str, hits: int, runs: int, bar: float, *, is_most: bool = False) -> Row:
+    """The row of a share that is to be at least so large, or at most (`is_most`)."""
+    (low, high), value = _binomial(hits, runs), hits / max(1, runs)
+    sign, met = ("at most", value <= bar) if is_most else ("at least", value >= bar)
+    return Row(line, f"{value:.0%} of {runs}", f"{low:.0%} to {high:.0%}", f"{sign} {bar:.0%}", met)
 
 
 def rate_row(line: str, events: int, years: float, bar: float) -> Row:
@@ -311,7 +308,8 @@ def _fleet_row(line: Line, found: Sequence[float]) -> Row:
     return Row(line.name, f"{value:.2f} a month", f"{low:.2f} to {high:.2f}", f"at most {line.bar:g}", value <= line.bar)
 
 
-def _delay(line: Line, found: Sequence[float]) -> Row:
+def delay_row(line: str, found: Sequence[float], bar: float) -> Row:
+    """The row of median days that are to be at most so many."""
     ranked = sorted(found)
     margin = 1.96 * math.sqrt(len(ranked)) / 2
     low, high = (
@@ -321,7 +319,7 @@ def _delay(line: Line, found: Sequence[float]) -> Row:
     missed = sum(map(math.isinf, ranked))
     value = statistics.median(ranked)
     lost = f", missed {missed} of {len(ranked)}" if missed else ""
-    return Row(line.name, f"{value:.1f} d{lost}", f"{low:.1f} to {high:.1f}", f"{line.bar:g} d", value <= line.bar)
+    return Row(line, f"{value:.1f} d{lost}", f"{low:.1f} to {high:.1f}", f"{bar:g} d", value <= bar)
 
 
 def _binomial(hits: int, runs: int) -> tuple[float, float]:

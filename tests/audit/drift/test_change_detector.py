@@ -281,13 +281,26 @@ def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
 @pytest.mark.parametrize("usual", [1.0, 0.75])
 @pytest.mark.parametrize("odd", [0.0, 2 / 3])
 def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: float) -> None:
-    """Where Tier 1 was always 1, one flagged exchange is an anomaly of its own; five in a row are a change."""
+    """Where Tier 1 was always 1, one flagged exchange is an anomaly of its own, and five of one day are; those of a second day are a change."""
     units = series(lambda _rng, _after: usual, 10, 40)
-    one, five = ([*units[:-count], *(unit(odd, given.at) for given in units[-count:])] for count in (1, 5))
+    one, five, more = ([*units[:-count], *(unit(odd, given.at) for given in units[-count:])] for count in (1, 5, 15))
 
     assert find_change(units, day(39)) is None
     assert find_change(one, day(39)) is None
-    assert find_change(five, day(39)) is not None
+    assert find_change(five, day(39)) is None
+    assert find_change(more, day(39)) is not None
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_flagged_sessions_of_one_hour_are_no_change_of_scores_that_are_nearly_always_1(earlier: int) -> None:
+    """Three sessions a day that were at 1 for months do not say how far off, or how often, those of one bad hour are."""
+    units = series(lambda _rng, _after: 1.0, 3, 120)
+    bad = [unit(2 / 3, START + timedelta(days=100, hours=12, minutes=10 * place)) for place in range(3)]
+    rare = [unit(2 / 3, START + timedelta(days=30, hours=11 + place)) for place in range(earlier)]
+
+    for last in range(100, 120):
+        seen = [one for one in (*units, *bad, *rare) if one.at.date() <= day(last)]
+        assert find_change(seen, day(last)) is None
 
 
 def test_another_mix_of_sampled_turns_is_no_change() -> None:

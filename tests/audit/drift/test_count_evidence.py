@@ -16,7 +16,7 @@ from audit.drift.cells import Unit, cells_of
 from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change
 from audit.drift.count_evidence import ALIKE, Counts, Days, alike, log_count_evidence
 from audit.drift.score_history import looks_of
-from audit.drift.series import Series
+from audit.drift.series import Off, Series
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 FIRST = date(2026, 8, 3)
@@ -35,6 +35,13 @@ def evidence(before: Pair, after: Pair) -> float:
 def binomial(having: int, of: int, share: float) -> float:
     """How probable a count is."""
     return math.comb(of, having) * share**having * (1 - share) ** (of - having)
+
+
+def off_of(units: Sequence[Unit], usual: float) -> Off:
+    """All of the units as those off a value."""
+    cells = cells_of(units)
+    sums = (cells.units, cells.scores, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals)
+    return Off.of(np.stack(sums).sum(axis=1), usual)
 
 
 def runs(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> list[Unit]:
@@ -188,6 +195,21 @@ def test_the_interval_of_bounded_scores_stays_on_their_scale(level: float, drop:
     found = find_change(units, units[-1].at.date(), bounds=(0.0, 1.0))
     assert found is not None
     assert -1 <= found.size_interval.low <= found.size <= found.size_interval.high <= 1
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 50)), min_size=1, max_size=40), st.sampled_from([0.0, 1.0]))
+def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], usual: float) -> None:
+    """However far each of them is off, and however much each weighs: evidence rests on the count."""
+    scores = [(round(score, 3), weight) for score, weight in drawn]
+    units = [Unit(START + timedelta(minutes=place), 1, weight, weight * score) for place, (score, weight) in enumerate(scores)]
+    actual = sum(score != usual for score, _ in scores)
+    assert off_of(units, usual).least <= actual + 1e-3
+
+
+def test_units_that_are_off_alike_are_counted_exactly() -> None:
+    """Six sessions at 0.67 among 30 at 1 are six."""
+    units = [Unit(one.at, 1, 1.0, 1.0 - one.total / 3) for one in runs([0] * 24, [1] * 6)]
+    assert pytest.approx(6.0) == float(off_of(units, 1.0).least)
 
 
 def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> None:
