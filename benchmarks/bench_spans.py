@@ -1,8 +1,9 @@
 """Spans of OpenTelemetry: from a Collector's topic to exchanges, events and diagnoses in DuckDB, and over HTTP in requests of 500.
 
 Each way runs beside parsing the same protobuf alone. Over Kafka a worker (`--stages collector,intake,diagnosis`) and `driftline serve
---kafka` are a process each, and the spans stand on the topic before the worker starts. Over HTTP one client posts to `driftline serve`,
-which answers when the spans are durable. DRIFTLINE_BENCH_SPANS sets how many spans there are; DRIFTLINE_TEST_KAFKA names a broker.
+--kafka` are a process each, and the spans stand on the topic before the worker starts. Over HTTP one client, or as many as a Collector's
+exporter has consumers, posts to `driftline serve`, which answers when the spans are durable; processor time is that of the server and of
+the process beside it that maps spans. DRIFTLINE_BENCH_SPANS sets how many spans there are; DRIFTLINE_TEST_KAFKA names a broker.
 """
 
 import asyncio
@@ -41,6 +42,8 @@ COUNT = int(os.environ.get("DRIFTLINE_BENCH_SPANS", "50000"))
 TOGETHER = 500
 PARTITIONS = 4
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
+SENDERS = 10
+"""Requests that a Collector's exporter sends at a time unless it is told otherwise (`sending_queue.num_consumers`)."""
 ENDED_AT_ONCE = 32
 """Sessions that are ended at a time."""
 PATIENCE = 900.0
@@ -50,8 +53,8 @@ defaults: {retentionDays: null, traces: {settleSeconds: 1}}
 collector: {connection: bench, project: bench}
 """
 BARS = {"Kafka": 20_000, "HTTP": 10_000}
-PARSING, WHOLE, SPANS_ALONE, TAKING = "Kafka, parsing alone", "Kafka, to diagnoses", "Kafka, the stage alone", "HTTP, durable"
-BARE = "HTTP, parsing alone"
+PARSING, WHOLE, SPANS_ALONE = "Kafka, parsing alone", "Kafka, to diagnoses", "Kafka, the stage alone"
+BARE, TAKING, TAKING_MANY = "HTTP, parsing alone", "HTTP, durable, one client", f"HTTP, durable, {SENDERS} clients"
 
 
 class Cost(NamedTuple):
@@ -68,14 +71,15 @@ def main() -> None:
         return
     bodies = list(requests(COUNT // SPANS, TOGETHER))
     print(f"{COUNT:,} spans of {sum(map(len, bodies)) // COUNT} bytes in requests of {TOGETHER}; best of {ROUNDS} rounds.\n")
-    runs: dict[str, list[Cost]] = {name: [] for name in (PARSING, SPANS_ALONE, WHOLE, BARE, TAKING)}
+    runs: dict[str, list[Cost]] = {name: [] for name in (PARSING, SPANS_ALONE, WHOLE, BARE, TAKING, TAKING_MANY)}
     with kafka() as bootstrap:
         for number in range(ROUNDS):
             for name, cost in over_kafka(bootstrap, bodies, number).items():
                 runs[name].append(cost)
             with bare() as url:
                 runs[BARE].append(posted(url, "none", bodies, {}))
-            runs[TAKING].append(over_http(bodies))
+            runs[TAKING].append(over_http(bodies, 1))
+            runs[TAKING_MANY].append(over_http(bodies, SENDERS))
     print_rates(runs)
 
 
@@ -86,7 +90,7 @@ def print_rates(runs: Mapping[str, Sequence[Cost]]) -> None:
         best = min(rounds, key=lambda cost: cost.seconds)
         base = min(runs[PARSING if name.startswith("Kafka") else BARE], key=lambda cost: cost.seconds)
         cpu = ", ".join(f"{what} {1e6 * seconds / COUNT:.0f}" for what, seconds in best.cpu.items())
-        bar = BARS[name.partition(",")[0]] if name in (WHOLE, TAKING) else 0
+        bar = BARS[name.partition(",")[0]] if name in (WHOLE, TAKING, TAKING_MANY) else 0
         rows.append(
             [name, f"{COUNT / best.seconds:,.0f}", f"{base.seconds / best.seconds:.3f}", cpu, f"{bar:,}" if bar else ""]
         )
@@ -156,24 +160,30 @@ def worked(topics: KafkaConnection, source: str, folder: Path) -> dict[str, Cost
     return {SPANS_ALONE: stage, WHOLE: whole}
 
 
-def over_http(bodies: Sequence[bytes]) -> Cost:
-    """Measure one round over HTTP."""
+def over_http(bodies: Sequence[bytes], senders: int) -> Cost:
+    """Measure one round over HTTP, with so many clients."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         token, given = prepared(folder / "bench.duckdb", folder, {})
         options = ["serve", "--db", str(folder / "bench.duckdb"), "--port", "0", "--judge", "none"]
         with serving(options, given, folder / "serve.log") as url:
-            return posted(url, token, bodies, {"server": server_process()})
+            return posted(url, token, bodies, {"server": server_process()}, senders)
 
 
-def posted(url: str, token: str, bodies: Sequence[bytes], processes: Mapping[str, int]) -> Cost:
-    """Post the requests one after the other."""
+def posted(url: str, token: str, bodies: Sequence[bytes], processes: Mapping[str, int], senders: int = 1) -> Cost:
+    """Post the requests, each client one after the other."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
-    with httpx2.Client(base_url=url, headers=headers, timeout=120) as client:
-        began = Began(processes)
-        for body in bodies:
+    with (
+        httpx2.Client(base_url=url, headers=headers, timeout=120, limits=httpx2.Limits(max_connections=senders)) as client,
+        ThreadPoolExecutor(senders) as clients,
+    ):
+
+        def post(body: bytes) -> None:
             if client.post(TRACES, content=body).status_code != httpx2.codes.OK:
                 raise RuntimeError("a request was not taken")
+
+        began = Began(processes)
+        deque(clients.map(post, bodies), 0)
         return began.cost()
 
 

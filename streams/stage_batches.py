@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from audit.exchanges.outcomes import PlainScore, whole
 from schemas.codec.rows import rows_as_records
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.lazy.polars import pl
-from schemas.records import Exchange, Record, ScoringTask
+from schemas.records import Exchange, Record, Score, ScoringTask
 from schemas.registry import schema_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class StageBatch:
             zip(frame[OFFSET].to_list(), frame[KEY].to_list(), rows_as_records(name, frame), strict=True)
             for name, frame in self.frames.items()
         ]
+        if len(streams) == 1:
+            return streams[0]
         return heapq.merge(*streams, key=lambda row: row[0])
 
     def encodings(self) -> dict[int, bytes]:
@@ -125,6 +128,15 @@ class StepOutcome:
     states: dict[str, bytes] = field(default_factory=dict)
     failed: list[tuple[int, Record, Exception]] = field(default_factory=list)
     """Records that the step could not get over, with their offsets: to be set aside."""
+    scores: list[PlainScore | Score] = field(default_factory=list)
+    """Scores that are to become columns, in order; empty but in `decoded_kept(scores_as_columns=True)`."""
+
+    def add(self, topic: str, made: Record | PlainScore) -> None:
+        """Take in a record of a topic, or the parts of one."""
+        if isinstance(made, (PlainScore, Score)) and _scores_as_columns():
+            self.scores.append(made)
+        else:
+            self.records.append((topic, whole(made)))
 
 
 class Step(Protocol):
@@ -164,6 +176,7 @@ class _Known(NamedTuple):
     """The exchanges of a batch, by what stands for them in a task; `by_name`: their names and not their encodings."""
 
     by_name: bool
+    scores_as_columns: bool
     exchanges: dict[bytes, KnownExchange]
 
 
@@ -175,16 +188,22 @@ _NAMED_CHARACTERS = 50_000
 
 
 @contextlib.contextmanager
-def decoded_kept(*, by_name: bool = False) -> Iterator[None]:
+def decoded_kept(*, by_name: bool = False, scores_as_columns: bool = False) -> Iterator[None]:
     """Keep the exchanges that tasks carry meanwhile, so that a stage after this one need not decode them: for one batch.
 
     `by_name`: tasks carry names of exchanges. They are for callers who write no task: `written_task` gives what would be written.
+    `scores_as_columns`: scores are in `StepOutcome.scores`, for callers who need no records and no messages of them.
     """
-    token = _known.set(_Known(by_name, {}))
+    token = _known.set(_Known(by_name, scores_as_columns, {}))
     try:
         yield
     finally:
         _known.reset(token)
+
+
+def _scores_as_columns() -> bool:
+    known = _known.get()
+    return known is not None and known.scores_as_columns
 
 
 def name_of(offset: int) -> bytes:

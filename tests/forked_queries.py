@@ -100,8 +100,14 @@ class _Process:
 
 
 @asynccontextmanager
-async def _started(module: str, arguments: Sequence[str], files: tuple[int, ...] = ()) -> AsyncIterator[_Process]:
-    """What `service.queries.query_processes` has under this name, with a process that was forked; it is gone when the context is left."""
+async def _started(
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    files: tuple[int, ...] = (),
+    keeps_errors: bool = False,  # noqa: ARG001 - it always does
+) -> AsyncIterator[_Process]:
+    """What `service.queries.query_processes` has as `started`, with a process that was forked; it is gone when the context is left."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
@@ -121,7 +127,7 @@ def forked() -> Iterator[None]:
     """Have processes forked while the context is open, unless this is a soak run."""
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
-            patch.setattr(query_processes, "_started", _started)
+            patch.setattr(query_processes, "started", _started)
             patch.setattr(query_processes, "Task", lambda _file, *task: _TASK("/proc/self/fd/3", *task))
         yield
 

@@ -31,13 +31,24 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
             if not _update(connection, schema, record):
                 insert_row(connection, schema, msgspec.structs.asdict(record) | _PLACE)
         return
-    # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
-    frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
-    frame = frame.unique(subset=schema.identity, keep="last", maintain_order=True)
+    frame = _frame(schema, records).unique(subset=schema.identity, keep="last", maintain_order=True)
     matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
     with registered(connection, frame):
         connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
-    insert(connection, schema, frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()}))
+    insert(connection, schema, frame)
+
+
+def add(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
+    """Put records of one internal type in, each with an identity that no other has."""
+    if records:
+        schema = schema_of(type(records[0]).__name__)
+        insert(connection, schema, _frame(schema, records))
+
+
+def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
+    # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
+    frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
+    return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})
 
 
 def _update(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> bool:

@@ -26,8 +26,8 @@ from schemas.registry import current_schemas, schema_of, topics
 
 _WAITED = 60.0
 """Seconds that a checkpoint waits for writes to be over."""
-_GATHERED = "64MB"
-"""Size of the write-ahead log from which it is folded in; DuckDB's own setting is a quarter of that."""
+_GATHERED = "256MB"
+"""Size of the write-ahead log from which it is folded in; DuckDB's own setting is a sixteenth of that."""
 _HAS_LOG = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
 

@@ -123,13 +123,60 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
+class PlainScore(NamedTuple):
+    """The score of an exchange that was not judged, in parts: most of its fields are those of any other such score."""
+
+    template: Score
+    """A score of another exchange, with the fields that this one shares; equal parts have the same one."""
+    sampled: Sampled | ScoringTask
+    exchange: Exchange
+    probability: float | None
+    """As `Score.sampling_probability`."""
+    reasons: tuple[str, ...]
+    """As `Score.anomaly_reasons`."""
+
+    @property
+    def score_id(self) -> str:
+        """The id of the score."""
+        return score_id(self.exchange.connection, self.exchange.exchange_id)
+
+    def score(self) -> Score:
+        """The score as a record."""
+        sampled, exchange = self.sampled, self.exchange
+        return msgspec.structs.replace(
+            self.template,
+            score_id=self.score_id,
+            revision=sampled.revision,
+            exchange_id=exchange.exchange_id,
+            connection=exchange.connection,
+            project=exchange.project,
+            agent=exchange.agent,
+            session_id=exchange.session_id,
+            turn_number=sampled.turn_number,
+            exchange_at=exchange.occurred_at,
+            scored_at=exchange.ingested_at,
+            sampling_reason=sampled.sampling_reason,
+            sampling_probability=self.probability,
+            tier1_score=sampled.tier1_score,
+            tier1_flags=sampled.tier1_flags,
+            anomaly=bool(self.reasons),
+            anomaly_reasons=self.reasons,
+            evidence_digest=exchange.content_digest,
+        )
+
+
+def whole(made: Any) -> Any:
+    """A record that may have been given in parts."""
+    return made.score() if isinstance(made, PlainScore) else made
+
+
 def structural_score(
     sampled: Sampled | ScoringTask,
     exchange: Exchange,
     policy: ProjectPolicy,
     judged: TierState,
     tampering: tuple[str, ...] | None = None,
-) -> Score:
+) -> PlainScore:
     """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one.
 
     `tampering` as in `score_of`.
@@ -145,7 +192,7 @@ def unasked_score(
     policy: ProjectPolicy,
     state: TierState,
     tampering: tuple[str, ...] | None = None,
-) -> Score:
+) -> PlainScore:
     """Return what `audit.exchanges.cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
 
     No question is made for it. `tampering` as in `score_of`.
@@ -164,29 +211,10 @@ def _unjudged_score(
     *,
     probability: float | None,
     tampering: tuple[str, ...] | None,
-) -> Score:
-    """`score_of` without judgements and findings: most of its fields are those of any other such score."""
+) -> PlainScore:
+    """`score_of` without judgements and findings."""
     reasons = anomaly_reasons(sampled.tier1_flags, {}, None, tamper_reasons(exchange) if tampering is None else tampering)
-    return msgspec.structs.replace(
-        _unjudged(policy, tiers),
-        score_id=score_id(exchange.connection, exchange.exchange_id),
-        revision=sampled.revision,
-        exchange_id=exchange.exchange_id,
-        connection=exchange.connection,
-        project=exchange.project,
-        agent=exchange.agent,
-        session_id=exchange.session_id,
-        turn_number=sampled.turn_number,
-        exchange_at=exchange.occurred_at,
-        scored_at=exchange.ingested_at,
-        sampling_reason=sampled.sampling_reason,
-        sampling_probability=probability,
-        tier1_score=sampled.tier1_score,
-        tier1_flags=sampled.tier1_flags,
-        anomaly=bool(reasons),
-        anomaly_reasons=reasons,
-        evidence_digest=exchange.content_digest,
-    )
+    return PlainScore(_unjudged(policy, tiers), sampled, exchange, probability, reasons)
 
 
 def _unjudged(policy: ProjectPolicy, tiers: JudgedTiers) -> Score:

@@ -166,7 +166,9 @@ def decide(state: SamplingState, candidate: Candidate, settings: Sampling) -> tu
     turn = ordinal if candidate.turn_number is None else candidate.turn_number
     decision = _decision(candidate, turn, settings)
     seen = Turn(turn, ordinal, _parked(candidate, turn) if may_become_last(decision.reason) else None)
-    known = sorted((*state.newest, seen), key=lambda one: (one.turn, one.ordinal))
+    known = (*state.newest, seen)
+    if state.newest and turn < state.newest[-1].turn:  # turns come in their order, but for odd sources
+        known = tuple(sorted(known, key=lambda one: (one.turn, one.ordinal)))
     return decision, SamplingState(ordinal, _last(known, settings))
 
 
@@ -251,5 +253,5 @@ def _is_long(output_tokens: int | None, settings: Sampling) -> bool:
     )
 
 
-def _last(turns: list[Turn] | tuple[Turn, ...], settings: Sampling) -> tuple[Turn, ...]:
-    return tuple(turns[-settings.always_score_last :]) if settings.always_score_last else ()
+def _last(turns: tuple[Turn, ...], settings: Sampling) -> tuple[Turn, ...]:
+    return turns[-settings.always_score_last :] if settings.always_score_last else ()

@@ -1,4 +1,4 @@
-"""Unremarkable exchanges: one search tells that neither Tier 1 nor the search for tampering finds anything in any of the texts.
+"""Unremarkable exchanges: one search tells that Tier 1, disagreement and the search for tampering find nothing in any of the texts.
 
 It is a first look (`audit.first_looks`): where it does find something, each rule looks for itself. It is for plain texts, in ASCII and
 without codes: for those all these rules run on the same text, in small letters with straight apostrophes.
@@ -6,8 +6,10 @@ without codes: for those all these rules run on the same text, in small letters 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
+from audit.exchanges.sampling import DISAGREEMENT
 from audit.exchanges.tier1 import NEEDED_IN_RESPONSE
 from audit.first_looks import FirstLook
 from audit.injection.detection import needed_patterns
@@ -20,14 +22,34 @@ from schemas.records import Exchange
 
 def is_unremarkable(exchange: Exchange, methodology: Methodology) -> bool:
     """Tell whether it is certain that no check of Tier 1 fires and that no text tries to sway the judge."""
+    if methodology.tier1:
+        return False
+    view = _view(exchange)
+    return view is not None and not _look().found_in(view)
+
+
+def remarkable(exchanges: Sequence[Exchange]) -> list[int]:
+    """The places, ascending, of the exchanges that each rule has to look at: of all others it is certain that none finds anything.
+
+    The rules are the structural checks of Tier 1, tampering and disagreement. The checks of a methodology itself are not among them.
+    """
+    views = [_view(exchange) for exchange in exchanges]
+    found = [place for place, view in enumerate(views) if view is None]
+    plain = [place for place, view in enumerate(views) if view is not None]
+    found += [plain[row] for row in _look().rows([view for view in views if view is not None])]
+    return sorted(found)
+
+
+def _view(exchange: Exchange) -> bytes | None:
+    """All texts of an exchange as the rules see them, one below the other; None where one search does not do."""
     response = exchange.agent_response
     whole = "\n".join((response, exchange.user_message, exchange.agent_thinking or ""))
-    if methodology.tier1 or not whole.isascii() or has_codes(whole) or not response.strip():
-        return False
+    if not whole.isascii() or has_codes(whole) or not response.strip():
+        return None
     (view,) = folded(whole)
-    return not _look().found_in(encode(view))
+    return encode(view)
 
 
 @cache
 def _look() -> FirstLook:
-    return FirstLook((*NEEDED_IN_RESPONSE.values(), *needed_patterns(), BASE64))
+    return FirstLook((*NEEDED_IN_RESPONSE.values(), DISAGREEMENT, *needed_patterns(), BASE64))

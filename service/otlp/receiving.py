@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import anyio.to_thread
+import msgspec
 from google.protobuf.message import Message
 
-from schemas.errors import InputError
 from service.access.access import Holder
-from service.http.bounds import MAX_SPANS, MAX_UNPACKED
 from service.http.context import ApiContext, durable_or_refused
 from service.http.errors import ApiError
 from service.http.routes.ingest import require_audit
-from streams.engine.record_intake import RecordIntake
-from streams.log.span_admission import AdmittedSpan, admitted
+from service.otlp.mapping import MappedSpans, MappingTask, ProcessAnswer, ProcessTask, Redaction, mapped
+from streams.log.span_admission import labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import Found, Observed, Refused
-from streams.sources.otlp.signals import SIGNALS, Signal
+from streams.sources.otlp.signals import SIGNALS
 
 TOPIC = "spans"
-_WINDOW = 16 + zlib.MAX_WBITS
-"""zlib's word for gzip."""
-_PIECE = 1024 * 1024
+_answers = msgspec.msgpack.Decoder(ProcessAnswer)
 
 
 class Body(NamedTuple):
@@ -42,48 +36,36 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     """
     engine = services.engine
     require_audit(engine, caller)
-    told = SIGNALS[signal]
-    spans, refused = await anyio.to_thread.run_sync(_spans, told, body, caller, engine)
+    owner = SpanOwner(caller.name, caller.project or "", caller.agent)
+    labels = labels_of(engine.policy)(owner.project)
+    task = MappingTask(signal, body.is_json, body.is_packed, owner, labels, engine.now())
+    spans = await _mapped_beside(task, body, services)
+    if spans is None:
+        spans = await anyio.to_thread.run_sync(mapped, task, body.content, engine.redactor)
+    if spans.problem is not None:
+        raise ApiError(spans.problem.status, spans.problem.code, spans.problem.message)
     with durable_or_refused():
-        published = await engine.publish_admitted(TOPIC, [span.record for span in spans], [span.message for span in spans])
-    refused += [f"{spans[place].record.span_id}: is known with other content" for place in published.conflicts]
+        published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
+    refused = [*spans.refused]
+    refused += [f"{spans.records[place].span_id}: is known with other content" for place in published.conflicts]
     services.metrics.spans({"accepted": published.written, "known": published.known, "refused": len(refused)})
-    return told.answer(refused)
+    return SIGNALS[signal].answer(refused)
 
 
-def _spans(signal: Signal, body: Body, caller: Holder, engine: RecordIntake) -> tuple[list[AdmittedSpan], list[str]]:
-    """Return the spans of a request, and why others could not be taken."""
-    now, owner = engine.now(), SpanOwner(caller.name, caller.project or "", caller.agent)
-    spans, refused = list[AdmittedSpan](), list[str]()
+async def _mapped_beside(task: MappingTask, body: Body, services: ApiContext) -> MappedSpans | None:
+    """Return what a process beside the server makes of a large request; None if it is to be mapped here."""
+    process = services.mapping
+    if not process.is_large(body.content, is_packed=body.is_packed):
+        return None
+    # Told anew each time: another policy or key is in force with the next request.
+    given = msgspec.msgpack.encode(ProcessTask(task, Redaction.of(services.engine.redactor)))
+    told = await process.ask(given, body.content)
+    if told is None:
+        return None
     try:
-        content = unpacked(body.content) if body.is_packed else body.content
-        found = _at_most(signal.read(content, now, is_json=body.is_json))
-        for one in admitted(found, lambda _: owner, engine.policy, engine.redactor, now):
-            if isinstance(one, Refused):
-                refused.append(one.reason)
-            else:
-                spans.append(one)
-    except InputError as error:
-        raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
-    return spans, refused
-
-
-def _at_most(found: Found) -> Iterator[Observed | Refused]:
-    for count, one in enumerate(found):
-        if count == MAX_SPANS:
-            raise ApiError(413, "too_large", f"more than {MAX_SPANS} spans in one request; export smaller batches")
-        yield one
-
-
-def unpacked(body: bytes) -> bytes:
-    """Return what a gzip body unpacks to; ApiError if that is too much (413), or the body is not gzip or not whole (400)."""
-    unpacker = zlib.decompressobj(_WINDOW)
-    try:
-        content = unpacker.decompress(body, MAX_UNPACKED + 1)
-    except zlib.error as error:
-        raise ApiError(400, "not_gzip", f"the body is not gzip: {error}") from None
-    if len(content) > MAX_UNPACKED:
-        raise ApiError(413, "too_large", f"the body unpacks to more than {MAX_UNPACKED} bytes; export smaller batches")
-    if not unpacker.eof or unpacker.unused_data:
-        raise ApiError(400, "not_gzip", "the body is not one whole gzip stream")
-    return content
+        answer = _answers.decode(told)
+    except msgspec.DecodeError:  # the installation was upgraded below a running server: the process is of the new version
+        return None
+    for line in answer.logged:
+        line.write()
+    return answer.spans

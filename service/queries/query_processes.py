@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from analytics.sandbox.subprocesses import command, environment
+from analytics.sandbox.running import started
 from schemas.errors import QueryError, StoreError
 from service.queries.child import TOO_MUCH
 from service.queries.query_protocol import Outcome, QueryLimits, Question, Task
@@ -29,7 +28,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
     QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
     """
     task = Task(f"/proc/self/fd/{file}", question, limits)
-    async with _started("service.queries.child", (), files=(file,)) as process:
+    async with started("service.queries.child", files=(file,)) as process:
         try:
             async with asyncio.timeout(START + limits.seconds + limits.grace):
                 outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
@@ -42,7 +41,8 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
 
 async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
     """Have a process make a snapshot from a copy, `nice` steps below the server's priority; StoreError if it fails or takes too long."""
-    async with _started("service.queries.building", (str(copy), str(target), str(spill), str(nice))) as process:
+    arguments = (str(copy), str(target), str(spill), str(nice))
+    async with started("service.queries.building", arguments, keeps_errors=True) as process:
         try:
             async with asyncio.timeout(limits.building):
                 _, said = await process.communicate()
@@ -81,23 +81,3 @@ def _overdue(limits: QueryLimits) -> QueryError:
         f"the statement took longer than {limits.seconds:g} seconds",
         hint="Query less: a shorter time, fewer sessions, no cross joins.",
     )
-
-
-@contextlib.asynccontextmanager
-async def _started(
-    module: str, arguments: Sequence[str], files: tuple[int, ...] = ()
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a process with an empty environment; it is gone when the context is left."""
-    variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command(module, *arguments),
-        stdin=pipe, stdout=pipe, stderr=pipe if not files else asyncio.subprocess.DEVNULL, env=variables, cwd="/", pass_fds=files,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        await process.wait()

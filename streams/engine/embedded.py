@@ -7,7 +7,7 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 
@@ -16,19 +16,24 @@ from analytics.deletion.retention import CUT
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
+from schemas.codec.arrow import INDEX
 from schemas.codec.single_object import decode
 from schemas.lazy.polars import pl
 from schemas.records import ImportProgress
+from schemas.registry import schema_of
 from streams.engine.at_hand import RecordsAtHand
+from streams.engine.score_columns import score_columns
 from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
-from streams.stage_batches import StageBatch, decoded_kept
+from streams.stage_batches import MESSAGE, StageBatch, decoded_kept
 from streams.stage_progress import StageProgress, stage_progress
-from streams.topology import TOPOLOGY, Stage, derived_tables
+from streams.topology import TOPOLOGY, Stage, derived_tables, stage_named
 
 BATCH_POSITIONS = 20_000
+INTAKE = stage_named("intake")
+(SCORES,) = schema_of("Score").topics
 UNFINISHED = "unjudged work"
 """Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
 
@@ -80,26 +85,31 @@ class EmbeddedRunner:
             transaction.set_progress(progress)
             transaction.set_watermark(UNFINISHED, "", 1)
         for topic, appended in done.items() if are_own else ():
-            self._at_hand.note(topic, appended.frames, self._store.end_of(topic))
+            frames = appended.frames
+            if topic == INTAKE.source:
+                frames = {name: _with_messages(frame, accepted.messages[topic]) for name, frame in frames.items()}
+            self._at_hand.note(topic, frames, self._store.end_of(topic))
         return done
 
-    def run(self, report: Callable[[StageProgress], None] = lambda _: None) -> int:
+    def run(self, report: Callable[[StageProgress], None] | None = None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""
         try:
             # What is at hand was in memory whole; history need not fit into it.
-            with decoded_kept() if self._at_hand else nullcontext():
+            with decoded_kept(scores_as_columns=True) if self._at_hand else nullcontext():
                 return self._run(report)
         finally:
             self._at_hand.clear()
 
-    def _run(self, report: Callable[[StageProgress], None]) -> int:
+    def _run(self, report: Callable[[StageProgress], None] | None) -> int:
         total = 0
         settle_interrupted(self._store, self._now())
         for stage in TOPOLOGY:
             # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
-            while read := self.advance(stage):
-                total += read
-                report(stage_progress(self._store, stage))
+            position = stage_progress(self._store, stage).position
+            while read := self._advance(stage, position):
+                total, position = total + read, position + read
+                if report is not None:
+                    report(StageProgress(stage.name, position, self._store.end_of(stage.source)))
         with self._store.transaction() as transaction:
             if transaction.watermark(UNFINISHED, ""):
                 transaction.set_watermark(UNFINISHED, "", 0)
@@ -113,7 +123,7 @@ class EmbeddedRunner:
             self.run()
         return unfinished
 
-    def rebuild(self, report: Callable[[StageProgress], None] = lambda _: None) -> None:
+    def rebuild(self, report: Callable[[StageProgress], None] | None = None) -> None:
         """Drop everything derived and make it again from the topics that came from outside.
 
         What was made of a session whose first records are gone stays as it was: what is left would tell another story of it.
@@ -125,7 +135,10 @@ class EmbeddedRunner:
 
     def advance(self, stage: Stage) -> int:
         """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
-        start = stage_progress(self._store, stage).position
+        return self._advance(stage, stage_progress(self._store, stage).position)
+
+    def _advance(self, stage: Stage, start: int) -> int:
+        """`advance` of a stage that reads position `start` next."""
         at_hand = self._at_hand.rows(stage.source, start, self._store.end_of(stage.source))
         if at_hand is not None:
             return self._advance_at_hand(stage, at_hand, start)
@@ -147,6 +160,7 @@ class EmbeddedRunner:
         outcome, positions, made = StageOutcome(), dict[str, int](), dict[str, Appended]()
         with self._store.transaction() as transaction:
             states = transaction.states(stage.name, whole.keys())
+            before = set(states)
             for begin in range(start, end, size):
                 batch = whole.between(begin, begin + size)
                 known = {key: states[key] for key in batch.keys() if key in states}  # noqa: SIM118 - a batch is no mapping
@@ -154,25 +168,42 @@ class EmbeddedRunner:
                 states |= part.states
                 positions |= dict.fromkeys(part.states, min(begin + size, end))
                 outcome.extend(part)
-            made = self._keep(transaction, stage, outcome, positions, end)
+            made = self._keep(transaction, stage, outcome, positions, end, before=before)
         for topic, appended in made.items():
             self._at_hand.note(topic, appended.frames, self._store.end_of(topic))
         return end - start
 
     def process(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
         """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
-        outcome = self._runs.run(stage, batch, transaction.states(stage.name, batch.keys()))
-        self._keep(transaction, stage, outcome, end, end)
+        states = transaction.states(stage.name, batch.keys())
+        outcome = self._runs.run(stage, batch, states)
+        self._keep(transaction, stage, outcome, end, end, before=states)
         return outcome
 
     @staticmethod
     def _keep(
-        transaction: Transaction, stage: Stage, outcome: StageOutcome, positions: int | Mapping[str, int], end: int
+        transaction: Transaction,
+        stage: Stage,
+        outcome: StageOutcome,
+        positions: int | Mapping[str, int],
+        end: int,
+        *,
+        before: Container[str],
     ) -> dict[str, Appended]:
-        """Keep what a stage made up to position `end`; `positions` are those of the states. Answers what was appended, by topic."""
+        """Keep what a stage made up to position `end`; `positions` are those of the states. Answers what was appended, by topic.
+
+        `before` are the sessions of the batch that had a state.
+        """
         made = {topic: transaction.append(topic, messages, are_own=True) for topic, messages in outcome.made.messages.items()}
+        if outcome.scores:
+            made[SCORES] = transaction.append_frame(SCORES, "Score", score_columns(outcome.scores))
         for topic, messages in outcome.dead.messages.items():
             transaction.append(topic, messages, skip_known=True)
-        transaction.set_states(stage.name, outcome.states, positions)
+        transaction.set_states(stage.name, outcome.states, positions, new={key for key in outcome.states if key not in before})
         transaction.set_watermark(stage.name, stage.source, end)
         return made
+
+
+def _with_messages(frame: pl.DataFrame, messages: Sequence[bytes]) -> pl.DataFrame:
+    """The rows with the messages that they were decoded from, so that none is encoded again."""
+    return frame.with_columns(pl.Series(MESSAGE, [messages[place] for place in frame[INDEX].to_list()], dtype=pl.Binary))

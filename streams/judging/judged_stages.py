@@ -20,7 +20,7 @@ from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade, drive, questions_of
 from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
-from audit.exchanges.outcomes import NO_JUDGE, TierState, unasked_score
+from audit.exchanges.outcomes import NO_JUDGE, PlainScore, TierState, unasked_score
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3, QuestionSize, tier2_bound
@@ -44,8 +44,8 @@ class Shortcut(NamedTuple):
 
     bound: Callable[[], QuestionSize]
     """A size that the first question does not pass."""
-    record: Callable[[TierState], Any]
-    """The record, given the state of every question."""
+    record: Callable[[TierState], PlainScore]
+    """The parts of the record, given the state of every question."""
 
 
 class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
 
     def without_judge(self) -> Any:
-        """Return the record that comes of the subject where no judge is asked."""
+        """Return the record that comes of the subject where no judge is asked; its parts where that takes no questions."""
         state = self._state_of_all()
         if state is not None and self.shortcut is not None:
             return self.shortcut.record(state)
@@ -365,7 +365,7 @@ class JudgingStep:
             try:
                 known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
                 judging_task = stage.open(task, self._policy, known, spent=session.spent, decoded=decoded)
-                outcome.records.append((stage.sink, judging_task.without_judge()))
+                outcome.add(stage.sink, judging_task.without_judge())
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
             rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()

@@ -30,7 +30,7 @@ from streams.kafka.topics import COLLECTOR, SPANS
 from streams.kafka.values.decoding import time_of
 from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
-from streams.log.span_admission import AdmittedSpan, admitted
+from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import Observed, Refused
@@ -84,6 +84,7 @@ class CollectorProcessor:
         self._read = SIGNALS[signal].read
         self._groups = GROUPS[signal]
         self._policy = policy
+        self._labels = labels_of(policy)
         self._redactor = redactor
         self._now = now
         self._producer = producer
@@ -154,7 +155,7 @@ class CollectorProcessor:
             raise InputError("the message is no request of OTLP")
         now = self._now()
         found = self._read(body, now, is_json=is_json)
-        return admitted(found, lambda observed: self._owner(source, _service(observed)), self._policy, self._redactor, now)
+        return admitted(found, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now)
 
     def _headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:
         if not self._asked_for:

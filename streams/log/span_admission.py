@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
-from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from audit.surrogates import json_bytes
 from schemas.errors import RecordError
@@ -18,6 +17,9 @@ from streams.log.admission import admissible
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of
 from streams.sources.otlp.reading import FactReader
 from streams.sources.otlp.request import Found, Observed, Refused
+
+if TYPE_CHECKING:  # a process that maps spans alone does without the models of policies
+    from audit.policy.policy import Policy
 
 TOGETHER = 100
 """Spans that a first look for secrets is taken at together."""
@@ -28,6 +30,8 @@ Given = ParamSpec("Given")
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[Observed], SpanOwner | None]
 """Finds the owner of a span; None where it is passed over."""
+LabelsOf = Callable[[str], Mapping[str, Sequence[str]]]
+"""Finds a project's labels, each with the attributes that tell it."""
 
 
 class AdmittedSpan(NamedTuple):
@@ -37,11 +41,16 @@ class AdmittedSpan(NamedTuple):
     message: bytes
 
 
+def labels_of(policy: Policy) -> LabelsOf:
+    """Return what finds a project's labels in a policy."""
+    return lambda project: policy.for_project(project).settings.traces.labels
+
+
 def admitted(
-    found: Found, owner_of: OwnerOf, policy: Policy, redactor: Redactor, now: datetime
+    found: Found, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
     """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
-    reader_of = lru_cache(PROJECTS)(lambda project: FactReader(policy.for_project(project).settings.traces.labels))
+    reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))
     while some := list(islice(found, TOGETHER)):
         drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
         looked = _having_looked(redactor, drafts)

@@ -3,8 +3,8 @@
 1. A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns stay in the session's state; when the
    session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
    an exchange that a person asked to have judged again.
-2. Tier 1 and disagreement begin with a first look over the batch's texts (`audit.first_looks`); a rule looks at single exchanges only
-   where that says so.
+2. Tier 1, disagreement and tampering begin with one first look over the batch's texts (`audit.exchanges.unremarkable`), then with one
+   each over what that leaves; a rule looks at single exchanges only where these say so.
 3. An exchange is encoded when a task or a state needs it, once, and not at all where the batch has the bytes that it was delivered
    in. A parked exchange is known by a name until its batch is done: most have left their session's newest turns by then.
 """
@@ -12,12 +12,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import msgspec
 
-from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, Sampled, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, PlainScore, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
     Candidate,
@@ -29,7 +29,8 @@ from audit.exchanges.sampling import (
     may_disagree,
     resolved,
 )
-from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures
+from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures, clean_result
+from audit.exchanges.unremarkable import remarkable
 from audit.injection.detection import may_tamper
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
@@ -71,9 +72,7 @@ class Arrival:
     @cached_property
     def encoded(self) -> bytes:
         """The encoded record."""
-        if self._delivered is not None:
-            return self._delivered
-        message = encode(self.exchange)
+        message = encode(self.exchange) if self._delivered is None else self._delivered
         keep(message, self.exchange, self.tampering)
         return message
 
@@ -101,9 +100,11 @@ class Arrivals:
         self._policy = policy
         self._policies: dict[str, ProjectPolicy] = {}
         exchanges = {offset: record for offset, _, record in rows if isinstance(record, Exchange)}
-        disagreeing = may_disagree([one.agent_response for one in exchanges.values()])
-        suspects = may_tamper(list(exchanges.values()))
-        tier1 = self._tier1(exchanges)
+        listed = list(exchanges.values())
+        noted = remarkable(listed)
+        disagreeing = {noted[row] for row in may_disagree([listed[place].agent_response for place in noted])}
+        suspects = {noted[row] for row in may_tamper([listed[place] for place in noted])}
+        tier1 = self._tier1(exchanges, set(noted))
         self._by_offset = {
             offset: Arrival(
                 name_of(offset),
@@ -137,12 +138,21 @@ class Arrivals:
         arrival = self._by_name.get(record)
         return record if arrival is None else arrival.encoded
 
-    def _tier1(self, exchanges: Mapping[int, Exchange]) -> dict[int, Tier1Result]:
-        """The results of Tier 1 by offset, for the exchanges of each methodology at once."""
-        groups: dict[int, list[int]] = defaultdict(list)
-        for offset, exchange in exchanges.items():
-            groups[id(self.policy_of(exchange.project).methodology)].append(offset)
+    def _tier1(self, exchanges: Mapping[int, Exchange], noted: Container[int]) -> dict[int, Tier1Result]:
+        """The results of Tier 1 by offset, for the exchanges of each methodology at once.
+
+        `noted` are the places of those in which a structural check may find something.
+        """
         found: dict[int, Tier1Result] = {}
+        groups: dict[int, list[int]] = defaultdict(list)
+        clean: dict[int, Tier1Result] = {}
+        for place, (offset, exchange) in enumerate(exchanges.items()):
+            methodology = self.policy_of(exchange.project).methodology
+            known = id(methodology)
+            if methodology.tier1 or place in noted:
+                groups[known].append(offset)
+            else:
+                found[offset] = clean.get(known) or clean.setdefault(known, clean_result(methodology))
         for offsets in groups.values():
             texts = [(exchanges[offset].user_message, exchanges[offset].agent_response) for offset in offsets]
             methodology = self.policy_of(exchanges[offsets[0]].project).methodology
@@ -174,14 +184,17 @@ class IntakeStep:
             session = sessions.setdefault(key, IntakeState())
             if offset < session.next_offset:
                 continue
-            outcome.records += self._take(session, offset, record, arrivals)
+            for topic, made in self._take(session, offset, record, arrivals):
+                outcome.add(topic, made)
             session.next_offset = offset + 1
         for key in {key for _, key, _ in rows}:
             sessions[key].sampling = resolved(sessions[key].sampling, arrivals.encoded)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
-    def _take(self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
+    def _take(
+        self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals
+    ) -> Iterator[tuple[str, Record | PlainScore]]:
         if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
         policy = arrivals.policy_of(record.project)
@@ -199,7 +212,7 @@ class IntakeStep:
             task = _task(Arrival.earlier(record.exchange, policy), policy, decision, revision=revision)
             yield "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=record.earlier_judgements)
 
-    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
+    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record | PlainScore]:
         """The task or the score of one exchange."""
         exchange = arrival.exchange
         candidate = Candidate(

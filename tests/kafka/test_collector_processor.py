@@ -31,7 +31,7 @@ from streams.kafka.keys import key_of
 from streams.kafka.producing import Message
 from streams.kafka.worker.processing import Chunk
 from streams.log.dead_letters import Stays, way_back
-from streams.log.span_admission import AdmittedSpan, admitted
+from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of
 from streams.sources.otlp.request import Observed
 from streams.sources.otlp.signals import SIGNALS
@@ -113,7 +113,7 @@ def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
     """The records that the endpoint makes of a request."""
     found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
     policy = Policy()
-    all_of_it = admitted(found, lambda _: owner, policy, Redactor(policy.redaction), LATER)
+    all_of_it = admitted(found, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
     return [one.message for one in all_of_it if isinstance(one, AdmittedSpan)]
 
 

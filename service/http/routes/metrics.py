@@ -50,6 +50,11 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
+        self._mapping_failures = Counter(
+            "driftline_mapping_process_failures",
+            "Times that the process that maps large requests of spans ended or hung: those were mapped in the server.",
+            registry=self._registry,
+        )
         # Looking a figure up by its labels takes longer than counting.
         self._of_call = cache(self._figures_of)
         self._of_outcome = cache(self._ingested.labels)
@@ -77,6 +82,10 @@ class Metrics:
         """Count the spans of a request by outcome."""
         for outcome, count in counts.items():
             self._spans.labels(outcome).inc(count)
+
+    def mapping_failed(self) -> None:
+        """Count a failure of the process that maps large requests of spans."""
+        self._mapping_failures.inc()
 
     def text(self, state: EngineState) -> bytes:
         """Return all figures, with the state of the engine."""

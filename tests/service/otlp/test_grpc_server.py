@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from api_server import Tokens
+from mapping_processes import mapping_process, ready
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured
@@ -103,6 +104,20 @@ def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: async
     assert 1 == answer.partial_success.rejected_spans
     assert "future" in answer.partial_success.error_message
     assert 1 == stored(store)
+
+
+def test_a_process_beside_the_server_maps_what_comes_over_grpc(
+    export: Export, context: ApiContext, store: Store, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """As over HTTP: the same function takes both."""
+    context.mapping = mapping_process()
+    loop.run(ready(context.mapping))
+    answer = export(packed(body([agent(), chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
+    assert context.mapping.process_id is not None
+    loop.run(context.mapping.close())
+    loop.run(engine.land_taken())
+
+    assert (1, 2) == (answer.partial_success.rejected_spans, stored(store))
 
 
 def test_logs_are_taken(export: Export) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.cascade import drive
+from audit.exchanges.outcomes import whole
 from schemas.records import ScoringTask
 from streams.judging.judged_stages import SCORING
 from streams.stage_batches import RecordBatch, session_key
@@ -29,7 +30,7 @@ def test_a_task_is_settled_as_if_its_questions_had_been_made(cap: int | None, sp
     (task,) = (record for _, record in made.records if isinstance(record, ScoringTask))
     opened = SCORING.open(task, policy, (), ledger=Ledger(cap, min(spent, spent if cap is None else cap)))
     opened = opened if is_priced else replace(opened, price=None)
-    assert drive(opened.judging(), opened.unasked) == opened.without_judge()
+    assert drive(opened.judging(), opened.unasked) == whole(opened.without_judge())
 
 
 def test_an_exchange_that_was_decoded_already_is_not_decoded_again() -> None:

@@ -15,7 +15,7 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.records import Span
-from streams.log.span_admission import AdmittedSpan, admitted
+from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import MAX_CALLS, SpanOwner, span_record
 from streams.sources.otlp.request import Event, Observed
 
@@ -74,7 +74,7 @@ def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...
 
 def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor) -> list[Span]:
     """The records of spans that come together."""
-    found = admitted(iter(spans), lambda _: owner, Policy(), redactor, build.START)
+    found = admitted(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
     return [one.record for one in found if isinstance(one, AdmittedSpan)]
 
 
