@@ -24,7 +24,7 @@ def finalize_session(workspace: Workspace, session_id: str, connection: str | No
 
     InputError when no record of it is there.
     """
-    values = {"session": session_id, "connection": connection, "as_of": workspace.now()}
+    values = {"sessions": [session_id], "connection": connection, "as_of": workspace.now()}
     rows = query_rows(workspace.store.cursor(), "open_topics", values)
     if not rows:
         raise InputError(

@@ -1,18 +1,20 @@
--- purpose: where to close a session: in each topic that has records of it, and one without events among the events, too, where it becomes a run
+-- purpose: where to close some sessions: each in every topic that has records of it, and one without events among the events, too, where it becomes a run
 -- grain: one row a session and topic; one without events is closed among the events once it has exchanges that no end follows; closed_at is when it counts as closed, always later than its last closing
--- parameters: $session, $connection (NULL for any), $as_of
-WITH heard AS (
+-- parameters: $sessions, $connection (NULL for any), $as_of
+WITH asked AS (
+    SELECT unnest($sessions::varchar []) AS session_id
+), heard AS (
     SELECT connection, session_id, project, agent, occurred_at, _topic AS topic, _offset FROM log.exchanges
-    WHERE session_id = $session AND ($connection IS NULL OR connection = $connection)
+    WHERE session_id IN (SELECT asked.session_id FROM asked) AND ($connection IS NULL OR connection = $connection)
     UNION ALL
     SELECT connection, session_id, project, agent, occurred_at, _topic AS topic, _offset FROM log.agent_events
-    WHERE session_id = $session AND ($connection IS NULL OR connection = $connection)
+    WHERE session_id IN (SELECT asked.session_id FROM asked) AND ($connection IS NULL OR connection = $connection)
 ), closings AS (
     SELECT
         connection, session_id, max(closed_at) AS last_closed_at, max(_offset) FILTER (WHERE _topic = 'exchanges') AS last_exchange,
         bool_or(_topic = 'agent-events') AS is_diagnosed
     FROM log.session_closings
-    WHERE session_id = $session
+    WHERE session_id IN (SELECT asked.session_id FROM asked)
     GROUP BY ALL
 ), alone AS (
     SELECT connection, session_id
@@ -33,4 +35,4 @@ SELECT
 FROM places
 LEFT JOIN closings USING (connection, session_id)
 GROUP BY connection, session_id, topic
-ORDER BY connection, topic
+ORDER BY connection, session_id, topic

@@ -7,12 +7,25 @@ retention or an erasure has emptied the topic: the end of a topic is noted in th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import schema_of, topics
 
-__all__ = ["AHEAD", "COMPACTION", "END", "PLACE", "RETENTION", "RUN_NUMBERS", "next_stored", "stored_ends", "watermarks_of"]
+__all__ = [
+    "AHEAD",
+    "COMPACTION",
+    "END",
+    "PLACE",
+    "RETENTION",
+    "RUN_NUMBERS",
+    "move_watermarks",
+    "next_stored",
+    "stored_ends",
+    "watermarks_of",
+]
 AHEAD = "write-ahead log"
 """Consumer whose watermark says which entry of the write-ahead log lands next."""
 END = "end"
@@ -44,6 +57,25 @@ def watermarks_of(connection: duckdb.DuckDBPyConnection, consumer: str) -> dict[
         f"SELECT topic, partition, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?", [consumer]
     ).fetchall()
     return {(topic, partition): position for topic, partition, position in rows}
+
+
+def move_watermarks(connection: duckdb.DuckDBPyConnection, consumer: str, positions: Mapping[tuple[str, int], int]) -> bool:
+    """Move watermarks of a consumer by one statement; False where it has none yet of one of the partitions."""
+    values = {
+        "consumer": consumer,
+        "topics": [topic for topic, _ in positions],
+        "partitions": [partition for _, partition in positions],
+        "next": list(positions.values()),
+    }
+    moved = (
+        "unnest($topics::VARCHAR[]) AS topic, unnest($partitions::INTEGER[]) AS part, unnest($next::BIGINT[]) AS next_position"
+    )
+    ((updated,),) = connection.execute(
+        f"UPDATE {full_name(schema_of('Watermark'))} AS old SET next_position = new.next_position FROM (SELECT {moved}) AS new "
+        "WHERE old.consumer = $consumer AND old.topic = new.topic AND old.partition = new.part",
+        values,
+    ).fetchall()
+    return bool(updated == len(positions))
 
 
 def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -> int | None:

@@ -20,7 +20,16 @@ from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
 from analytics.store.inserting import BATCH, PARTITION, insert, insert_at
-from analytics.store.positions import AHEAD, COMPACTION, END, RETENTION, RUN_NUMBERS, stored_ends, watermarks_of
+from analytics.store.positions import (
+    AHEAD,
+    COMPACTION,
+    END,
+    RETENTION,
+    RUN_NUMBERS,
+    move_watermarks,
+    stored_ends,
+    watermarks_of,
+)
 from analytics.store.replacing import add, replace
 from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
@@ -202,6 +211,8 @@ class Transaction:
 
     def set_watermarks(self, consumer: str, positions: Mapping[Partition, int]) -> None:
         """Move watermarks of a consumer."""
+        if move_watermarks(self._connection, consumer, positions):
+            return
         replace(
             self._connection,
             [

@@ -2,9 +2,9 @@
 
 The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
 body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
-once they are proven to be exactly what the bodies say (`schemas.codec.canonical`). When a batch is not believed, or so small that a
-proof costs more than it saves, each body is decoded by itself, the bad ones are rejected with their reason, and the good ones
-are decoded again as a batch.
+once they are proven to be exactly what the bodies say: some hundreds of rows by writing them again, more by measuring them
+(`schemas.codec.canonical`). When a batch is not believed, or so small that a proof costs more than it saves, each body is decoded
+by itself, the bad ones are rejected with their reason, and the good ones are decoded again as a batch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import fastavro
 from schemas.bounds.column_bounds import bounds_of
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.container import decode_columns, wire_of
+from schemas.codec.rows import rows_as_messages
 from schemas.codec.single_object import PREFIX_BYTES, decode_fields, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.lazy.polars import pl
@@ -27,8 +28,10 @@ from schemas.unfolding import Unfolding, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
-FEW = 120
-"""Up to so many bodies, decoding each by itself is quicker than the proof for all of them, whose cost for one is that for hundreds."""
+FEW = 50
+"""Up to so many bodies, decoding each by itself is quicker than decoding columns and the proof for all of them."""
+SOME = 800
+"""Up to so many rows, writing them again is quicker than measuring them by columns, whose cost for one is that for hundreds."""
 MANY = 2_000
 """Above so many bodies, trying PARTS of them as batches is quicker than decoding each by itself."""
 PARTS = 16
@@ -67,8 +70,26 @@ def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFram
         return None
     block = b"".join(bodies)
     frame = decode_columns(schema, block, len(bodies))
+    if frame is None:
+        return None
+    if len(bodies) <= SOME and _come_back(schema, frame, bodies):
+        return frame
     _, layout = wire_of(schema.prefix)
-    return frame if frame is not None and layout.proves(frame, block, list(map(len, bodies))) else None
+    return frame if layout.proves(frame, block, list(map(len, bodies))) else None
+
+
+def _come_back(schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes]) -> bool:
+    """Tell whether the rows, written again, are these bodies: then they are what the bodies say. False where that is not known."""
+    # What lies out of bounds may not even be read as a value.
+    if schema_of(schema.name).prefix != schema.prefix or _out_of_bounds(schema, frame) is not None:
+        return False
+    try:
+        messages = rows_as_messages(schema.name, frame)
+        return all(message == schema.prefix + body for message, body in zip(messages, bodies, strict=True))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - whatever rows of damaged bytes run into, a panic of polars among it: they are measured then
+        return False
 
 
 def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected: dict[int, RecordError]) -> None:
@@ -115,15 +136,19 @@ def _decode_part(
         yield from _bisect(schema, good, rejected) if good else ()
 
 
+def _out_of_bounds(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series | None:
+    """Tell of each row whether a time or a number of it lies out of bounds; None where none does."""
+    checks = bounds_of(schema.prefix)
+    broken = frame.select(pl.any_horizontal(*checks.values())).to_series() if checks else None
+    return broken if broken is not None and broken.any() else None
+
+
 def _within_bounds(
     schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes], rejected: dict[int, RecordError]
 ) -> pl.DataFrame:
     """The rows whose times and numbers lie within bounds; the others are noted as rejected."""
-    checks = bounds_of(schema.prefix)
-    if not checks:
-        return frame
-    broken = frame.select(pl.any_horizontal(*checks.values())).to_series()
-    if not broken.any():
+    broken = _out_of_bounds(schema, frame)
+    if broken is None:
         return frame
     places = frame.filter(broken)[INDEX].to_list()
     _isolate(schema, ((place, bodies[place]) for place in places), rejected)

@@ -37,7 +37,8 @@ from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, admissible, encoded_each
 from streams.stage_batches import session_key
-from streams.upkeep.closing import EXPLICIT, closings, idle_closings
+from streams.upkeep.closing import idle_closings
+from streams.upkeep.ending import SessionEnds
 
 _REST = 20
 """Times that a look for idle sessions took until the next one: it reads of every record whose it is, so it takes longer with each."""
@@ -74,6 +75,9 @@ class RecordIntake(ABC):
     `judge_name` says in words who judges.
     """
 
+    taken_at_once = 500
+    """Exchanges that a periodic task takes in together: where this process decides on them, callers wait meanwhile."""
+
     def __init__(
         self,
         store: Store,
@@ -93,6 +97,7 @@ class RecordIntake(ABC):
         """Set when it cannot go on without a new process."""
         self._limits = limits or EngineLimits()
         self._calls = JudgeCalls()
+        self._ends = SessionEnds(store, now, self._close)
 
     @property
     @abstractmethod
@@ -156,10 +161,7 @@ class RecordIntake(ABC):
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""
         await self._settled(connection, session_id)
-        values = {"session": session_id, "connection": connection, "as_of": self.now()}
-        rows = await asyncio.to_thread(query_rows, self.store.cursor(), "open_topics", values)
-        await self._close(closings(rows, EXPLICIT, self.now()))
-        return bool(rows)
+        return await self._ends.end(connection, session_id)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""

@@ -99,7 +99,7 @@ def _why_not(cursor: duckdb.DuckDBPyConnection, name: str, wanted: Wanted) -> In
     rows = [
         row
         for connection, session in asked
-        for row in query_rows(cursor, "open_topics", {"session": session, "connection": connection, "as_of": _LONG_AGO})
+        for row in query_rows(cursor, "open_topics", {"sessions": [session], "connection": connection, "as_of": _LONG_AGO})
         if not wanted.is_confined or row["project"] == wanted.project
     ]
     projects = sorted({row["project"] for row in rows})

@@ -37,8 +37,6 @@ INTERVAL = 1.0
 """Seconds from one look to the next."""
 AT_ONCE, SPANS_AT_ONCE = 2_000, 10_000
 """Traces that are assembled together, and spans of them, a trace more or less: each round waits for what the one before it wrote."""
-TAKEN_AT_ONCE = 500
-"""Exchanges that are taken in together: callers wait meanwhile."""
 MAX_SPANS = 20_000
 """Spans of one trace that are assembled; one with more is set aside."""
 SETTLED, IDLE = "settled", "idle"
@@ -94,15 +92,19 @@ class TraceAssembler:
         self._versions = SeenVersions(engine.store, engine.redactor)
 
     async def run(self) -> None:
-        """Look for spans that have come, and assemble the traces that are complete."""
-        if not self._engine.state().ready:
-            return
+        """Look for spans that have come and assemble the traces that are complete, again and again while there are many."""
+        while self._engine.state().ready and await self._assembled_spans() >= SPANS_AT_ONCE:
+            pass
+
+    async def _assembled_spans(self) -> int:
+        """Look once and assemble what is complete; the number of its spans."""
         await self._engine.land_taken("spans")
         await asyncio.to_thread(self._look)
+        spans = 0
         for some in list(self._rounds(self._due(self._engine.now()))):
             await self._assemble(some)
-            for one in some:
-                del self._open[one.key]
+            spans += sum(self._open.pop(one.key).spans for one in some)
+        return spans
 
     def _look(self) -> None:
         """Note the traces of which spans have come."""
@@ -158,8 +160,8 @@ class TraceAssembler:
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
         # Before the exchanges: after a kill, their versions would be known already.
         await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, exchanges))
-        for start in range(0, len(exchanges), TAKEN_AT_ONCE):
-            some = exchanges[start : start + TAKEN_AT_ONCE]
+        for start in range(0, len(exchanges), engine.taken_at_once):
+            some = exchanges[start : start + engine.taken_at_once]
             for outcome, exchange in zip(await engine.take_exchanges(some), some, strict=True):
                 if isinstance(outcome, RecordError):
                     self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))

@@ -76,7 +76,7 @@ def test_rows_carry_their_times_as_utc() -> None:
     with Store(None) as store:
         with store.transaction() as transaction:
             transaction.append("agent-events", [encode(event("s", 0, event="message"))])
-        (row,) = query_rows(store.cursor(), "open_topics", {"session": "s", "connection": None, "as_of": START})
+        (row,) = query_rows(store.cursor(), "open_topics", {"sessions": ["s"], "connection": None, "as_of": START})
 
     assert START == row["last_at"]
     assert timedelta(0) == row["last_at"].utcoffset()

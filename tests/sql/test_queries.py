@@ -172,7 +172,7 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         "trust_over_time": {"project": text},
         "sampling_mix": {"project": text},
         "scores": {"project": text, "session": text, "anomalies": False, "limit": 9},
-        "open_topics": by_session | {"as_of": datetime(2026, 10, 2, tzinfo=UTC)},
+        "open_topics": {"sessions": [text], "connection": "connection", "as_of": datetime(2026, 10, 2, tzinfo=UTC)},
         "wrap_exchanges": {"project": text, "limit": 9, "after_at": None, "after_id": None, "from": None, "to": None},
     }
     for query, values in asked.items():

@@ -236,6 +236,24 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
     assert [(0, "settled", 3, 0, 0, "complete")] == [(*row[:3], 0, *row[4:]) for row in decisions(fleet)]
 
 
+def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While many spans wait to be assembled, a pause after each round would leave a core idle."""
+    fleet.send(agent(0), tool(1))
+    meanwhile = fleet.records(agent(0, trace="1" * 32))
+    publish = fleet.engine.publish
+
+    async def followed(topic: str, records: list[Record]) -> object:
+        if topic == "trace-assemblies":
+            await publish("spans", meanwhile)
+        return await publish(topic, records)
+
+    monkeypatch.setattr(fleet.engine, "publish", followed)
+    monkeypatch.setattr(assembling, "SPANS_AT_ONCE", 2)
+    fleet.now += SETTLE
+    fleet.look()
+    assert [1, 2] == sorted(spans for _, _, spans, *_ in decisions(fleet))  # type: ignore[type-var]
+
+
 def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
     """And makes no second revision of those that were done."""
     fleet.send(agent(0), tool(1))

@@ -158,7 +158,7 @@ class Fleet:
 
     def finalize(self) -> None:
         """The session is ended by hand."""
-        rows = query_rows(self.store.cursor(), "open_topics", {"session": "s1", "connection": None, "as_of": self._now})
+        rows = query_rows(self.store.cursor(), "open_topics", {"sessions": ["s1"], "connection": None, "as_of": self._now})
         self._runner.publish(closings(rows, EXPLICIT, self._now))
 
     def rebuild(self) -> None:
