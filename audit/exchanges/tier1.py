@@ -66,9 +66,12 @@ _STRUCTURAL: dict[str, Callable[[bytes, bytes], bool]] = {
     "constraint_disclosure": _hides_constraint,
 }
 
-
+_FIRES_IF_BLANK = frozenset({"silent_refusal"})
+"""Checks that fire for a blank response alone."""
 NEEDED_IN_RESPONSE: Mapping[str, Pattern] = {"self_identification": _DENIES_BEING_AI, "constraint_disclosure": _REFUSES}
-"""The pattern that a response must hold for a check to fire; a check without one fires for a blank response."""
+"""The pattern that a response must hold for a check to fire."""
+HAS_FIRST_LOOK = _STRUCTURAL.keys() <= NEEDED_IN_RESPONSE.keys() | _FIRES_IF_BLANK
+"""Whether a first look knows of every check where it may fire. If not, each check looks at each exchange."""
 
 
 def checks_of(methodology: Methodology) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ def check_structure(user_message: str, agent_response: str, methodology: Methodo
 def check_structures(exchanges: Iterable[tuple[str, str]], methodology: Methodology) -> list[Tier1Result]:
     """`check_structure` of many exchanges, each a user message and a response: a first look tells which of them it has to see."""
     pairs = [(encode(straighten(user_message)), encode(straighten(response))) for user_message, response in exchanges]
-    if len(pairs) <= FEW:
+    if len(pairs) <= FEW or not HAS_FIRST_LOOK:
         return [_check(*pair, methodology) for pair in pairs]
     own = tuple(pattern for check in methodology.tier1 for pattern in check.patterns)
     answered = [response for _, response in pairs]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from audit.exchanges.sampling import DISAGREEMENT
-from audit.exchanges.tier1 import NEEDED_IN_RESPONSE
+from audit.exchanges.tier1 import HAS_FIRST_LOOK, NEEDED_IN_RESPONSE
 from audit.first_looks import FirstLook
 from audit.injection.detection import needed_patterns
 from audit.injection.hidden_text import BASE64
@@ -22,7 +22,7 @@ from schemas.records import Exchange
 
 def is_unremarkable(exchange: Exchange, methodology: Methodology) -> bool:
     """Tell whether it is certain that no check of Tier 1 fires and that no text tries to sway the judge."""
-    if methodology.tier1:
+    if methodology.tier1 or not HAS_FIRST_LOOK:
         return False
     view = _view(exchange)
     return view is not None and not _look().found_in(view)
@@ -33,6 +33,8 @@ def remarkable(exchanges: Sequence[Exchange]) -> list[int]:
 
     The rules are the structural checks of Tier 1, tampering and disagreement. The checks of a methodology itself are not among them.
     """
+    if not HAS_FIRST_LOOK:
+        return list(range(len(exchanges)))
     views = [_view(exchange) for exchange in exchanges]
     found = [place for place, view in enumerate(views) if view is None]
     plain = [place for place, view in enumerate(views) if view is not None]
