@@ -32,7 +32,7 @@ MakeTopics = Callable[..., None]
 CAPTURES = ("openai_v2", "pydantic_ai")
 POLICY = """
 version: 1
-defaults: {retentionDays: null, traces: {settleSeconds: 3}}
+defaults: {retentionDays: null, traces: {settleSeconds: 10}}
 collector: {connection: fleet, project: ops}
 """
 GUIDE = ROOT / "docs" / "how-to" / "collector.md"
