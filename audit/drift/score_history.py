@@ -171,13 +171,13 @@ def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) ->
 
     `squares` are those of the days after each change.
     """
-    columns, day = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1), _days(series, tried)
+    day = _days(series, tried)
     before = series.counts(series.starts[tried.start], tried.begun)
     settled = series.counts(series.starts[day], series.starts[tried.look_day])
     correlation = alike(
         (
-            (before, Days(*(columns[:, day] - columns[:, tried.start]))),
-            (settled, Days(*(columns[:, tried.look_day] - columns[:, day]))),
+            (before, _sums_of_days(series, tried.start, day)),
+            (settled, _sums_of_days(series, day, tried.look_day)),
         )
     )[pairs.row]
     after = series.counts(tried.begun[pairs.row], pairs.cell + 1)
@@ -219,9 +219,7 @@ def _off(series: Series, first: Ints, end: Ints, usual: Floats) -> Off:
 def _as_share(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[Counts, Days]:
     """Return the units of whole days as counts of those off the usual value, with sums by day."""
     off = _off(series, series.starts[first], series.starts[last], usual)
-    squares, mixed, totals = (
-        sums[last] - sums[first] for sums in series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
-    )
+    squares, mixed, totals = _sums_of_days(series, first, last)
     each = np.where(off.units > 0, ratio(off.weight, off.units), 1.0)
     one = np.where(off.least > 0, ratio(off.total, off.least), 1.0)
     days = Days(
@@ -230,6 +228,12 @@ def _as_share(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[C
         (totals - 2 * usual * mixed + usual**2 * squares) / one**2,
     )
     return Counts(off.least, off.units), days
+
+
+def _sums_of_days(series: Series, first: Ints, last: Ints) -> Days:
+    """Return the sums over the days from each `first` to the one before `last`, of totals."""
+    columns = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
+    return Days(*(columns[:, last] - columns[:, first]))
 
 
 def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:

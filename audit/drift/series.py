@@ -70,7 +70,7 @@ class Series:
         self.stratum = np.where((self.day + self.first_number + 3) % 7 >= 5, 1, 0)
         self.starts = np.searchsorted(self.day, np.arange(self.length + 1))
         """Where each day begins among the cells, and where the last one ends."""
-        rows = _rows(kept, self.origin)
+        rows = rows_of(kept, self.origin)
         self.sums = _running(rows, self.stratum)
         """Of the cells before each, by stratum: (7, STRATA, cells + 1)."""
         self.is_share = is_share
@@ -171,8 +171,8 @@ def _doubling(values: Floats, extreme: np.ufunc) -> Floats:
     return np.stack(levels)
 
 
-def _rows(cells: Cells, origin: float) -> Floats:
-    """Return the sums of the cells, with totals measured from an origin."""
+def rows_of(cells: Cells, origin: float = 0.0) -> Floats:
+    """Return the sums of the cells, a row each of UNITS to TOTALS, with totals measured from an origin."""
     total = cells.total - origin * cells.weight
     mixed = cells.mixed - origin * cells.squares
     totals = cells.totals - 2 * origin * cells.mixed + origin * origin * cells.squares

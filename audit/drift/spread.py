@@ -18,7 +18,7 @@ from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
 from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.series import Off
+from audit.drift.series import Off, rows_of
 from audit.drift.variation import SMALLEST_VARIANCE
 from schemas.lazy.numpy import np
 
@@ -136,8 +136,7 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
         return _Values(*[np.zeros(0)] * 5)
     day, today = number[starts], day_number(as_of)
     counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
-    sums = np.stack((cells.units, cells.scores, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals))
-    rows = np.add.reduceat(sums, starts, axis=1)[:, counted]
+    rows = np.add.reduceat(rows_of(cells), starts, axis=1)[:, counted]
     units, _, weight, total, squares, mixed, totals = rows
     mean = total / weight
     around = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from audit.drift.cells import Cells, Unit, cells_of
 from audit.drift.spread import find_spread
 from benchmarks.drift.bars import CHANGE, FIRST, QUIET, START, YEAR, Row, alarms, delay_row, share_row
+from benchmarks.drift.runs import drawn_share
 
 DEPTHS = (1, 1, 1, 2, 3)
 """Of three checks, how many a flagged session fails."""
@@ -124,8 +125,4 @@ def _drawn(project: Project, rng: random.Random) -> Cells:
 
 def _share(project: Project, day: int, rng: random.Random) -> float:
     """The share of a day."""
-    share = project.before if day < project.change else project.after
-    if project.how not in CORRELATED:
-        return share
-    weight = 1 / CORRELATED[project.how] - 1
-    return rng.betavariate(share * weight, (1 - share) * weight)
+    return drawn_share(project.before if day < project.change else project.after, CORRELATED.get(project.how, 0.0), rng)

@@ -143,8 +143,12 @@ def _run(at: datetime, agent: Agent, rng: random.Random, *, failed: bool) -> Run
 
 def _share(agent: Agent, day: int, rng: random.Random) -> float:
     """The share of a day."""
-    share = agent.after if day >= agent.change else agent.before
-    if not agent.alike:
+    return drawn_share(agent.after if day >= agent.change else agent.before, agent.alike, rng)
+
+
+def drawn_share(share: float, alike: float, rng: random.Random) -> float:
+    """Draw the share of a day, so that two runs of it are correlated by `alike`."""
+    if not alike:
         return share
-    weight = 1 / agent.alike - 1
+    weight = 1 / alike - 1
     return rng.betavariate(share * weight, (1 - share) * weight)

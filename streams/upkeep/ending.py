@@ -62,8 +62,9 @@ class SessionEnds:
         except RecordError as error:
             if len(calls) == 1:
                 _fail(calls, error)
+                return
             # One session that cannot be ended keeps no other from its end.
-            for call in calls if len(calls) > 1 else ():
+            for call in calls:
                 await self._end_together([call])
         except BaseException as error:
             _fail(calls, error)

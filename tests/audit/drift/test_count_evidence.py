@@ -16,7 +16,7 @@ from audit.drift.cells import Unit, cells_of
 from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change
 from audit.drift.count_evidence import ALIKE, Counts, Days, alike, log_count_evidence
 from audit.drift.score_history import looks_of
-from audit.drift.series import Off, Series
+from audit.drift.series import Off, Series, rows_of
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 FIRST = date(2026, 8, 3)
@@ -39,9 +39,7 @@ def binomial(having: int, of: int, share: float) -> float:
 
 def off_of(units: Sequence[Unit], usual: float) -> Off:
     """All of the units as those off a value."""
-    cells = cells_of(units)
-    sums = (cells.units, cells.scores, cells.weight, cells.total, cells.squares, cells.mixed, cells.totals)
-    return Off.of(np.stack(sums).sum(axis=1), usual)
+    return Off.of(rows_of(cells_of(units)).sum(axis=1), usual)
 
 
 def runs(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> list[Unit]:
