@@ -4,7 +4,7 @@
 are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already, and one client
 with batches of 500 exchanges. That database is added up before the clock runs, as one that grew would have been.
 
-What a server does after a run must not be measured in the run of the next one: the log lands, and days are added up. So each run is
+A server works on after a run: the log lands, and days are added up. That must not be measured in the run of the next one, so each is
 followed by a pause, and every second round goes the other way. A run lasts several seconds, so that it has its share of that work.
 """
 
@@ -173,7 +173,7 @@ STATE = b"\x92\x00\x00"
 
 
 def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T]) -> list[dict[str, T]]:
-    """What a run of each target gives in each round, with a pause after each; every second round goes the other way."""
+    """The results of each target in each round, with a pause after each run; every second round goes the other way."""
     rounds = []
     for number in range(ROUNDS):
         found = {}

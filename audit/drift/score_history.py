@@ -190,7 +190,7 @@ def _by_rare_values(
 ) -> Floats:
     """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
 
-    What counts is how many units have another value before it and after it: see `Off`. `before` is the range of the units before,
+    Units count by whether they have another value, before it and after it: see `Off`. `before` is the range of the units before,
     `squares` are those of the days after each change.
     """
     usual = np.where(2 * found.before > before[0] + before[1], before[1], before[0])

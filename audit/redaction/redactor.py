@@ -66,7 +66,7 @@ class Redactor:
     def __init__(self, settings: Settings, key: bytes = DEFAULT_KEY) -> None:
         """PolicyError when a pattern of the settings does not compile."""
         self.settings = settings
-        """What it was made of, with the key, so that another process can make the same one."""
+        """The settings it was made of; with the key another process can make the same one."""
         self.key = key
         self._enabled = settings.enabled
         patterns = [

@@ -80,7 +80,7 @@ def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFram
 
 def _come_back(schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes]) -> bool:
     """Tell whether the rows, written again, are these bodies: then they are what the bodies say. False where that is not known."""
-    # What lies out of bounds may not even be read as a value.
+    # A time or number out of bounds may not even be read as a value.
     if schema_of(schema.name).prefix != schema.prefix or _out_of_bounds(schema, frame) is not None:
         return False
     try:

@@ -3,7 +3,7 @@
 1. It starts when large requests come one after the other, and ends when none came for a while: a server at rest has one process, and so
    has one that is sent a request now and then. Until it is ready, requests are mapped in the server.
 2. Requests are handed to it in order, a few ahead, so that it maps the next one while the server commits the last.
-3. What becomes of it costs no request anything: when it ends, or does not answer in time, the requests it had are mapped in the server.
+3. Its end costs no request anything: when it ends, or does not answer in time, the requests it had are mapped in the server.
    Nothing was durable before its answer, so that no span is lost or taken twice. That is counted and logged, and another one starts
    a while later.
 4. It ends with the server, however that ends.
