@@ -11,11 +11,13 @@ BEGIN, END = "<!-- written by make chaos: begin -->", "<!-- written by make chao
 
 
 def write(page: Path, outcome: Outcome) -> None:
-    """Put the run's table between the page's markers; ValueError when it has none."""
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    """Put the run's table between the page's markers, or into a new page; ValueError when the page has no markers."""
+    text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
         raise ValueError(f"{page} does not have the lines {BEGIN} and {END}")
+    page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{before}{BEGIN}\n{table(outcome)}\n{END}{after}", "utf-8")
 
 
