@@ -2,15 +2,12 @@
 
 Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page, OpenInference's
 `semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's instrumentation, and the
-telemetry of Vercel's AI SDK; `tests/otlp/captures` has what each of them really sent.
+telemetry of Vercel's AI SDK; `tests/otlp/captures` has what each of them really sent. What says the kind of a span is in `kinds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
-
-from streams.sources.otlp.span_facts import Kind
 
 Shape = Literal["json", "flat", "text"]
 
@@ -22,61 +19,6 @@ class Place(NamedTuple):
     shape: Shape
 
 
-_OTEL: dict[str, Kind] = {
-    **dict.fromkeys(("chat", "generate_content", "text_completion"), "inference"),
-    **dict.fromkeys(("invoke_agent", "invoke_workflow"), "agent"),
-    "execute_tool": "tool",
-    "retrieval": "retrieval",
-    **dict.fromkeys(
-        ("search_memory", "update_memory", "create_memory", "delete_memory", "upsert_memory", "create_memory_store"), "memory"
-    ),
-}
-_OPENINFERENCE: dict[str, Kind] = {
-    "LLM": "inference",
-    "AGENT": "agent",
-    "TOOL": "tool",
-    "CHAIN": "chain",
-    "RETRIEVER": "retrieval",
-    "RERANKER": "retrieval",
-}
-_OPENLLMETRY: dict[str, Kind] = {"workflow": "chain", "task": "chain", "agent": "agent", "tool": "tool"}
-_LANGFUSE: dict[str, Kind] = {
-    "generation": "inference",
-    "agent": "agent",
-    "tool": "tool",
-    "chain": "chain",
-    "span": "chain",
-    "retriever": "retrieval",
-}
-_LANGSMITH: dict[str, Kind] = {"llm": "inference", "chain": "chain", "tool": "tool", "retriever": "retrieval"}
-_VERCEL: dict[str, Kind] = {
-    **dict.fromkeys(("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"), "agent"),
-    **dict.fromkeys(
-        (
-            "ai.generateText.doGenerate",
-            "ai.streamText.doStream",
-            "ai.generateObject.doGenerate",
-            "ai.streamObject.doStream",
-        ),
-        "inference",
-    ),
-    "ai.toolCall": "tool",
-}
-KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
-    ("vercel", "ai.operationId", _VERCEL),
-    ("langfuse", "langfuse.observation.type", _LANGFUSE),
-    ("langsmith", "langsmith.span.kind", _LANGSMITH),
-    ("openinference", "openinference.span.kind", _OPENINFERENCE),
-    ("openllmetry", "traceloop.span.kind", _OPENLLMETRY),
-    ("otel", "gen_ai.operation.name", _OTEL),
-)
-"""Dialect, the attribute that says what a span is, and what its values mean."""
-SIGNS: tuple[tuple[str, str, Kind], ...] = (
-    ("openllmetry", "llm.request.type", "inference"),
-    ("otel", "gen_ai.tool.name", "tool"),
-    ("otel", "gen_ai.request.model", "inference"),
-)
-"""Dialect and attribute of a span that no attribute of KINDS tells of, and what it is then."""
 OUTPUT = "output.value"
 """What came back, whole; of a request to a model perhaps with the id of the answer."""
 SENT = (

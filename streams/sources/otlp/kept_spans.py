@@ -30,7 +30,7 @@ MAX_RATINGS = 64
 """Verdicts of others that are kept."""
 MAX_CONTENT = 900_000
 """Bytes of a record's content; the rest of a message is for ids and names."""
-_NAMES = ("session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
+_NAMES = ("scope", "unknown", "session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
 """The facts that are names or ids of the sender's, beside the name of the span."""
 _TEXTS = ("question", "answer", "thinking")
 """The facts that are texts of the exchange."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from streams.sources.otlp import conventions as named
+from streams.sources.otlp.kinds import KINDS, SIGNS
 
 KEPT_SETS = 1_024
 """Sets of names that are remembered."""
@@ -78,8 +79,8 @@ def _found(names: Names) -> Present:
         )
 
     return Present(
-        kinds=among(name for _, name, _ in named.KINDS),
-        signs=among(name for _, name, _ in named.SIGNS),
+        kinds=among(name for _, name, _ in KINDS),
+        signs=among(SIGNS),
         quoted=among(named.QUOTED),
         sent=holding(named.SENT),
         came=holding(named.CAME),

@@ -13,6 +13,7 @@ from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conversations import ConversationReader, Told
+from streams.sources.otlp.kinds import read_kind
 from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
 from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
@@ -47,7 +48,7 @@ class FactReader:
         values, has = _with_details(observed)
         if not (any(has) or observed.events or observed.is_log):
             return self._other(observed, values, has)
-        kind, dialect = _kind(observed, values, has)
+        kind, dialect, unknown = read_kind(observed, values, has)
         sent, came = self._conversations.read(values, has, observed.events, kind)
         answer = _answer(came.messages, kind) or (Message("assistant") if has.called or has.thought else None)
         is_tool, is_request = kind == "tool", kind == "inference"
@@ -56,6 +57,8 @@ class FactReader:
             kind=kind,
             name=_clean(observed.name),
             dialect=dialect,
+            scope=_identifier(observed.scope),
+            unknown=_identifier(unknown),
             session_id=_identifier(_told(has.session, values) or self._session),
             agent=_identifier(_agent(values, has, kind)),
             service=self._service,
@@ -69,7 +72,7 @@ class FactReader:
             returned=returned,
             model=_identifier(_told(has.model, values)) if has.model else None,
             response_id=_response_id(values, has, kind),
-            usage=_usage(values, has) if is_request and has.has_usage else None,
+            usage=_usage(values, has) if kind in _ASKING and has.has_usage else None,
             stop_reason=_stop_reason(values, has, answer),
             error=_error(observed, values, has),
             compacted=values.get(named.COMPACTED) is True or sent.compacted or any(one.compacted for one in came.messages),
@@ -85,6 +88,7 @@ class FactReader:
         return SpanFacts(
             kind="other",
             name=_clean(observed.name),
+            scope=_identifier(observed.scope),
             session_id=_identifier(self._session),
             service=self._service,
             error=_error(observed, values, has),
@@ -127,17 +131,6 @@ def _unquoted(value: Any) -> Any:
         return msgspec.json.decode(value, type=str)
     except (msgspec.DecodeError, UnicodeError):
         return value
-
-
-def _kind(observed: Observed, values: Values, has: Present) -> tuple[Kind, str]:
-    """The kind of a span, and the dialect that says so."""
-    if observed.is_log:
-        return "log", "otel"
-    for name in has.kinds:
-        dialect, kinds = _KINDS[name]
-        found = "pydantic-ai" if observed.scope == "pydantic-ai" else dialect
-        return kinds.get(str(values[name]), "other"), found
-    return _SIGNS[has.signs[0]] if has.signs else ("other", "")
 
 
 def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
@@ -329,7 +322,7 @@ _DETAILS = (named.DETAILS_READ, named.DETAILS_WRITTEN, named.DETAILS_CACHE_READ,
 _NO_COUNTS = [None] * len(_DETAILS)
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""
-_KINDS = {name: (dialect, kinds) for dialect, name, kinds in named.KINDS}
-_SIGNS = {name: (kind, dialect) for dialect, name, kind in named.SIGNS}
 _NUMBERS = frozenset({int, float})
+_ASKING = frozenset({"inference", "helper"})
+"""Kinds of spans whose tokens are those of one request, and no sum of others."""
 _THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")

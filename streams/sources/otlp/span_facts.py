@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "log", "other"]
-"""What a span is: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `log` adds to another span."""
+Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "helper", "log", "other"]
+"""What a span is: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `helper` serves a turn without being part
+of what is said in it (a guardrail, an evaluator, an embedding), `log` adds to another span."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +62,9 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind
     name: str = ""
     dialect: str = ""
+    scope: str | None = None
+    unknown: str | None = None
+    """What the span says of its kind where that was not understood: `attribute = value`."""
     session_id: str | None = None
     agent: str | None = None
     service: str | None = None

@@ -24,6 +24,8 @@ place_of = attrgetter("started_at", "span_id")
 _UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
+HELPING = frozenset({"helper", "retrieval", "memory"})
+"""Kinds of spans within which nothing is said to the user: a model is asked there for the program's own ends."""
 
 
 class KeptSpan(NamedTuple):
@@ -71,6 +73,16 @@ class Trace:
         """The requests to models that enclose no other: an agent's framework may tell of several in one span."""
         around = self._with_inner(lambda facts: facts.kind == "inference")
         return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
+
+    @cached_property
+    def helper_ids(self) -> frozenset[str]:
+        """The ids of the helpers, and of all that stands within one: none of it is said in the conversation."""
+        found: set[str] = set()
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if span.facts.kind in HELPING or (parent is not None and parent.span_id in found):
+                found.add(span.span_id)
+        return frozenset(found)
 
     @cached_property
     def request_ids(self) -> frozenset[str]:

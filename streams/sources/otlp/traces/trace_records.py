@@ -20,8 +20,9 @@ from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
+from streams.sources.otlp.traces.unused_spans import HELPER, NO_CONTENT, unused_spans
 
-COMPLETE, NO_CONTENT, NO_MODEL = "complete", "no_content", "no_model"
+COMPLETE, NOT_UNDERSTOOD, NO_MODEL = "complete", "not_understood", "no_model"
 _NONE: Counter[str] = Counter()
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 
@@ -48,17 +49,19 @@ class Decision(NamedTuple):
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
     first = min(records, key=place_of)
-    trace = Trace(first.trace_id, map(kept_span, records))
+    kept = sorted(map(kept_span, records), key=place_of)
+    trace = Trace(first.trace_id, kept)
     traced = exchanges_of(trace)
     exchanges = [_exchange(one, first, decision.now) for one in traced]
     events = events_of(trace)
+    ratings = list(ratings_of(trace, traced))
     said = [span.facts for span in trace.spans]
-    asks = any(facts.kind in {"inference", "agent"} for facts in said)
+    used = {event.span.span_id for event in events} | {one.span.span_id for one in traced} | {one.span_id for one in ratings}
     fresh = [one for one in exchanges if one.exchange_id not in decision.kept]
     return Assembly(
         exchanges=fresh,
         events=_event_records(trace, events, traced, first, decision.now),
-        ratings=list(ratings_of(trace, traced)),
+        ratings=ratings,
         decision=TraceAssembly(
             connection=first.connection,
             project=first.project,
@@ -73,7 +76,8 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
                 decision.kept.get(one.exchange_id, one.content_digest) != one.content_digest for one in exchanges
             ),
             events=len(events),
-            state=COMPLETE if traced else NO_CONTENT if asks else NO_MODEL,
+            state=COMPLETE if traced else _state(kept),
+            unused_spans=unused_spans(kept, used, trace.helper_ids, has_exchange=bool(traced)),
             truncated=any(TRUNCATED in facts.tags for facts in said),
             sampling_probability=next((facts.probability for facts in said if facts.probability is not None), None),
             started_at=first.started_at,
@@ -81,6 +85,14 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
             assembled_at=decision.now,
         ),
     )
+
+
+def _state(spans: Sequence[KeptSpan]) -> str:
+    """The state of a trace that made no exchange: the reason that its sender can do most about."""
+    kinds = {span.facts.kind for span in spans}
+    if any(span.facts.unknown is not None for span in spans):
+        return NOT_UNDERSTOOD
+    return NO_CONTENT if kinds & {"inference", "agent"} else HELPER if "helper" in kinds else NO_MODEL
 
 
 def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:

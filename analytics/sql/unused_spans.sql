@@ -1,0 +1,37 @@
+-- purpose: spans of which no exchange and no event was made, by the reason why, with an example of each
+-- grain: one row per project, connection, state and instrumentation scope; the states that a user can act on first
+-- parameters: $project (NULL for all), $connection (NULL for all), $since (of traces assembled from then on; NULL for all)
+WITH newest AS (
+    SELECT
+        project,
+        connection,
+        trace_id,
+        assembled_at,
+        unnest(unused_spans, recursive := true)
+    FROM trace_assemblies
+    WHERE
+        ($project IS NULL OR project = $project)
+        AND ($connection IS NULL OR connection = $connection)
+        AND ($since IS NULL OR assembled_at >= $since)
+)
+
+SELECT
+    project,
+    connection,
+    state,
+    scope,
+    sum(spans)::bigint AS spans,
+    count(*) AS traces,
+    arg_max(example, (assembled_at, trace_id)) AS example,
+    arg_max(trace_id, (assembled_at, trace_id)) AS trace_id,
+    max(assembled_at) AS last_at
+FROM newest
+GROUP BY project, connection, state, scope
+ORDER BY
+    array_position(
+        ['unknown_kind', 'no_content', 'helper', 'repeated', 'retrieval', 'not_a_model_call'], state
+    ),
+    spans DESC,
+    project,
+    connection,
+    scope

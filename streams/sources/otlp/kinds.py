@@ -1,0 +1,194 @@
+"""Kinds of spans: the attributes by which an instrumentor says what a span is, and how a span is read that says it in other words.
+
+1. The first attribute of `KINDS` whose value its table has decides. Case and the quotes of JSON do not matter.
+2. A value of one's own is legal in every convention, so an unknown one decides nothing: the next attribute does, else the name of a
+   helper's task within the value, else what the span has. One with a model and messages is a request, one with a tool's name and its call
+   a tool, one with an agent's name an agent.
+3. A span of which none of these decides is `other`; the value that was not understood is kept, so that it can be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streams.sources.otlp.span_facts import Kind
+
+if TYPE_CHECKING:
+    from streams.sources.otlp.present import Present
+    from streams.sources.otlp.request import Observed
+
+_SHOWN = 64
+"""Characters of an unknown value that are kept."""
+
+
+def _table(**names: Iterable[str]) -> Mapping[str, Kind]:
+    """Names by their kind as kinds by name."""
+    return {name.casefold(): kind for kind, of_kind in names.items() for name in of_kind}  # type: ignore[misc]
+
+
+_OTEL = _table(
+    inference=(
+        *("chat", "generate_content", "text_completion", "completion", "responses", "messages", "chat_completion"),
+        *("generate_text", "stream_text", "generate_object", "stream_object", "model_generation", "model_step"),
+        *("acompletion", "atext_completion", "aresponses", "anthropic_messages", "agenerate_content"),
+    ),
+    agent=("invoke_agent", "invoke_workflow", "agent_run", "workflow_run"),
+    tool=("execute_tool", "tool_call", "mcp_tool_call"),
+    retrieval=("retrieval",),
+    memory=("search_memory", "update_memory", "create_memory", "delete_memory", "upsert_memory", "create_memory_store"),
+    helper=("embeddings", "memory_operation", "processor_run"),
+    other=(
+        *("create_agent", "plan", "handoff", "workflow_step", "model_chunk", "generic"),
+        *("transcription", "atranscription", "speech", "aspeech", "text_to_speech", "speech_to_text"),
+        *("image_generation", "aimage_generation"),
+    ),
+)
+KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
+    (
+        "vercel",
+        "ai.operationId",
+        _table(
+            agent=("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"),
+            inference=(
+                *("ai.generateText.doGenerate", "ai.streamText.doStream"),
+                *("ai.generateObject.doGenerate", "ai.streamObject.doStream"),
+            ),
+            tool=("ai.toolCall",),
+        ),
+    ),
+    (
+        "langfuse",
+        "langfuse.observation.type",
+        _table(
+            inference=("generation",),
+            agent=("agent",),
+            tool=("tool",),
+            chain=("chain", "span"),
+            retrieval=("retriever",),
+            helper=("evaluator", "guardrail", "embedding"),
+            other=("event",),
+        ),
+    ),
+    (
+        "langsmith",
+        "langsmith.span.kind",
+        _table(
+            inference=("llm",),
+            chain=("chain",),
+            tool=("tool",),
+            retrieval=("retriever",),
+            helper=("embedding",),
+            other=("prompt", "parser"),
+        ),
+    ),
+    (
+        "openinference",
+        "openinference.span.kind",
+        _table(
+            inference=("LLM",),
+            agent=("AGENT",),
+            tool=("TOOL",),
+            chain=("CHAIN",),
+            retrieval=("RETRIEVER",),
+            helper=("RERANKER", "EMBEDDING", "GUARDRAIL", "EVALUATOR"),
+            other=("PROMPT", "UNKNOWN"),
+        ),
+    ),
+    (
+        "openllmetry",
+        "traceloop.span.kind",
+        _table(chain=("workflow", "task"), agent=("agent",), tool=("tool",), other=("unknown", "handoff")),
+    ),
+    (
+        "mlflow",
+        "mlflow.spanType",
+        _table(
+            inference=("LLM", "CHAT_MODEL"),
+            agent=("AGENT",),
+            tool=("TOOL",),
+            chain=("CHAIN", "WORKFLOW", "TASK"),
+            retrieval=("RETRIEVER",),
+            helper=("EMBEDDING", "RERANKER", "GUARDRAIL", "EVALUATOR", "MEMORY"),
+            other=("PARSER", "UNKNOWN"),
+        ),
+    ),
+    ("otel", "gen_ai.operation.name", _OTEL),
+    ("openllmetry", "llm.request.type", _table(inference=("chat", "completion"), helper=("embedding", "rerank"))),
+    ("mastra", "mastra.span.type", _OTEL),
+    (
+        "genkit",
+        "genkit:metadata:subtype",
+        _table(
+            inference=("model", "background-model"),
+            agent=("agent",),
+            tool=("tool", "tool.v2"),
+            chain=("flow", "prompt", "executable-prompt"),
+            retrieval=("retriever",),
+            helper=("embedder", "reranker", "evaluator"),
+            other=("util", "indexer", "resource", "custom"),
+        ),
+    ),
+)
+"""Dialect, the attribute that says what a span is, and what its values mean. `other`: neither a request nor a part of a turn."""
+HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
+"""Parts of a value by which a helper's task is known whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
+TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name")
+AGENT_SIGNS = ("gen_ai.agent.name", "agent.name")
+REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type")
+HELPER_SIGNS = (
+    *("gen_ai.embeddings.dimension.count", "embedding.model_name", "reranker.model_name", "reranker.query"),
+    *("ai.embedding", "ai.embeddings"),
+)
+SIGNS = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
+"""Attributes of spans that say by them alone what they are."""
+_BY_NAME = {name: (dialect, kinds) for dialect, name, kinds in KINDS}
+
+
+class KindReading(NamedTuple):
+    """The kind of a span, the dialect that says so, and what it says of itself where that was not understood: `attribute = value`."""
+
+    kind: Kind
+    dialect: str
+    unknown: str | None = None
+
+
+def read_kind(observed: Observed, values: Mapping[str, Any], has: Present) -> KindReading:
+    """Read what a span is; see the module."""
+    if observed.is_log:
+        return KindReading("log", "otel")
+    dialect, unknown, is_other = "", "", False
+    for name in has.kinds:
+        value = str(values[name]).strip(' "')
+        own_dialect, kinds = _BY_NAME[name]
+        own_dialect = "pydantic-ai" if observed.scope == "pydantic-ai" else own_dialect
+        dialect = dialect or own_dialect
+        kind = kinds.get(value.casefold())
+        if kind is not None and kind != "other":
+            return KindReading(kind, own_dialect)
+        is_other = is_other or kind == "other"
+        if kind is None and value and not unknown:
+            unknown = f"{name} = {value[:_SHOWN]}"
+    if any(stem in unknown.casefold() for stem in HELPER_STEMS):
+        return KindReading("helper", dialect)
+    kind = _kind_by_content(values, has) if is_other else _kind_by_signs(values, has, is_named=bool(unknown))
+    return KindReading(kind, dialect or ("otel" if kind != "other" else ""), unknown or None if kind == "other" else None)
+
+
+def _kind_by_content(values: Mapping[str, Any], has: Present) -> Kind:
+    """A request where a model was told and answered, whatever its span is called; such as a prompt that is sent at once."""
+    is_helper = not values.keys().isdisjoint(HELPER_SIGNS)
+    return "helper" if is_helper else "inference" if has.model and has.sent and has.came else "other"
+
+
+def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -> Kind:
+    """The kind of a span by its attributes. `is_named`: it says in words of its own that it is one of a model's or an agent's."""
+    names = values.keys()
+    if not names.isdisjoint(HELPER_SIGNS):
+        return "helper"
+    if "gen_ai.tool.name" in names or (not names.isdisjoint(TOOL_SIGNS) and (has.tool_call_id or has.arguments or has.result)):
+        return "tool"
+    if not names.isdisjoint(REQUEST_SIGNS) or (has.model and (has.sent or has.came or has.has_usage)):
+        return "inference"
+    is_agent = not names.isdisjoint(AGENT_SIGNS) and (is_named or bool(has.sent and has.came))
+    return "agent" if is_agent else "other"

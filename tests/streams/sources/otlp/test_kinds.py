@@ -1,0 +1,119 @@
+"""What a span is does not depend on how its sender writes a value, nor on whether Driftline knows the value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otlp.captured import LABELS, NOW, assembled, records_of
+from otlp.spans import agent, chat, messages, request, span, tool
+
+from schemas.records import Exchange
+from streams.sources.otlp.kinds import KINDS
+from streams.sources.otlp.reading import FactReader
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.span_facts import SpanFacts
+
+VALUES = [(attribute, value, kind) for _, attribute, kinds in KINDS for value, kind in kinds.items()]
+TALK = {
+    "gen_ai.request.model": "model-1",
+    "gen_ai.input.messages": messages("user", "Is the ferry late?"),
+    "gen_ai.output.messages": messages("assistant", "By an hour."),
+}
+
+
+def facts_of(**attributes: Any) -> SpanFacts:
+    """The facts of a span with these attributes."""
+    [observed] = SIGNALS["traces"].read(request(span(0, attributes=attributes)).as_json, NOW, is_json=True)
+    assert not isinstance(observed, Refused)
+    return FactReader(LABELS).facts_of(observed)
+
+
+def exchanges_of(*spans: Any) -> list[Exchange]:
+    """The exchanges of the traces of these spans."""
+    return [exchange for assembly in assembled(records_of([request(*spans)])) for exchange in assembly.exchanges]
+
+
+@pytest.mark.parametrize("value", ["Chat", "CHAT", "chat ", '"chat"'])
+def test_case_and_quotes_of_an_operation_do_not_matter(value: str) -> None:
+    """SDKs write enumerations by name, by value and as JSON."""
+    assert "inference" == facts_of(**{"gen_ai.operation.name": value}).kind
+
+
+@settings(max_examples=50, deadline=None)
+@given(known=st.sampled_from(VALUES), upper=st.lists(st.booleans(), min_size=40, max_size=40))
+def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], upper: list[bool]) -> None:
+    """Whoever writes `LLM`, `Llm` or `llm` means a request to a model."""
+    attribute, value, kind = known
+    written = "".join(letter.upper() if up else letter for letter, up in zip(value, upper, strict=False))
+    assert kind == facts_of(**{attribute: written}).kind
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"gen_ai.operation.name": "agenerate", **TALK},
+        {"openinference.span.kind": "model", "llm.model_name": "m", "input.value": "Is it late?", "output.value": "No."},
+        {
+            "traceloop.span.kind": "llm_step",
+            "gen_ai.request.model": "m",
+            "gen_ai.prompt": "Is it late?",
+            "gen_ai.completion": "No.",
+        },
+        {"langfuse.observation.type": "llm", **TALK},
+        {"mlflow.spanType": json.dumps("LLM_V2"), **TALK},
+        {"openinference.span.kind": "PROMPT", **TALK},
+    ],
+)
+def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(told: dict[str, Any]) -> None:
+    """Every convention allows values of one's own; a conversation behind one was lost with an answer of 200."""
+    [exchange] = exchanges_of(span(0, attributes=told))
+    assert exchange.user_message
+    assert exchange.agent_response
+
+
+def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
+    """Two instrumentors write to one span, and one of them is new."""
+    assert "tool" == facts_of(**{"traceloop.span.kind": "step", "gen_ai.operation.name": "execute_tool"}).kind
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"gen_ai.operation.name": "call_function", "gen_ai.tool.name": "book", "gen_ai.tool.call.id": "1"}, "tool"),
+        ({"gen_ai.operation.name": "function", "tool.name": "book", "input.value": "{}"}, "tool"),
+        ({"gen_ai.operation.name": "run", "gen_ai.agent.name": "scout"}, "agent"),
+        ({"gen_ai.agent.name": "scout"}, "other"),
+        ({"gen_ai.operation.name": "run"}, "other"),
+    ],
+)
+def test_signs_tell_a_tool_from_an_agent(told: dict[str, Any], kind: str) -> None:
+    """A name of an agent alone is on every span of some SDKs, a query of a database included."""
+    assert kind == facts_of(**told).kind
+
+
+@pytest.mark.parametrize(
+    "value", ["aembedding", "ai.embed.doEmbed", "ai.rerank", "arerank", "text_embeddings", "amoderation", "run_evaluator"]
+)
+@pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "ai.operationId", "llm.request.type"])
+def test_a_helper_is_known_by_its_task_in_whatever_form(attribute: str, value: str) -> None:
+    """It has a model and a text, too, and would be taken for a request."""
+    assert "helper" == facts_of(**{attribute: value, **TALK}).kind
+
+
+def test_an_agent_is_created_without_asking_a_model() -> None:
+    """The operation has an agent's name and a model's."""
+    assert (
+        "other"
+        == facts_of(**{"gen_ai.operation.name": "create_agent", "gen_ai.request.model": "m", "gen_ai.agent.name": "a"}).kind
+    )
+
+
+def test_known_spans_beside_an_unknown_one_are_read_as_before() -> None:
+    """One strange span costs itself."""
+    [exchange] = exchanges_of(agent(0), span(1, 0, attributes={"gen_ai.operation.name": "ponder"}), chat(2, 0), tool(3, 0))
+    assert ("Is it well?", "It is.") == (exchange.user_message, exchange.agent_response)

@@ -1,0 +1,102 @@
+"""No span is dropped silently: whatever makes nothing is counted by the reason why, with an example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otlp.captured import assembled, records_of
+from otlp.spans import agent, chat, messages, request, span, tool
+
+from schemas.records import TraceAssembly, UnusedSpans
+from streams.sources.otlp.traces.unused_spans import MAX_GROUPS
+
+MODEL = {"gen_ai.request.model": "model-1"}
+
+
+def decision_of(*spans: Any, scope: str = "tests") -> TraceAssembly:
+    """The decision on a trace of these spans."""
+    [assembly] = assembled(records_of([request(*spans, scope=scope)]))
+    return assembly.decision
+
+
+def unused(state: str, example: str, spans: int = 1, scope: str = "tests") -> UnusedSpans:
+    """A group as it is expected."""
+    return UnusedSpans(state=state, scope=scope, example=example, spans=spans)
+
+
+def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
+    """The user learns which attribute to change, or which words to report."""
+    spans = [span(number, attributes={"gen_ai.operation.name": "ponder"}) for number in range(3)]
+    decision = decision_of(*spans, scope="litellm")
+    assert "not_understood" == decision.state
+    assert (unused("unknown_kind", "gen_ai.operation.name = ponder", 3, "litellm"),) == decision.unused_spans
+
+
+def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
+    """It looks like a trace that was lost."""
+    decision = decision_of(
+        span(0, name="chat m", attributes={**MODEL, "gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 4})
+    )
+    assert "no_content" == decision.state
+    assert (unused("no_content", "chat m"),) == decision.unused_spans
+
+
+def test_a_trace_of_helpers_alone_says_so() -> None:
+    """An indexing job embeds a thousand documents: no conversation is missing."""
+    decision = decision_of(span(0, name="embed", attributes={**MODEL, "gen_ai.operation.name": "embeddings"}))
+    assert "helper" == decision.state
+    assert (unused("helper", "embed"),) == decision.unused_spans
+
+
+def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
+    """A query of a database was never meant to make an exchange."""
+    spans = [
+        agent(0),
+        span(1, 0, name="SELECT", attributes={"db.system": "duckdb"}),
+        span(2, 0, name="step", attributes={"openinference.span.kind": "CHAIN"}),
+        span(3, 2, name="search", attributes={"openinference.span.kind": "RETRIEVER"}),
+        chat(4, 2),
+        tool(5, 2),
+    ]
+    decision = decision_of(*spans)
+    assert "complete" == decision.state
+    wanted = {unused("repeated", "step"), unused("retrieval", "search"), unused("not_a_model_call", "SELECT")}
+    assert wanted == set(decision.unused_spans)
+
+
+def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
+    """The value is a stranger's text, and the example is shown on pages."""
+    secret = "sk-ant-api03-" + "a1B2" * 12
+    decision = decision_of(span(0, attributes={"gen_ai.operation.name": secret}))
+    [group] = decision.unused_spans
+    assert "unknown_kind" == group.state
+    assert secret[:20] not in group.example
+
+
+def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
+    """A sender can make up scopes without end."""
+    sent = [
+        request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}") for number in range(MAX_GROUPS + 9)
+    ]
+    strange = request(span(900, attributes={"gen_ai.operation.name": "ponder"}))
+    [assembly] = assembled(records_of([*sent, strange]))
+    assert MAX_GROUPS == len(assembly.decision.unused_spans)
+    assert "unknown_kind" == assembly.decision.unused_spans[0].state
+
+
+@settings(max_examples=30, deadline=None)
+@given(value=st.text(min_size=1, max_size=40).filter(lambda text: text.strip(' "')))
+@pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"])
+def test_no_value_of_ones_own_loses_a_request_with_a_model_and_messages(attribute: str, value: str) -> None:
+    """Conventions allow values of one's own: either it is read as a request, or it is known as something else."""
+    told = {
+        attribute: value,
+        **MODEL,
+        "gen_ai.input.messages": messages("user", "When do you open?"),
+        "gen_ai.output.messages": messages("assistant", "At nine."),
+    }
+    decision = decision_of(span(0, attributes=told))
+    assert decision.exchanges == 1 or decision.unused_spans
