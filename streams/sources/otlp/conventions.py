@@ -64,10 +64,23 @@ SESSION = (
     "langsmith.metadata.thread_id",
     "langsmith.metadata.session_id",
     "langsmith.metadata.conversation_id",
+    "traceloop.association.properties.thread_id",
 )
-AGENT = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId", "langsmith.metadata.lc_agent_name")
-AGENT_OF_ENTITY = "traceloop.entity.name"
-"""Names the agent where the span is one."""
+AGENT = (
+    "gen_ai.agent.name",
+    "agent.name",
+    "agent_name",
+    "ai.telemetry.functionId",
+    "langsmith.metadata.lc_agent_name",
+    "traceloop.association.properties.lc_agent_name",
+)
+AGENT_OF_ENTITY, AGENT_NODE = "traceloop.entity.name", "graph.node.id"
+"""They name the agent where the span is one."""
+METADATA = "metadata"
+"""An object, or a text of JSON, with names that a framework passes on."""
+METADATA_SESSION = ("thread_id", "session_id", "conversation_id")
+METADATA_AGENT = ("lc_agent_name",)
+"""Names within METADATA."""
 MODEL = (
     "gen_ai.response.model",
     "ai.response.model",
@@ -120,8 +133,15 @@ STOP = (
     "langfuse.observation.metadata.finish_reason",
     "anthropic.message.stop_reason",
 )
-TOOL = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name")
-TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
+TOOL = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "traceloop.entity.name")
+TOOL_CALL_ID = (
+    "gen_ai.tool.call.id",
+    "gen_ai.tool.call_id",
+    "tool_call.id",
+    "tool.id",
+    "ai.toolCall.id",
+    "lk.function_tool.id",
+)
 ARGUMENTS = (
     "input.value",
     "gen_ai.tool.call.arguments",
@@ -149,9 +169,34 @@ QUOTED = ("traceloop.entity.output", "langfuse.observation.metadata.finish_reaso
 SCRUBBED = "[Scrubbed due to "
 """The beginning of what Logfire puts in the place of a value that it takes for a secret: it may be a session's id."""
 NAMELESS = frozenset(
-    {"LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"}
+    {
+        *("LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"),
+        *("CodeAgent", "ToolCallingAgent", "MultiStepAgent", "AssistantAgent", "ReAct", "ReActAgent", "FunctionAgent"),
+        *("registrar", "Agent", "agent"),
+    }
 )
 """Names of an agent's span that are a framework's, and so no agent's."""
+AGENT_METHODS = frozenset(
+    {
+        *(
+            "run",
+            "arun",
+            "_run",
+            "run_async",
+            "run_stream",
+            "invoke",
+            "ainvoke",
+            "stream",
+            "astream",
+            "call",
+            "acall",
+            "__call__",
+        ),
+        *("forward", "aforward", "kickoff", "kickoff_async", "execute", "aexecute", "_execute_core", "execute_task"),
+        *("on_messages", "on_messages_stream", "chat", "achat", "query", "step", "generate"),
+    }
+)
+"""Methods of agents that instrumentors write after the agent's name."""
 NAMING = frozenset({"openinference", "langfuse"})
 """Dialects in which an agent's span has the agent's name, and often no attribute has."""
 COMPACTED = "gen_ai.conversation.compacted"

@@ -33,6 +33,8 @@ class Present(NamedTuple):
     session: Names
     agent: Names
     agent_of_entity: Names
+    agent_node: Names
+    metadata: Names
     model: Names
     response_id: Names
     output: Names
@@ -90,6 +92,8 @@ def _found(names: Names) -> Present:
         session=among(named.SESSION),
         agent=among(named.AGENT),
         agent_of_entity=among((named.AGENT_OF_ENTITY,)),
+        agent_node=among((named.AGENT_NODE,)),
+        metadata=among((named.METADATA,)),
         model=among(named.MODEL),
         response_id=among(named.RESPONSE_ID),
         output=among((named.OUTPUT,)),

@@ -17,6 +17,7 @@ from streams.sources.otlp.kinds import read_kind
 from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
 from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
+from streams.sources.otlp.tool_errors import failed_by_attributes, failed_by_result
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Event, Observed
@@ -49,6 +50,7 @@ class FactReader:
         if not (any(has) or observed.events or observed.is_log):
             return self._other(observed, values, has)
         kind, dialect, unknown = read_kind(observed, values, has)
+        metadata = _metadata(values, has)
         sent, came = self._conversations.read(values, has, observed.events, kind)
         answer = _answer(came.messages, kind) or (Message("assistant") if has.called or has.thought else None)
         is_tool, is_request = kind == "tool", kind == "inference"
@@ -59,8 +61,8 @@ class FactReader:
             dialect=dialect,
             scope=_identifier(observed.scope),
             unknown=_identifier(unknown),
-            session_id=_identifier(_told(has.session, values) or self._session),
-            agent=_identifier(_agent(values, has, kind)),
+            session_id=_identifier(_told(has.session, values) or _told(named.METADATA_SESSION, metadata) or self._session),
+            agent=_identifier(_agent(values, has, metadata, kind)),
             service=self._service,
             question=None if is_tool else sent.question,
             answer=None if is_tool or answer is None else answer.text or None,
@@ -182,7 +184,12 @@ def _listed(value: Any) -> list[Any]:
 def _called(values: Values, has: Present, span_name: str, returned: ToolResult | None) -> ToolCall:
     name = _told(has.tool, values) or span_name.removeprefix("execute_tool ").removesuffix(".tool")
     call_id = _identifier(_told(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
-    return ToolCall(_identifier(name), call_id, _arguments(parsed(_first(has.arguments, values)).value))
+    return ToolCall(_tool_name(name), call_id, _arguments(parsed(_first(has.arguments, values)).value))
+
+
+def _tool_name(name: str | None) -> str | None:
+    """The name of a tool; of an object that Python calls without that of the method."""
+    return _identifier(None if name is None else name.removesuffix(".__call__"))
 
 
 def _arguments(value: Any) -> Any:
@@ -195,14 +202,17 @@ def _arguments(value: Any) -> Any:
 def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | None:
     """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
     output = _first(has.result, values)
-    if output is None and not observed.failed:
+    error = _error(observed, values, has)
+    failed = error is not None or failed_by_attributes(values)
+    if output is None and not failed:
         return None
     read = parsed(output).value
     message = next((one for one in messages_of(read) if one.results), None)
-    words = text_of(read if is_text(read) else output) if output is not None else _error(observed, values, has) or ""
-    told = ToolResult(words) if message is None else message.results[0]
+    text = text_of(read if is_text(read) else output) if output is not None else error or ""
+    told = ToolResult(text) if message is None else message.results[0]
     call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
-    return ToolResult(told.output, _identifier(_told(has.tool, values)), call_id, observed.failed or told.is_error is True)
+    failed = failed or told.is_error is True or failed_by_result(read) is True
+    return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
 
 
 def _usage(values: Values, has: Present) -> Usage | None:
@@ -249,8 +259,18 @@ def _error(observed: Observed, values: Values, has: Present) -> str | None:
     return told.partition(_STACK)[0].strip() or told
 
 
-def _agent(values: Values, has: Present, kind: Kind) -> str | None:
-    return _told(has.agent, values) or (_told(has.agent_of_entity, values) if kind == "agent" else None)
+def _agent(values: Values, has: Present, metadata: Values, kind: Kind) -> str | None:
+    agent = _told(has.agent, values) or _told(named.METADATA_AGENT, metadata)
+    if agent is not None or kind != "agent":
+        return agent
+    node = _told(has.agent_node, values)
+    return _told(has.agent_of_entity, values) or (None if node in named.NAMELESS else node)
+
+
+def _metadata(values: Values, has: Present) -> Values:
+    """The object that OpenInference's `metadata` is, in which frameworks pass on their own names."""
+    metadata = parsed(values[named.METADATA]).value if has.metadata else None
+    return metadata if isinstance(metadata, dict) else _NO_METADATA
 
 
 def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
@@ -319,6 +339,7 @@ def _clean(value: str) -> str:
 
 
 _DETAILS = (named.DETAILS_READ, named.DETAILS_WRITTEN, named.DETAILS_CACHE_READ, named.DETAILS_CACHE_WRITTEN)
+_NO_METADATA: Values = {}
 _NO_COUNTS = [None] * len(_DETAILS)
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streams.sources.otlp.conventions import NAMELESS, NAMING
+from streams.sources.otlp.conventions import AGENT_METHODS, NAMELESS, NAMING
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 
 SESSION_FROM_TRACE = "session_from_trace"
@@ -208,8 +208,12 @@ def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _named_by_span(facts: SpanFacts) -> str | None:
-    names_it = facts.kind == "agent" and facts.dialect in NAMING and facts.name not in NAMELESS
-    return facts.name if names_it else None
+    """The agent that a span is named after, without the method that was called."""
+    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
+        return None
+    owner, _, method = facts.name.rpartition(".")
+    name = owner if owner and method in AGENT_METHODS else facts.name
+    return None if name in NAMELESS else name
 
 
 def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:

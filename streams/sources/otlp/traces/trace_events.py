@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from audit.fingerprints import canonical_json
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult, Usage
 from streams.sources.otlp.traces.tool_transports import told_better
@@ -153,7 +155,10 @@ def _events_of_span(
     is_telling = own.arguments is not None and (isinstance(own.arguments, dict) or told.arguments is None)
     call = ToolCall(own.name or told.name, call_id, own.arguments if is_telling else told.arguments)
     yield _event(span.started_at, 1, span, "call", _call(call))
-    output = span.facts.returned or (returned[call_id][1] if call_id is not None and call_id in returned else None)
+    message_output = returned[call_id][1] if call_id is not None and call_id in returned else None
+    output = span.facts.returned or message_output
+    if output is not None and message_output is not None and message_output.is_error:
+        output = msgspec.structs.replace(output, is_error=True)
     if output is not None:
         said = _output(output, call)
         said["duration_ms"] = round((span.ended_at - span.started_at).total_seconds() * 1000, 3)

@@ -1,0 +1,60 @@
+"""The agent is the one that was configured, not the method that an instrumentor wrapped."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from otlp.captured import assembled, records_of
+from otlp.spans import request, span
+
+from schemas.records import Exchange
+
+TALK = {"openinference.span.kind": "AGENT", "session.id": "s1", "input.value": "Is it late?", "output.value": "By an hour."}
+
+
+def exchange_of(name: str, **told: Any) -> Exchange:
+    """The exchange of an agent's span."""
+    sent = request(span(0, name=name, attributes={**TALK, **told}), resource={"service.name": "desk"})
+    [assembly] = assembled(records_of([sent]))
+    [exchange] = assembly.exchanges
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("name", "agent"),
+    [
+        ("harbour.run", "harbour"),
+        ("Harbour Master._execute_core", "Harbour Master"),
+        ("harbour.on_messages_stream", "harbour"),
+        ("harbour.v2", "harbour.v2"),
+        ("registrar._execute_core", "desk"),
+        ("CodeAgent.run", "desk"),
+        ("AssistantAgent.on_messages_stream", "desk"),
+        ("run", "run"),
+    ],
+)
+def test_a_method_is_no_part_of_a_name(name: str, agent: str) -> None:
+    """Trends of `a.run` and `a.arun` would be two agents; a class of a framework is nobody's agent, so the service stands in."""
+    assert agent == exchange_of(name).agent
+
+
+def test_a_node_names_its_agent_before_the_span_does() -> None:
+    """CrewAI's spans are named after a method of the framework, and the node after the role."""
+    told = {"graph.node.id": "harbour master"}
+    assert "harbour master" == exchange_of("registrar._execute_core", **told).agent
+
+
+@pytest.mark.parametrize("write", [json.dumps, dict])
+def test_metadata_names_agent_and_session(write: Any) -> None:
+    """LangChain passes both on in its metadata and nowhere else."""
+    told = {"session.id": None, "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"})}
+    exchange = exchange_of("LangGraph", **told)
+    assert ("pilot", "t-7") == (exchange.agent, exchange.session_id)
+
+
+@pytest.mark.parametrize("metadata", ["[1, 2]", "{broken", "text", "null"])
+def test_metadata_of_another_shape_names_nobody(metadata: str) -> None:
+    """The attribute is free for whatever a user likes."""
+    assert "s1" == exchange_of("harbour", metadata=metadata).session_id

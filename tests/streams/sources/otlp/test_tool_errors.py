@@ -1,0 +1,137 @@
+"""A tool that failed is one that failed, although its span's status is unset: its protocol, its attributes or its message say so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otlp.captured import assembled, records_of
+from otlp.spans import agent, chat, request, span, tool
+
+from streams.sources.otlp.tool_errors import failed_by_result
+
+FAILED: list[Any] = [
+    {"content": [{"type": "text", "text": "no such gate"}], "isError": True},
+    {"blocks": [{"text": "no such gate"}], "raw_output": "no such gate", "is_error": True},
+    {"toolUseId": "t1", "status": "error", "content": [{"text": "no such gate"}]},
+    {"status": "error", "message": "no such gate"},
+    {"type": "error-text", "value": "no such gate"},
+    {"type": "error-json", "value": {"gate": None}},
+    {"type": "tool-error", "toolCallId": "t1", "error": "no such gate"},
+    {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"},
+    {"jsonrpc": "2.0", "id": 3, "error": {"code": -32602, "message": "no such gate"}},
+    {"jsonrpc": "2.0", "id": 3, "result": {"content": [], "isError": True}},
+    {"output": {"type": "error-text", "value": "no such gate"}, "toolName": "gate", "toolCallId": "t1"},
+    [{"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "no such gate"}],
+    {"isError": "true"},
+]
+SUCCEEDED: list[Any] = [
+    {"error": None, "gate": 3},
+    {"error": "", "gate": 3},
+    {"ticket": 9, "status": "error", "owner": "ann"},
+    {"isError": False, "content": [{"type": "text", "text": "error: is_error true"}]},
+    {"log": [{"level": "error", "text": "isError"}]},
+    {"type": "error", "count": 3},
+    {"rows": [{"status": "error", "message": "of yesterday"}]},
+    {"result": {"is_error": True}, "of": "the run that was asked about"},
+    "Error: the word is in the text",
+    "isError",
+    "",
+    7,
+    None,
+]
+
+
+def errors_of(*spans: Any) -> list[bool | None]:
+    """What the outputs of tools say of their success."""
+    payloads = [json.loads(event.payload) for made in assembled(records_of([request(*spans)])) for event in made.events]
+    return [payload.get("is_error") for payload in payloads if payload["event"] == "tool_output"]
+
+
+@pytest.mark.parametrize("result", FAILED)
+@pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value"])
+def test_a_result_that_says_it_failed_is_a_failure(result: Any, name: str) -> None:
+    """MCP, Strands, Vercel, Anthropic and JSON-RPC each say it in the result, and the span's status is unset."""
+    told = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
+    assert [True] == errors_of(agent(0), tool(1, 0, attributes=told))
+
+
+@pytest.mark.parametrize("result", SUCCEEDED)
+def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
+    """A tool that reads a log, or a ticket, answers with the errors of others."""
+    assert failed_by_result(result) is not True
+    if result not in (None, ""):
+        told = {"gen_ai.tool.call.result": result if isinstance(result, str) else json.dumps(result)}
+        assert [False] == errors_of(agent(0), tool(1, 0, attributes=told))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"error.type": "GateClosed"},
+        {"gen_ai.tool.status": "ERROR"},
+        {"gen_ai.tool.status": "timeout"},
+        {"gen_ai.tool.is_error": True},
+        {"lk.function_tool.is_error": True},
+        {"langfuse.observation.level": "ERROR"},
+    ],
+)
+def test_attributes_of_a_span_say_that_its_tool_failed(told: dict[str, Any]) -> None:
+    """The result is a sentence for the model."""
+    assert [True] == errors_of(agent(0), tool(1, 0, attributes=told))
+
+
+@pytest.mark.parametrize("told", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
+def test_attributes_that_say_a_tool_succeeded_are_no_failure(told: dict[str, Any]) -> None:
+    """They are there in every span of some SDKs."""
+    assert [False] == errors_of(agent(0), tool(1, 0, attributes=told))
+
+
+def test_a_failure_without_a_result_tells_the_error() -> None:
+    """Else a page has an empty output."""
+    told = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
+    made = assembled(records_of([request(agent(0), tool(1, 0, attributes=told))]))
+    [payload] = [json.loads(event.payload) for one in made for event in one.events if event.event == "tool_output"]
+    assert ("GateClosed", True) == (payload["result"], payload["is_error"])
+
+
+def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:
+    """The span has the text that the model saw; the message says what it was."""
+    told = [
+        {"role": "user", "parts": [{"type": "text", "content": "Open gate 4"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-1", "name": "exec", "arguments": {"n": 1}}]},
+        {"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "call-1", "is_error": True, "content": "no"}]},
+    ]
+    asked = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(told)})
+    assert [True] == errors_of(agent(0), tool(1, 0), asked)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["isError", "status", "result", "a"]), inner)
+        ),
+        max_leaves=20,
+    )
+)
+def test_no_shape_of_a_result_raises(value: Any) -> None:
+    """Results are strangers' JSON."""
+    assert failed_by_result(value) in (True, False, None)
+    assert failed_by_result(json.dumps(value)) == failed_by_result(value) or isinstance(value, str)
+
+
+def test_a_tools_name_is_that_of_its_object() -> None:
+    """DSPy's spans have the method behind it."""
+    span_of_tool = span(1, 0, name="number.__call__", attributes={"openinference.span.kind": "TOOL", "input.value": "{}"})
+    [call] = [
+        json.loads(event.payload)
+        for made in assembled(records_of([request(agent(0), span_of_tool)]))
+        for event in made.events
+        if event.event == "tool_call"
+    ]
+    assert "number" == call["tool"]
