@@ -6,7 +6,7 @@ from pathlib import Path
 
 from schemas.errors import InputError
 from streams.sources.agent_files import jsonl_below, read_agent_file
-from streams.sources.claude_code.forks import copied_lines
+from streams.sources.claude_code.forks import read_copied
 from streams.sources.claude_code.lines import SOURCE, ClaudeCodeDialect
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.source import Reading, ReadingContext
@@ -29,7 +29,7 @@ def find_claude_code(path: Path) -> list[Path]:
 def read_claude_code(path: Path, context: ReadingContext) -> Reading:
     """Read one transcript; InputError when the file cannot be opened."""
     try:
-        copied = copied_lines(path)
+        copied = read_copied(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
     return read_agent_file(path, context, ClaudeCodeDialect(copied), session_id=path.stem, agent=SOURCE)

@@ -1,8 +1,10 @@
 """Copied lines: `claude --fork-session` begins a new transcript with the lines of another, their `uuid` kept, their session id not.
 
-Nothing in a copied line says so. It counts where it was written first: in the transcript of the same folder that was begun earlier. What
-stands before the conversation tells when a transcript was begun: a prompt that was queued, or the snapshots of files of all prompts. A
-transcript whose conversation begins long before that is a fork; so is one that begins with the same line as an earlier one.
+1. Nothing in a copied line says so. It counts where it was written first: in the transcript of the same folder that was begun earlier.
+2. What stands before the conversation tells when a transcript was begun: a prompt that was queued, or the snapshots of files of all
+   prompts. A transcript whose conversation begins long before that is a fork; so is one that begins with the same line as an earlier one.
+3. Other programs write a history again with new uuids and times. Then the ids of the model's messages are the same: a transcript whose
+   first message another one has, which was begun earlier, is a copy of it as far as their messages are the same.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import mmap
 import re
 from datetime import datetime, timedelta
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streams.sources.agent_entries import moment
+from streams.sources.claude_code.messages import texts_of
 from streams.sources.lines import decode_line, read_lines
+from streams.sources.openclaw.entry import blocks_of
 
 HEAD_LINES = 4096
 """Lines at the beginning of a transcript within which its conversation begins: a fork has one for each prompt before it."""
@@ -23,6 +28,19 @@ MARGIN = timedelta(seconds=5)
 """The time by which a transcript that is no fork may seem younger than its first line: both are written at once."""
 
 _UUID = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,256})"')
+_MESSAGE_ID = re.compile(rb'"id"\s*:\s*"(msg_[^"\\]{1,256})"')
+"""Ids as Anthropic gives them: those that gateways make up may be the same in every session."""
+
+
+class Copied(NamedTuple):
+    """What a transcript has from earlier ones: uuids of lines, ids of the model's messages, and digests of questions."""
+
+    uuids: frozenset[str]
+    messages: frozenset[str]
+    questions: frozenset[bytes]
+
+
+NOTHING_COPIED = Copied(frozenset(), frozenset(), frozenset())
 
 
 class Head(NamedTuple):
@@ -33,19 +51,30 @@ class Head(NamedTuple):
     at: datetime
 
 
-def copied_lines(path: Path) -> frozenset[str]:
-    """The uuids of the lines that an earlier transcript of the folder has; none where the transcript is no fork."""
+def read_copied(path: Path) -> Copied:
+    """Return what the transcript has from earlier ones of its folder; nothing where it is no fork."""
     head = _head(path)
     if head is None:
-        return frozenset()
-    copied: set[str] = set()
+        return NOTHING_COPIED
+    uuids: set[str] = set()
+    messages: set[str] = set()
+    questions: set[bytes] = set()
+    first_message = _first_message(path)
     for other in sorted(path.parent.glob("*.jsonl")):
         older = None if other == path or other.name.startswith(".") or other.is_symlink() else _head(other)
         if older is None or (older.begun, other.name) >= (head.begun, path.name):
             continue
         if older.uuid == head.uuid or (head.begun - head.at > MARGIN and older.begun - MARGIN <= head.at):
-            copied |= _uuids(other, head.uuid)
-    return frozenset(copied)
+            uuids |= _uuids(other, head.uuid)
+        if first_message is not None and head.begun - older.begun > MARGIN and first_message in _message_ids(other):
+            messages |= _message_ids(other)
+            questions |= _questions(other)
+    return Copied(frozenset(uuids), frozenset(messages), frozenset(questions))
+
+
+def question_digest(text: str) -> bytes:
+    """Return the digest by which a question is known again."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _head(path: Path) -> Head | None:
@@ -89,3 +118,44 @@ def _uuids(path: Path, first: str) -> set[str]:
             return {match.group(1).decode("utf-8", "replace") for match in _UUID.finditer(content)}
     except (OSError, ValueError):  # gone, or empty by now
         return set()
+
+
+def _first_message(path: Path) -> str | None:
+    """Return the id of the model's first message within the head of a transcript."""
+    with path.open("rb") as stream:
+        for line in read_lines(stream):
+            if line.number > HEAD_LINES:
+                return None
+            named = _MESSAGE_ID.search(line.body) if b'"assistant"' in line.body else None
+            if named is not None:
+                return named.group(1).decode("utf-8", "replace")
+    return None
+
+
+def _message_ids(path: Path) -> frozenset[str]:
+    """The ids of the model's messages in a transcript; none where it is gone or empty."""
+    try:
+        stat = path.stat()
+        return _read_message_ids(path, stat.st_size, stat.st_mtime_ns)
+    except (OSError, ValueError):
+        return frozenset()
+
+
+@lru_cache(maxsize=4096)
+def _read_message_ids(path: Path, _size: int, _modified_ns: int) -> frozenset[str]:
+    """As `_message_ids`. Each file is searched once for all the others of its folder."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return frozenset(match.group(1).decode("utf-8", "replace") for match in _MESSAGE_ID.finditer(content))
+
+
+def _questions(path: Path) -> set[bytes]:
+    """The digests of the texts in the user's name of a transcript."""
+    digests = set()
+    with path.open("rb") as stream:
+        for line in read_lines(stream):
+            value = decode_line(line) if b'"user"' in line.body else None
+            message = value.get("message") if isinstance(value, dict) and value.get("type") == "user" else None
+            blocks = blocks_of("content", message.get("content")) if isinstance(message, dict) else None
+            if isinstance(blocks, list):
+                digests.add(question_digest(texts_of(blocks)))
+    return digests

@@ -11,14 +11,20 @@
    user's. These exchanges exist only when the agent answers.
 4. A request that failed (`system` lines of subtype `api_error`, and the message that the program shows when it gives up) is an
    assistant message that ended in an error; what follows it is a retry. An interruption is one that was aborted.
-5. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
+5. A history that is written again, with other uuids, counts once: a message by its id and that of its request, its blocks, and a result
+   by its call. A question whose text was asked before waits until it is answered: by a repeated message it is a repetition, else it is
+   asked again. What repeats a message stands where the message does, and so does what follows it.
+6. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
    `<session id>.agent-<agent id>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from schemas.bounds.limits import MAX_ID
 from streams.sources.agent_entries import (
@@ -31,9 +37,10 @@ from streams.sources.agent_entries import (
     is_identifier,
     make_entry,
 )
+from streams.sources.claude_code.forks import NOTHING_COPIED, Copied, question_digest
 from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
 from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of
-from streams.sources.claude_code.places import Place, Places
+from streams.sources.claude_code.places import Message, Place, Places
 from streams.sources.lines import Line, Problem, json_type
 from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
 
@@ -51,15 +58,20 @@ _NOTIFICATION = "<task-notification>"
 
 
 class ClaudeCodeDialect(AgentDialect):
-    """Claude Code's. `copied` are the uuids of lines that another session of the folder had first."""
+    """Claude Code's. `copied` is what another session of the folder had first."""
 
     source = SOURCE
     id_field = "uuid"
 
-    def __init__(self, copied: frozenset[str] = frozenset()) -> None:
+    def __init__(self, copied: Copied = NOTHING_COPIED) -> None:
         self._copied = copied
+        self._copied_calls: set[str] = set()
+        self._questions = set(copied.questions)
+        self._results: dict[bytes, str] = {}
+        self._repeated: set[str] = set()
         self._places = Places()
         self._unknown = UnknownKinds()
+        self._last: Message[Spoken] | None = None
         self._session_id: str | None = None
         self._is_subagent = False
         self._models: dict[bool, str] = {}
@@ -126,6 +138,7 @@ class ClaudeCodeDialect(AgentDialect):
             return blocks
         results = results_of(blocks, body, self._tools)
         text = texts_of(blocks)
+        is_copy = bool(results) and all(message.get("toolCallId") in self._copied_calls for message, _ in results)
         if text.startswith(_INTERRUPTION):
             found = self._failure(body, place, "aborted", text)
         elif results:
@@ -141,8 +154,10 @@ class ClaudeCodeDialect(AgentDialect):
                 suffix=str(index) if index or found else "",
                 message=message,
                 blocks=[{"type": "text", "text": said}],
+                is_copy=is_copy,
             )
             for index, (message, said) in enumerate(results)
+            if self._is_new_result(body["uuid"], message, said)
         )
         return [*answered, *found, *self._unknown_blocks(blocks, USER_BLOCKS)]
 
@@ -151,19 +166,33 @@ class ClaudeCodeDialect(AgentDialect):
         uuid = body["uuid"]
         is_meta = any(body.get(name) is True for name in _META)
         is_prompt = _is_from_program(body, text)
-        is_waiting = place.question is not None
-        if text.startswith(_OUTPUTS) or (place.is_under_way and (is_meta or (is_prompt and not is_waiting))):
+        waiting = place.question
+        if text.startswith(_OUTPUTS) or (place.is_under_way and (is_meta or (is_prompt and waiting is None))):
             self._places.stand_in(uuid, place)
             return []
+        # A question that may repeat another waits for its answer; a further one shows that it was asked all the same.
+        unanswered = self._places.asked(place) if waiting is not None and waiting.id in self._repeated else []
         origin = INTERNAL if is_meta or is_prompt else SUBAGENT if body.get("isSidechain") is True else {}
         question = self._entry(
             "message", body, place, message={"role": "user", **origin}, blocks=[{"type": "text", "text": text}]
         )
-        if is_meta or is_prompt or text.startswith(_COMMANDS):
+        digest = question_digest(text)
+        if is_meta or is_prompt or text.startswith(_COMMANDS) or digest in self._questions:
+            if digest in self._questions:
+                self._repeated.add(uuid)
             self._places.ask_later(uuid, place, question)
-            return []
+            return [*unanswered]
+        self._questions.add(digest)
         self._places.ask(uuid)
-        return [question]
+        return [*unanswered, question]
+
+    def _is_new_result(self, uuid: str, message: Json, text: str) -> bool:
+        """Tell whether no other line gave this result of this call."""
+        call_id = message.get("toolCallId")
+        if call_id is None:
+            return True
+        digest = blake2b(f"{call_id}\0{text}".encode("utf-8", "replace"), digest_size=16).digest()
+        return self._results.setdefault(digest, uuid) == uuid
 
     def _assistant(self, body: Json, place: Place) -> list[Entry | Problem] | Problem:
         blocks = _message_blocks(body)
@@ -175,15 +204,27 @@ class ClaudeCodeDialect(AgentDialect):
         if message.get("model") == "<synthetic>":
             self._places.stand_in(body["uuid"], place)
             return []
-        self._tools |= called_tools(blocks)
-        told = self._places.message(body["uuid"], message.get("id"), side=self._is_side(body), begin=Spoken)
+        tools = called_tools(blocks)
+        self._tools |= tools
+        side, is_copy = self._is_side(body), message.get("id") in self._copied.messages
+        if is_copy:
+            self._copied_calls.update(tools)
+        told = self._places.message(body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=Spoken)
+        added = told.said.add_blocks(blocks)
+        if told.has_begun and not added and (self._last is not told or not told.said.adds_usage(message.get("usage"))):
+            self._places.replay(body["uuid"], place, told)
+            return []
+        self._last = told
         place = told.follows(place)
-        found: list[Entry | Problem] = [*self._places.asked(place), *self._model_change(body, place)]
-        fields, said, results = spoken(told.said, message, blocks)
-        found.append(self._entry("message", body, place, message=fields, blocks=said, own=blocks))
+        questions = [
+            msgspec.structs.replace(question, is_copy=is_copy or question.is_copy) for question in self._places.asked(place)
+        ]
+        found: list[Entry | Problem] = [*questions, *self._model_change(body, place, is_copy=is_copy)]
+        fields, said, results = spoken(told.said, message, added)
+        found.append(self._entry("message", body, place, message=fields, blocks=said, own=blocks, is_copy=is_copy))
         for index, (result, text) in enumerate(results_of(results, body, self._tools), 1):
             shown = [{"type": "text", "text": text}]
-            found.append(self._entry("message", body, place, suffix=str(index), message=result, blocks=shown))
+            found.append(self._entry("message", body, place, suffix=str(index), message=result, blocks=shown, is_copy=is_copy))
         self._places.say(body["uuid"], told, fields.get("stopReason"))
         return found + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
 
@@ -192,16 +233,16 @@ class ClaudeCodeDialect(AgentDialect):
         asked = self._places.asked(place)
         message = {"role": "assistant", "stopReason": stop, "errorMessage": words}
         entry = self._entry("message", body, place, message=message)
-        told = self._places.message(body["uuid"], None, side=self._is_side(body), begin=Spoken)
+        told = self._places.message(body["uuid"], None, None, side=self._is_side(body), begin=Spoken)
         self._places.say(body["uuid"], told, None if stop == "error" else stop)
         return [*asked, entry]
 
-    def _model_change(self, body: Json, place: Place) -> list[Entry | Problem]:
+    def _model_change(self, body: Json, place: Place, *, is_copy: bool) -> list[Entry | Problem]:
         model, side = body["message"].get("model"), self._is_side(body)
         if not isinstance(model, str) or self._models.get(side) == model:
             return []
         self._models[side] = model
-        return [self._entry("model_change", body, place, suffix="model", body_fields={"modelId": model})]
+        return [self._entry("model_change", body, place, suffix="model", body_fields={"modelId": model}, is_copy=is_copy)]
 
     def _entry(
         self,
@@ -214,6 +255,7 @@ class ClaudeCodeDialect(AgentDialect):
         message: Json | None = None,
         blocks: Sequence[Json] = (),
         own: Sequence[Json] | None = None,
+        is_copy: bool = False,
     ) -> Entry:
         return make_entry(
             kind,
@@ -222,7 +264,7 @@ class ClaudeCodeDialect(AgentDialect):
             parent=place.leaf,
             linked=True,
             side=self._is_side(body),
-            is_copy=body["uuid"] in self._copied or _is_forked(body),
+            is_copy=is_copy or body["uuid"] in self._copied.uuids or _is_forked(body),
             body=body_fields,
             message=message,
             blocks=blocks,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from streams.sources.agent_entries import call_block, number_of
 from streams.sources.openclaw.text import text_of
@@ -28,10 +31,27 @@ _EXIT_CODE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 
 @dataclass(slots=True)
 class Spoken:
-    """The lines of one message so far: its text, and the largest count of each kind of tokens."""
+    """The lines of one message so far: its text, the largest count of each kind of tokens, its blocks, and why it stopped."""
 
     text: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
+    blocks: set[bytes] = field(default_factory=set)
+    stop: str | None = None
+
+    def add_blocks(self, blocks: Sequence[Json]) -> list[Json]:
+        """Return the blocks that no earlier line of the message has, and remember them."""
+        added = []
+        for block in blocks:
+            digest = blake2b(msgspec.json.encode(block, order="deterministic"), digest_size=16).digest()
+            if digest not in self.blocks:
+                self.blocks.add(digest)
+                added.append(block)
+        return added
+
+    def adds_usage(self, usage: Any) -> bool:
+        """Tell whether a line counts more tokens than the lines before it."""
+        counts = usage if isinstance(usage, dict) else {}
+        return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
 
 def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
@@ -46,7 +66,8 @@ def spoken(said: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, l
     if text and (said.text is None or len(said.text) < MAX_SAID):
         said.text = text if said.text is None else f"{said.text}\n{text}"
     stop = message.get("stop_reason")
-    stop = stop if isinstance(stop, str) else "tool_use" if calls else None
+    stop = stop if isinstance(stop, str) else "tool_use" if calls else None if blocks else said.stop
+    said.stop = stop
     fields: Json = {"role": "assistant", "stopReason": stop}
     if isinstance(message.get("model"), str):
         fields["model"] = message["model"]

@@ -34,6 +34,11 @@ class Message(Generic[Said]):
     place: Place
     said: Said
 
+    @property
+    def has_begun(self) -> bool:
+        """True if a line of it was read."""
+        return self.place.leaf is not None
+
     def follows(self, parent: Place) -> Place:
         """The place that its next line follows: its own, or that of the parent where it is the first."""
         return parent if self.place.leaf is None else self.place
@@ -44,7 +49,7 @@ class Places:
     """The places of the lines so far, by uuid, and the messages by their ids."""
 
     _by_uuid: dict[str, Place] = field(default_factory=dict)
-    _messages: dict[tuple[bool, str], Message[Any]] = field(default_factory=dict)
+    _messages: dict[tuple[bool, str, str | None], Message[Any]] = field(default_factory=dict)
 
     def __contains__(self, uuid: str) -> bool:
         return uuid in self._by_uuid
@@ -75,9 +80,15 @@ class Places:
         place.leaf = question.id
         return [question]
 
-    def message(self, uuid: str, message_id: Any, *, side: bool, begin: Callable[[], Said]) -> Message[Said]:
-        """The message with this id, begun where it is new; a line without one is a message by itself."""
-        key = side, message_id if isinstance(message_id, str) else f"/{uuid}"
+    def replay(self, uuid: str, place: Place, message: Message[Any]) -> None:
+        """Have a line that repeats a message stand where the message does, and what led to it as well."""
+        place.question, place.leaf, place.is_under_way = None, message.place.leaf, message.place.is_under_way
+        self._by_uuid.setdefault(uuid, message.place)
+
+    def message(self, uuid: str, message_id: Any, request_id: Any, *, side: bool, begin: Callable[[], Said]) -> Message[Said]:
+        """The message with these ids, begun where it is new; a line without a message id is a message by itself."""
+        named = message_id if isinstance(message_id, str) else f"/{uuid}"
+        key = side, named, request_id if isinstance(request_id, str) else None
         return self._messages.setdefault(key, Message(Place(None), begin()))
 
     def say(self, uuid: str, message: Message[Any], stop: Any) -> None:

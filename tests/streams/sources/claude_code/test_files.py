@@ -12,7 +12,7 @@ import pytest
 from agents.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
 from streams.sources.claude_code.files import find_claude_code, read_claude_code
-from streams.sources.claude_code.forks import copied_lines
+from streams.sources.claude_code.forks import NOTHING_COPIED, read_copied
 from streams.sources.claude_code.lines import ClaudeCodeDialect
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
@@ -243,7 +243,7 @@ def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Pat
         lines.user("One?")
         lines.said("m1", text("One."))
         _write(folder / f"s{number}.jsonl", _with_head(f"s{number}", "snapshots", lines.lines))
-    assert [frozenset()] * 3 == [copied_lines(path) for path in find_claude_code(tmp_path)]
+    assert [NOTHING_COPIED] * 3 == [read_copied(path) for path in find_claude_code(tmp_path)]
     assert [1, 1, 1] == [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)]
 
 
