@@ -681,9 +681,9 @@ class Exchange(Record, frozen=True, kw_only=True):
     agent_model: str | None = None
     """Model that answered, where known."""
     input_tokens: int | None = None
-    """Tokens read by the model, cache included; null means missing, not zero."""
+    """Tokens that the model read, those from and for a cache included; null means missing or unclear, not zero."""
     output_tokens: int | None = None
-    """Tokens written by the model; null means missing, not zero."""
+    """Tokens that the model wrote, reasoning included; null means missing or unclear, not zero."""
     stop_reason: str | None = None
     """Stop reason of the model, as the source says it."""
     outcome: str = "answered"
@@ -691,7 +691,7 @@ class Exchange(Record, frozen=True, kw_only=True):
     multi_user: bool = False
     """True if the source says that several users take part."""
     tags: tuple[str, ...] = ()
-    """Facts that the source knows about it: abandoned, heartbeat, no_reply, inter_session, cron, delivery_mirror."""
+    """Facts that the source knows about it: abandoned, heartbeat, no_reply, inter_session, cron, delivery_mirror, truncated, session_from_trace, unclear_tokens."""
     redactions: tuple[Redaction, ...] = ()
     """Secrets that redaction removed from the texts above, by kind."""
     content_digest: str

@@ -27,7 +27,8 @@ NAMES = sorted(
         *(place.name for place in (*conventions.SENT, *conventions.CAME)),
         *conventions.WHOLE, *conventions.CALLED, *conventions.THOUGHT, *conventions.SESSION, *conventions.AGENT, *conventions.MODEL,
         *conventions.RESPONSE_ID, *conventions.STOP, *conventions.TOOL, *conventions.TOOL_CALL_ID, *conventions.ARGUMENTS,
-        *conventions.RESULT, *conventions.ERROR, conventions.SERVICE, conventions.AGENT_OF_ENTITY, conventions.USAGE_DETAILS,
+        *conventions.RESULT, *conventions.ERROR, conventions.SERVICE, conventions.AGENT_OF_ENTITY,
+        *(counting.container for counting in conventions.COUNTING if counting.container is not None),
         "gen_ai.agent.version", "langfuse.observation.status_message",
     }
 )  # fmt: skip

@@ -126,7 +126,7 @@ class UserMessage(Body):
 
 
 class Usage(Body):
-    """Tokens of the answer; a missing count stays missing, 0 stays 0."""
+    """Tokens of the answer: read, with those from and for a cache, and written, with reasoning; a missing count stays missing, 0 stays 0."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None

@@ -174,12 +174,13 @@ def _content(value: Any, said: Callable[[Any], str], role: str) -> Any:
 
 
 def _usage(row: Json) -> dict[str, Any]:
-    """Return the tokens under the names that the OTLP attribute has them."""
-    given = _of(row, "usage_details") or row.get("usage") or {}
-    given = _pairs(as_json(given) if isinstance(given, str) else given)
-    read = given.get("input", given.get("promptTokens", _of(row, "input_tokens") or _of(row, "prompt_tokens")))
-    written = given.get("output", given.get("completionTokens", _of(row, "output_tokens") or _of(row, "completion_tokens")))
-    return {**given, "input": _count(read), "output": _count(written)}
+    """Return the counts of tokens: those of its details, else of the object that older versions have, else of columns."""
+    for given in (_of(row, "usage_details"), row.get("usage")):
+        counts = _pairs(as_json(given) if isinstance(given, str) else given)
+        if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
+            return counts
+    sorts = ("input", "output", "prompt", "completion", "total")
+    return {f"{sort}_tokens": _count(_of(row, f"{sort}_tokens")) for sort in sorts}
 
 
 def _pairs(value: Any) -> dict[str, Any]:

@@ -91,40 +91,166 @@ MODEL = (
     "ai.model.id",
 )
 RESPONSE_ID = ("gen_ai.response.id", "ai.response.id")
-READ = (
-    "gen_ai.usage.input_tokens",
-    "gen_ai.usage.prompt_tokens",
-    "llm.token_count.prompt",
-    "ai.usage.promptTokens",
-    "ai.usage.inputTokens",
+
+
+Included = Literal["included", "beside"]
+
+
+class Counting(NamedTuple):
+    """How a convention counts the tokens of a request: the names of its counts, in order of preference, and what they include.
+
+    `container` is an attribute that holds an object with the counts, in which a point leads into an object; without one the names are
+    attributes. `cache_is` says whether the count of input includes the tokens read from or written to a cache, `reasoning_is` whether
+    that of output includes reasoning. `parts` are beginnings of names within the container that count further sorts of input and output,
+    such as `input_audio`.
+    """
+
+    dialect: str
+    cache_is: Included
+    reasoning_is: Included
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+    cache_read: tuple[str, ...] = ()
+    cache_write: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+    total: tuple[str, ...] = ()
+    container: str | None = None
+    parts: tuple[str, str] | None = None
+
+
+def _openai(dialect: str, container: str) -> Counting:
+    return Counting(
+        dialect,
+        container=container,
+        cache_is="included",
+        reasoning_is="included",
+        input=("prompt_tokens", "input_tokens", "promptTokens"),
+        output=("completion_tokens", "output_tokens", "completionTokens"),
+        cache_read=("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"),
+        reasoning=("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens"),
+        total=("total_tokens", "totalTokens", "total"),
+    )
+
+
+def _anthropic(dialect: str, container: str, within: str = "") -> Counting:
+    return Counting(
+        dialect,
+        container=container,
+        cache_is="beside",
+        reasoning_is="included",
+        input=(f"{within}input_tokens",),
+        output=(f"{within}output_tokens",),
+        cache_read=(f"{within}cache_read_input_tokens",),
+        cache_write=(f"{within}cache_creation_input_tokens",),
+        total=(f"{within}total_tokens", f"{within}total"),
+    )
+
+
+COUNTING = (
+    Counting(
+        "otel",
+        cache_is="included",
+        reasoning_is="included",
+        input=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.usage.prompt_tokens"),
+        output=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.usage.completion_tokens"),
+        cache_read=(
+            "gen_ai.usage.cache_read.input_tokens",
+            "gen_ai.usage.cache_read_input_tokens",
+            "gen_ai.usage.details.cache_read_tokens",
+            "gen_ai.usage.details.cache_read_input_tokens",
+            "gen_ai.usage.cache_read_tokens",
+            "gen_ai.usage.input_tokens.cached",
+        ),
+        cache_write=(
+            "gen_ai.usage.cache_write.input_tokens",
+            "gen_ai.usage.cache_creation.input_tokens",
+            "gen_ai.usage.cache_creation_input_tokens",
+            "gen_ai.usage.cache_write_input_tokens",
+            "gen_ai.usage.details.cache_write_tokens",
+            "gen_ai.usage.details.cache_creation_input_tokens",
+            "gen_ai.usage.cache_write_tokens",
+            "gen_ai.usage.input_tokens.cache_write",
+        ),
+        reasoning=(
+            "gen_ai.usage.reasoning.output_tokens",
+            "gen_ai.usage.reasoning_tokens",
+            "gen_ai.usage.details.reasoning_tokens",
+            "gen_ai.usage.output_tokens.reasoning",
+        ),
+        total=("gen_ai.usage.total_tokens", "llm.usage.total_tokens"),
+    ),
+    Counting(
+        "openinference",
+        cache_is="included",
+        reasoning_is="included",
+        input=("llm.token_count.prompt",),
+        output=("llm.token_count.completion",),
+        cache_read=("llm.token_count.prompt_details.cache_read",),
+        cache_write=("llm.token_count.prompt_details.cache_write",),
+        reasoning=("llm.token_count.completion_details.reasoning",),
+        total=("llm.token_count.total",),
+    ),
+    _anthropic("vercel", "ai.response.providerMetadata", within="anthropic.usage."),
+    Counting(
+        "vercel",
+        cache_is="included",
+        reasoning_is="included",
+        input=("ai.usage.inputTokens", "ai.usage.promptTokens"),
+        output=("ai.usage.outputTokens", "ai.usage.completionTokens"),
+        cache_read=("ai.usage.inputTokenDetails.cacheReadTokens", "ai.usage.cachedInputTokens"),
+        cache_write=("ai.usage.inputTokenDetails.cacheWriteTokens",),
+        reasoning=("ai.usage.outputTokenDetails.reasoningTokens", "ai.usage.reasoningTokens"),
+        total=("ai.usage.totalTokens",),
+    ),
+    Counting(
+        "langfuse",
+        container="langfuse.observation.usage_details",
+        cache_is="beside",
+        reasoning_is="beside",
+        input=("input",),
+        output=("output",),
+        cache_read=("input_cached_tokens", "input_cache_read", "cache_read_input_tokens"),
+        cache_write=(
+            "input_cache_creation",
+            "input_cache_creation_5m",
+            "input_cache_creation_1h",
+            "input_ephemeral_5m_input_tokens",
+            "input_ephemeral_1h_input_tokens",
+            "input_cache_write",
+            "cache_creation_input_tokens",
+        ),
+        reasoning=("output_reasoning", "output_reasoning_tokens"),
+        total=("total",),
+        parts=("input_", "output_"),
+    ),
+    _openai("langfuse", "langfuse.observation.usage_details"),
+    _anthropic("langfuse", "langfuse.observation.usage_details"),
+    _openai("mlflow", "mlflow.chat.tokenUsage"),
+    _anthropic("mlflow", "mlflow.chat.tokenUsage"),
+    Counting(
+        "adk",
+        container="gcp.vertex.agent.llm_response",
+        cache_is="included",
+        reasoning_is="beside",
+        input=("usage_metadata.prompt_token_count",),
+        output=("usage_metadata.candidates_token_count",),
+        cache_read=("usage_metadata.cached_content_token_count",),
+        reasoning=("usage_metadata.thoughts_token_count",),
+        total=("usage_metadata.total_token_count",),
+    ),
+    Counting(
+        "genkit",
+        container="genkit:output",
+        cache_is="included",
+        reasoning_is="beside",
+        input=("usage.inputTokens",),
+        output=("usage.outputTokens",),
+        cache_read=("usage.cachedContentTokens",),
+        reasoning=("usage.thoughtsTokens",),
+        total=("usage.totalTokens",),
+    ),
 )
-WRITTEN = (
-    "gen_ai.usage.output_tokens",
-    "gen_ai.usage.completion_tokens",
-    "llm.token_count.completion",
-    "ai.usage.completionTokens",
-    "ai.usage.outputTokens",
-)
-CACHE_READ = (
-    "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.cache_read_input_tokens",
-    "gen_ai.usage.details.cache_read_tokens",
-    "llm.token_count.prompt_details.cache_read",
-    "ai.usage.cachedInputTokens",
-)
-CACHE_WRITTEN = (
-    "gen_ai.usage.cache_write.input_tokens",
-    "gen_ai.usage.cache_creation.input_tokens",
-    "gen_ai.usage.cache_creation_input_tokens",
-    "gen_ai.usage.details.cache_write_tokens",
-    "llm.token_count.prompt_details.cache_write",
-)
-USAGE_DETAILS = "langfuse.observation.usage_details"
-DETAILS_READ = ("input", "prompt_tokens", "input_tokens")
-DETAILS_WRITTEN = ("output", "completion_tokens", "output_tokens")
-DETAILS_CACHE_READ = ("cache_read_input_tokens", "input_cached_tokens", "prompt_tokens_details.cached_tokens")
-DETAILS_CACHE_WRITTEN = ("cache_creation_input_tokens",)
-"""Names within USAGE_DETAILS, which are those of the providers; a point leads into an object."""
+"""How each convention counts. Of a span with several, the one with the most counts is read; of as many, the first of this table."""
 STOP = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",

@@ -188,7 +188,7 @@ def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -
         return "helper"
     if "gen_ai.tool.name" in names or (not names.isdisjoint(TOOL_SIGNS) and (has.tool_call_id or has.arguments or has.result)):
         return "tool"
-    if not names.isdisjoint(REQUEST_SIGNS) or (has.model and (has.sent or has.came or has.has_usage)):
+    if not names.isdisjoint(REQUEST_SIGNS) or (has.model and (has.sent or has.came or has.counting)):
         return "inference"
     is_agent = not names.isdisjoint(AGENT_SIGNS) and (is_named or bool(has.sent and has.came))
     return "agent" if is_agent else "other"

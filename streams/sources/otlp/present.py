@@ -6,7 +6,7 @@ What is looked up in a span is then what is there, and not every name that some 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from streams.sources.otlp import conventions as named
@@ -17,6 +17,8 @@ KEPT_SETS = 1_024
 MAX_NAMES, MAX_CHARACTERS = 128, 8 * 1024
 """Names of a set that is remembered, and characters of all of them: a sender can make up sets without end."""
 Names = tuple[str, ...]
+COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
+"""The fields of a convention that name counts of tokens."""
 
 
 class Present(NamedTuple):
@@ -38,27 +40,13 @@ class Present(NamedTuple):
     model: Names
     response_id: Names
     output: Names
-    read: Names
-    written: Names
-    cache_read: Names
-    cache_written: Names
-    usage_details: Names
+    counting: tuple[named.Counting, ...]
     stop: Names
     tool: Names
     tool_call_id: Names
     arguments: Names
     result: Names
     error: Names
-
-    @property
-    def has_usage(self) -> bool:
-        """Tell whether any of them tells of tokens."""
-        return any(self.counts) or bool(self.usage_details)
-
-    @property
-    def counts(self) -> tuple[Names, Names, Names, Names]:
-        """The names of the counts of tokens, in the order of `Usage`."""
-        return self.read, self.written, self.cache_read, self.cache_written
 
 
 def present_in(values: Mapping[str, Any]) -> Present:
@@ -97,11 +85,7 @@ def _found(names: Names) -> Present:
         model=among(named.MODEL),
         response_id=among(named.RESPONSE_ID),
         output=among((named.OUTPUT,)),
-        read=among(named.READ),
-        written=among(named.WRITTEN),
-        cache_read=among(named.CACHE_READ),
-        cache_written=among(named.CACHE_WRITTEN),
-        usage_details=among((named.USAGE_DETAILS,)),
+        counting=tuple(_counting(there)),
         stop=among(named.STOP),
         tool=among(named.TOOL),
         tool_call_id=among(named.TOOL_CALL_ID),
@@ -109,6 +93,18 @@ def _found(names: Names) -> Present:
         result=among(named.RESULT),
         error=among(named.ERROR),
     )
+
+
+def _counting(there: frozenset[str]) -> Iterator[named.Counting]:
+    """The conventions whose counts may be among these names, each with those of its names that are."""
+    for convention in named.COUNTING:
+        if convention.container is not None:
+            if convention.container in there:
+                yield convention
+            continue
+        present = [tuple(filter(there.__contains__, getattr(convention, field))) for field in COUNTS]
+        if any(present):
+            yield convention._replace(**dict(zip(COUNTS, present, strict=True)))  # type: ignore[arg-type]
 
 
 def _has_flat(names: Iterable[str], prefix: str) -> bool:

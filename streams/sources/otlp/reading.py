@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
+from schemas.bounds.limits import MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conversations import ConversationReader, Told
 from streams.sources.otlp.kinds import read_kind
 from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
 from streams.sources.otlp.present import Names, Present, present_in
-from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
+from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.tool_errors import failed_by_attributes, failed_by_result
+from streams.sources.otlp.usage import UsageReading, read_usage
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Event, Observed
 
 TRUNCATED = "truncated"
 """Tag of a span, and of what is made of it, of which a part was cut off before it came."""
+UNCLEAR_TOKENS = "unclear_tokens"
+"""Tag of a request, and of its exchange, whose counts of tokens contradict one another."""
 Values = Mapping[str, Any]
 
 
@@ -55,6 +58,7 @@ class FactReader:
         answer = _answer(came.messages, kind) or (Message("assistant") if has.called or has.thought else None)
         is_tool, is_request = kind == "tool", kind == "inference"
         returned = _returned(values, has, observed) if is_tool else None
+        usage = read_usage(values, has.counting) if kind in _ASKING and has.counting else None
         return SpanFacts(
             kind=kind,
             name=_clean(observed.name),
@@ -74,13 +78,13 @@ class FactReader:
             returned=returned,
             model=_identifier(_told(has.model, values)) if has.model else None,
             response_id=_response_id(values, has, kind),
-            usage=_usage(values, has) if kind in _ASKING and has.has_usage else None,
+            usage=None if usage is None else usage.counts,
             stop_reason=_stop_reason(values, has, answer),
             error=_error(observed, values, has),
             compacted=values.get(named.COMPACTED) is True or sent.compacted or any(one.compacted for one in came.messages),
             memory=values.get("gen_ai.operation.name") if kind == "memory" else None,
             labels=self._labels_of(values),
-            tags=(TRUNCATED,) if observed.lost or sent.is_cut or came.is_cut else (),
+            tags=_tags(is_cut=observed.lost > 0 or sent.is_cut or came.is_cut, usage=usage),
             ratings=tuple(_ratings(observed.events)) if observed.events else (),
             probability=_probability(observed.trace_state) if observed.trace_state else None,
         )
@@ -215,32 +219,6 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
     return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
 
 
-def _usage(values: Values, has: Present) -> Usage | None:
-    if has.usage_details:
-        details = parsed(_first(has.usage_details, values)).value
-        details = details if isinstance(details, dict) else {}
-        found = [
-            _count(_first(names, values), *_within(details, within)) for names, within in zip(has.counts, _DETAILS, strict=True)
-        ]
-    else:
-        found = [_count(_first(names, values)) if names else None for names in has.counts]
-    return Usage(*found) if found != _NO_COUNTS else None
-
-
-def _within(details: Values, names: Iterable[str]) -> Iterator[Any]:
-    for name in names if details else ():
-        outer, _, inner = name.partition(".")
-        value = details.get(outer)
-        yield value.get(inner) if inner and isinstance(value, dict) else value
-
-
-def _count(*given: Any) -> int | None:
-    for one in given:
-        if type(one) in _NUMBERS and 0 <= one <= MAX_COUNT and one == int(one):
-            return int(one)
-    return None
-
-
 def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | None:
     told = parsed(_first(has.stop, values)).value if has.stop else None
     told = told[0] if isinstance(told, list) and told else told
@@ -257,6 +235,11 @@ def _error(observed: Observed, values: Values, has: Present) -> str | None:
     words = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
     told = next((word for word in words if isinstance(word, str) and word), "error")
     return told.partition(_STACK)[0].strip() or told
+
+
+def _tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
+    is_unclear = usage is not None and not usage.is_clear
+    return (*((TRUNCATED,) if is_cut else ()), *((UNCLEAR_TOKENS,) if is_unclear else ()))
 
 
 def _agent(values: Values, has: Present, metadata: Values, kind: Kind) -> str | None:
@@ -338,9 +321,7 @@ def _clean(value: str) -> str:
     return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
 
 
-_DETAILS = (named.DETAILS_READ, named.DETAILS_WRITTEN, named.DETAILS_CACHE_READ, named.DETAILS_CACHE_WRITTEN)
 _NO_METADATA: Values = {}
-_NO_COUNTS = [None] * len(_DETAILS)
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""
 _NUMBERS = frozenset({int, float})

@@ -66,7 +66,7 @@ def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
 
 
 def _usage(usage: Usage) -> Json:
-    """Tokens as events have them: what was read without what came from or went into a cache."""
+    """Tokens as events have them: what was read without what came from or went into a cache. Without the first there is no total."""
     cached = (usage.cache_read or 0) + (usage.cache_write or 0)
     counts = _present(
         input=None if usage.input is None else max(0, usage.input - cached),
@@ -74,7 +74,8 @@ def _usage(usage: Usage) -> Json:
         cache_read=usage.cache_read,
         cache_write=usage.cache_write,
     )
-    return {"total": max(usage.input or 0, cached) + (usage.output or 0), **counts}
+    total = None if usage.input is None and cached else max(usage.input or 0, cached) + (usage.output or 0)
+    return {**_present(total=total), **counts}
 
 
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:

@@ -8,8 +8,8 @@ from datetime import datetime
 import msgspec
 
 from streams.sources.openclaw.answer import outcome_of
-from streams.sources.otlp.reading import TRUNCATED
-from streams.sources.otlp.span_facts import SpanFacts, Usage
+from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
+from streams.sources.otlp.span_facts import SpanFacts
 from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE, KeptSpan, Trace
 
 
@@ -87,6 +87,7 @@ def _exchange(trace: Trace, span: KeptSpan, inside: Sequence[KeptSpan]) -> Trace
     last = (answered if answered is not None and answered.model else None) or (requests[-1].facts if requests else own)
     session = trace.session_of(span)
     tags = {TRUNCATED for one in (own, asked, answered) if one is not None and TRUNCATED in one.tags}
+    tags |= {UNCLEAR_TOKENS for request in requests if UNCLEAR_TOKENS in request.facts.tags}
     return TracedExchange(
         span=span,
         session_id=session,
@@ -95,8 +96,8 @@ def _exchange(trace: Trace, span: KeptSpan, inside: Sequence[KeptSpan]) -> Trace
         answer=answer,
         thinking="\n\n".join(_thoughts(own, requests)) or None,
         model=last.model,
-        input_tokens=_total([one.facts.usage for one in requests], "input"),
-        output_tokens=_total([one.facts.usage for one in requests], "output"),
+        input_tokens=_total(requests, "input"),
+        output_tokens=_total(requests, "output"),
         stop_reason=last.stop_reason,
         outcome="error" if own.error is not None else outcome_of(answer, "error" if failed else last.stop_reason),
         labels=trace.labels_of(span),
@@ -128,6 +129,10 @@ def _thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
     return told or ([own.thinking] if own.thinking else [])
 
 
-def _total(usages: Sequence[Usage | None], field: str) -> int | None:
-    told = [count for usage in usages if usage is not None and (count := getattr(usage, field)) is not None]
+def _total(requests: Sequence[KeptSpan], field: str) -> int | None:
+    """The sum of a count; None where no request tells it, or where that of one is unclear, because then the sum is, too."""
+    counts = [(None if (usage := one.facts.usage) is None else getattr(usage, field), one.facts.tags) for one in requests]
+    if any(count is None and UNCLEAR_TOKENS in tags for count, tags in counts):
+        return None
+    told = [count for count, _ in counts if count is not None]
     return sum(told) if told else None

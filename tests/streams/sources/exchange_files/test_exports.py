@@ -125,3 +125,24 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
 def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
     """Claude Code names its sessions in the same way."""
     assert "Langfuse observations" == getattr(look(EXPORTS / LANGFUSE[0]).export, "name", "")
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        pytest.param({"usageDetails": {"input": 40, "input_cached_tokens": 60, "output": 7, "total": 107}}, id="types"),
+        pytest.param({"usageDetails": '{"input": "40", "input_cache_read": "60", "output": "7"}'}, id="types as text"),
+        pytest.param({"usageDetails": {}, "usage": {"input": 100, "output": 7, "total": 107, "unit": "TOKENS"}}, id="old object"),
+        pytest.param({"usage": {"promptTokens": 100, "completionTokens": 7, "totalTokens": 107}}, id="older object"),
+        pytest.param({"promptTokens": 100, "completionTokens": "7.0", "totalTokens": 107}, id="columns"),
+    ],
+)  # fmt: skip
+def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read_file: Read, usage: dict[str, object]) -> None:
+    """Its types are disjoint: whoever reads `input` alone misses most of what an agent with a long prompt reads."""
+    row = {
+        "id": "o-1", "traceId": "t-1", "parentObservationId": None, "type": "GENERATION", "name": "answer",
+        "startTime": "2026-10-01T10:00:00Z", "endTime": "2026-10-01T10:00:02Z", "sessionId": "s-1",
+        "input": "Is it open?", "output": "Until six.", **usage,
+    }  # fmt: skip
+    (exchange,) = read_file(write_lines(tmp_path / "observations.jsonl", [json.dumps(row)])).exchanges
+    assert (100, 7) == (exchange.input_tokens, exchange.output_tokens)
