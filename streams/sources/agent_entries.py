@@ -65,7 +65,9 @@ class UnknownKinds:
         if kind in self._met or len(self._met) >= _MAX_KINDS:
             return []
         self._met.add(kind)
-        return [Problem("unknown_kind", f"{kind[:_SHOWN]}: is unknown, so such lines are skipped; update Driftline")]
+        return [
+            Problem("unknown_kind", f"{kind[:_SHOWN]}: is no kind that this version of Driftline reads; such lines are skipped")
+        ]
 
 
 _MAX_KINDS = 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from streams.sources.dialects import Dialect
 from streams.sources.folders import visible_files
-from streams.sources.lines import read_lines
+from streams.sources.lines import Line, read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
 
@@ -29,17 +29,26 @@ def jsonl_below(path: Path, *patterns: str) -> list[Path]:
     return visible_files(path, patterns)
 
 
-def read_agent_file(path: Path, context: ReadingContext, dialect: Dialect, *, session_id: str, agent: str) -> Reading:
-    """Read one transcript; InputError when it cannot be opened or decompressed.
+def read_agent_file(
+    path: Path,
+    context: ReadingContext,
+    dialect: Dialect,
+    *,
+    session_id: str,
+    agent: str,
+    lines_of: Callable[[BinaryIO], Iterable[Line]] = read_lines,
+) -> Reading:
+    """Read one transcript; InputError when it cannot be opened, decompressed or is none.
 
-    `session_id` and `agent` count where the lines, or the context, say nothing else.
+    `session_id` and `agent` count where the lines, or the context, say nothing else. `lines_of` takes the file apart; its ValueError says
+    why it is none.
     """
     try:
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         is_left = context.ingested_at - written > context.session_gap
         with _opened(path) as stream:
             return read_session(
-                read_lines(stream), context, session_id=session_id[:MAX_ID], agent=agent, is_left=is_left, dialect=dialect
+                lines_of(stream), context, session_id=session_id[:MAX_ID], agent=agent, is_left=is_left, dialect=dialect
             )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
@@ -47,6 +56,15 @@ def read_agent_file(path: Path, context: ReadingContext, dialect: Dialect, *, se
         raise InputError(
             f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
         ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", hint="Check whether the file was copied completely.") from error
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[Line]]:
+    """Open a transcript, compressed or not, for its lines; OSError or ZstdError where it cannot be read."""
+    with _opened(path) as stream:
+        yield read_lines(stream)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ IGNORED_LINES = frozenset(
         "world_state",
         "token_usage_record",
         "inter_agent_communication_metadata",
+        "state",
     }
 )
 """Kinds of lines that say nothing of what the agent did."""

@@ -9,7 +9,8 @@
 4. `token_count` lines repeat: one counts when its total differs from that of the one before. Its last usage, with the size of the
    window, is how full the context is.
 5. A message that says a summary for a compaction (`compaction_output`) is no answer; its usage counts all the same.
-6. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. What the program
+6. Lines that were copied from another session (`forks`) give the others their place, and count there.
+7. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. What the program
    tries again by itself it does not write down, but for `stream_error`.
 """
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from streams.sources.agent_entries import (
     EVENTS,
@@ -29,6 +32,7 @@ from streams.sources.agent_entries import (
 )
 from streams.sources.codex.items import CALLS, OUTPUTS, Outcomes, asked_text, call_of, output_of, summary_of
 from streams.sources.codex.kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
+from streams.sources.codex.rollout_lines import in_envelope
 from streams.sources.codex.usage import UsageCounter
 from streams.sources.lines import Line, Problem, json_type
 from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
@@ -44,12 +48,13 @@ _Read = Callable[[Json, Json], list[Entry | Problem] | Problem]
 
 
 class CodexDialect(AgentDialect):
-    """Codex's."""
+    """Codex's. `copied` is the number of lines at the beginning that another session had first."""
 
     source = SOURCE
     id_field = "ordinal"
 
-    def __init__(self) -> None:
+    def __init__(self, copied: int = 0) -> None:
+        self._copied = copied
         self._unknown = UnknownKinds()
         self._outcomes = Outcomes()
         self._usage = UsageCounter()
@@ -83,6 +88,12 @@ class CodexDialect(AgentDialect):
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries of one line."""
+        entries = self._entries(line, in_envelope(body))
+        if isinstance(entries, Problem) or line.number > self._copied:
+            return entries
+        return [entry if isinstance(entry, Problem) else msgspec.structs.replace(entry, is_copy=True) for entry in entries]
+
+    def _entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         kind, payload = body.get("type"), body.get("payload")
         if not isinstance(kind, str):
             words = "is missing" if kind is None else f"is {json_type(kind)}, not a string"
