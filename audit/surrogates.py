@@ -5,6 +5,8 @@ Texts are repaired: each half becomes U+FFFD. Ids are not, because two ids that 
 
 from __future__ import annotations
 
+import codecs
+import re
 from typing import Any
 
 import msgspec
@@ -26,6 +28,41 @@ def mended(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [mended(item) for item in value]
     return value
+
+
+def decode_broken(raw: bytes) -> str:
+    """The text of bytes that are not all UTF-8: half a pair that was encoded by itself stays one, any other bad byte becomes one.
+
+    So both kinds of damage look alike, and `mended_text` repairs them.
+    """
+    return raw.decode("utf-8", _HALVES)
+
+
+def mended_escapes(text: str) -> str:
+    r"""The text of JSON with each escape of half a pair (`\ud83d`) as `\ufffd`; what it escapes otherwise stays."""
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text) if _may_escape_half(text) else text
+
+
+def _may_escape_half(text: str) -> bool:
+    return r"\ud" in text or r"\uD" in text
+
+
+def _decode_half(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    start = error.start
+    try:
+        # Three bytes that only `surrogatepass` decodes are one half.
+        return error.object[start : start + 3].decode("utf-8", "surrogatepass"), start + 3
+    except UnicodeDecodeError:
+        return "\udfff", error.end
+
+
+_HALVES = "driftline.halves"
+codecs.register_error(_HALVES, _decode_half)
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
 
 
 def json_bytes(value: Any) -> bytes:

@@ -21,7 +21,7 @@ POLICY = f"{API}/policy"
 POLICY_TRIAL = f"{POLICY}/trial"
 POLICY_TRIAL_PART = "/admin/policy/trial"
 """The same as a part of a page."""
-TRACES, LOGS = "/v1/traces", "/v1/logs"
+TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"
 """Paths of OpenTelemetry's protocol: exporters add them to an address by themselves."""
 INBOX = f"{API}/incidents"
 INBOX_BULK = f"{INBOX}/bulk"
@@ -38,6 +38,7 @@ BODY_LIMITS = {
     POLICY_TRIAL_PART: 2 * 1024 * 1024,
     TRACES: 16 * 1024 * 1024,
     LOGS: 16 * 1024 * 1024,
+    METRICS: 16 * 1024 * 1024,
     INBOX_BULK: 256 * 1024,
     INBOX_PAGE: 256 * 1024,
 }
@@ -48,7 +49,7 @@ LINES = frozenset({EXCHANGES, EVENTS_BULK})
 """Paths whose bodies may also be lines, each a JSON value."""
 FORMS = frozenset({INBOX_PAGE, INBOX_VIEWS_PAGE})
 """Paths of pages whose forms work without a script: their bodies are those of HTML forms, with the mark of the page among the fields."""
-OTLP = frozenset({TRACES, LOGS})
+OTLP = frozenset({TRACES, LOGS, METRICS})
 """Paths whose bodies may also be protobuf, and compressed."""
 MAX_UNPACKED = 64 * 1024 * 1024
 """Bytes that a compressed body may unpack to."""

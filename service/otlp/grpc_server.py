@@ -25,6 +25,7 @@ from service.otlp.receiving import Body, receive
 SERVICES: Mapping[str, str] = {
     "traces": "opentelemetry.proto.collector.trace.v1.TraceService",
     "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
+    "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
 }
 """The services of OTLP by signal; each has the one method Export."""
 _CODES = {

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 
 import msgspec
 
@@ -17,11 +18,16 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Span
 from service.http.bounds import MAX_SPANS, MAX_UNPACKED
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.span_admission import admitted
 from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import Found, Observed, Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import Observed, ReadItems, Refused
+from streams.sources.otlp.signals import SIGNALS, Rejection
 
+REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
+"""Reasons of dead letters."""
+MAX_LETTERS = 50
+"""Spans of one request that are set aside; the answer counts all."""
 _WINDOW = 16 + zlib.MAX_WBITS
 """zlib's word for gzip."""
 
@@ -67,11 +73,15 @@ class RequestProblem(msgspec.Struct, frozen=True):
 
 
 class MappedSpans(msgspec.Struct, frozen=True):
-    """The spans of a request: their records, each with its encoding, and why others cannot be taken; or the problem of the whole."""
+    """The spans of a request: their records, each with its encoding, and why others cannot be taken; or the problem of the whole.
+
+    `letters` are encoded dead letters of those that cannot, the first MAX_LETTERS of them.
+    """
 
     records: Sequence[Span] = ()
     messages: Sequence[bytes] = ()
-    refused: Sequence[str] = ()
+    refused: Sequence[Rejection] = ()
+    letters: Sequence[bytes] = ()
     problem: RequestProblem | None = None
 
     def without_content(self) -> MappedSpans:
@@ -121,28 +131,38 @@ class _ProblemError(Exception):
 
 def mapped(task: MappingTask, body: bytes, redactor: Redactor) -> MappedSpans:
     """Return the spans of a request. One that cannot be taken costs itself alone."""
-    records, messages, refused = list[Span](), list[bytes](), list[str]()
+    records, messages, refused = list[Span](), list[bytes](), list[Refused]()
     try:
         content = _unpacked(body) if task.is_packed else body
-        found = _at_most(SIGNALS[task.signal].read(content, task.now, is_json=task.is_json))
-        for one in admitted(found, lambda _: task.owner, lambda _: task.labels, redactor, task.now):
-            if isinstance(one, Refused):
-                refused.append(one.reason)
+        items = _at_most(SIGNALS[task.signal].read(content, task.now, is_json=task.is_json))
+        for outcome in admitted(items, lambda _: task.owner, lambda _: task.labels, redactor, task.now):
+            if isinstance(outcome, Refused):
+                refused.append(outcome)
             else:
-                records.append(one.record)
-                messages.append(one.message)
+                records.append(outcome.record)
+                messages.append(outcome.message)
     except InputError as error:
         return MappedSpans(problem=RequestProblem(400, "invalid", f"{error}. {error.hint}"))
     except _ProblemError as error:
         return MappedSpans(problem=error.problem)
-    return MappedSpans(records, messages, refused)
+    letters = set_aside(task, refused, redactor)
+    return MappedSpans(records, messages, [Rejection(item.reason, item.items) for item in refused], letters)
 
 
-def _at_most(found: Found) -> Iterator[Observed | Refused]:
-    for count, one in enumerate(found):
+def set_aside(task: MappingTask, refused: Iterable[Refused], redactor: Redactor, reason: str = REFUSED_SPAN) -> list[bytes]:
+    """Return dead letters of what was refused: few exporters report what the answer says, so an operator has to see it here."""
+    admission, letters = Admission(redactor, task.now), Accepted()
+    place = Place(f"otlp:{task.owner.connection}/{task.signal}", 0)
+    for item in islice((item for item in refused if item.body), MAX_LETTERS):
+        admission.set_aside(letters, place, Refusal("otlp", reason, item.reason), item.body)
+    return letters.messages.get(DEAD_LETTERS, [])
+
+
+def _at_most(items: ReadItems) -> Iterator[Observed | Refused]:
+    for count, item in enumerate(items):
         if count == MAX_SPANS:
             raise _ProblemError(413, "too_large", f"more than {MAX_SPANS} spans in one request; export smaller batches")
-        yield one
+        yield item
 
 
 def _unpacked(body: bytes) -> bytes:

@@ -8,16 +8,30 @@ import anyio.to_thread
 import msgspec
 from google.protobuf.message import Message
 
+from audit.surrogates import json_bytes
+from schemas.codec.single_object import decode
+from schemas.records import Record
 from service.access.access import Holder
 from service.http.context import ApiContext, durable_or_refused
 from service.http.errors import ApiError
 from service.http.routes.ingest import require_audit
-from service.otlp.mapping import MappedSpans, MappingTask, ProcessAnswer, ProcessTask, Redaction, mapped
+from service.otlp.mapping import (
+    CONFLICTING_ID,
+    MappedSpans,
+    MappingTask,
+    ProcessAnswer,
+    ProcessTask,
+    Redaction,
+    mapped,
+    set_aside,
+)
+from streams.log.admission import DEAD_LETTERS
 from streams.log.span_admission import labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS, Rejection
 
-TOPIC = "spans"
+TOPIC, METRICS = "spans", "metrics"
 _answers = msgspec.msgpack.Decoder(ProcessAnswer)
 
 
@@ -46,10 +60,22 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
         raise ApiError(spans.problem.status, spans.problem.code, spans.problem.message)
     with durable_or_refused():
         published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
-    refused = [*spans.refused]
-    refused += [f"{spans.records[place].span_id}: is known with other content" for place in published.conflicts]
-    services.metrics.spans({"accepted": published.written, "known": published.known, "refused": len(refused)})
+        conflicts = [_conflict(decode(spans.messages[index])) for index in published.conflicts]
+        letters = [*spans.letters, *set_aside(task, conflicts, engine.redactor, CONFLICTING_ID)]
+        if letters:
+            await engine.publish(DEAD_LETTERS, [decode(letter) for letter in letters])
+    refused = [*spans.refused, *(Rejection(conflict.reason) for conflict in conflicts)]
+    count = sum(rejection.items for rejection in refused)
+    if signal == METRICS:
+        services.metrics.refused_metrics(count)
+    else:
+        services.metrics.spans({"accepted": published.written, "known": published.known, "refused": count})
     return SIGNALS[signal].answer(refused)
+
+
+def _conflict(record: Record) -> Refused:
+    """The refusal of a span whose id the log has with other content, which stays."""
+    return Refused(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
 
 
 async def _mapped_beside(task: MappingTask, body: Body, services: ApiContext) -> MappedSpans | None:

@@ -37,8 +37,8 @@ from streams.sources.otlp.request import Observed, Refused
 from streams.sources.otlp.signals import SIGNALS
 
 NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"
-GROUPS = {"traces": b'"resourceSpans"', "logs": b'"resourceLogs"'}
-"""The one member of a request in JSON, by signal."""
+GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resourceLogs"', b'"resource_logs"')}
+"""The names of the one member of a request in JSON, by signal."""
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
 SPANS_AT_ONCE = 2_000
@@ -151,7 +151,7 @@ class CollectorProcessor:
         body, source = record.value or b"", _Source(topic, self._headers(record))
         is_json = body.startswith(b"{")
         # Both encodings pass over what they do not know, so bytes of something else may well be read as an empty request.
-        if not (self._groups in body if is_json else body.startswith(FIELD)):
+        if not (any(name in body for name in self._groups) if is_json else body.startswith(FIELD)):
             raise InputError("the message is no request of OTLP")
         now = self._now()
         found = self._read(body, now, is_json=is_json)

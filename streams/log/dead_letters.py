@@ -35,6 +35,7 @@ SAMPLED = "retried"
 """Why an exchange is sampled that intake could not get over: a person put it back, whatever sampling would have said."""
 BROUGHT = {
     "http": "its sender was told that it was refused",
+    "otlp": "its exporter was told that it was refused",
     "import": "the line is no record",
     "collector": "it is what an OpenTelemetry Collector sent",
 }

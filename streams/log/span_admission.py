@@ -16,7 +16,7 @@ from schemas.records import Span
 from streams.log.admission import admissible
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import Found, Observed, Refused
+from streams.sources.otlp.request import Observed, ReadItems, Refused
 
 if TYPE_CHECKING:  # a process that maps spans alone does without the models of policies
     from audit.policy.policy import Policy
@@ -47,7 +47,7 @@ def labels_of(policy: Policy) -> LabelsOf:
 
 
 def admitted(
-    found: Found, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
+    found: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
     """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
     reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))

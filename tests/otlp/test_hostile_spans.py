@@ -191,13 +191,6 @@ def test_long_names_in_messages_are_cut() -> None:
         admissible(made)
 
 
-def test_a_surrogate_in_json_costs_its_span() -> None:
-    """Half a character is no text; the other spans of the request are taken."""
-    sent = json.dumps(body([span(0, attributes={"a": "?"}), span(1)])).replace('"?"', r'"\ud800"').encode()
-    found = list(SIGNALS["traces"].read(sent, NOW, is_json=True))
-    assert [True, False] == [isinstance(one, Refused) for one in found]
-
-
 @pytest.mark.parametrize(
     "fault",
     [

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Annotated, Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
@@ -129,8 +130,17 @@ def counted_address(host: str) -> str:
 
 def bearer_token(values: list[bytes]) -> bytes:
     """Return the token of the one Authorization header; nothing if there is none, or several."""
-    scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else b""
+    scheme, token = _credentials(values[0]) if len(values) == 1 else (b"", b"")
+    return token if scheme == b"bearer" else b""
+
+
+def _credentials(value: bytes) -> tuple[bytes, bytes]:
+    """The scheme, in lower case, and the token of a header.
+
+    OTEL_EXPORTER_OTLP_HEADERS has values in percent-encoding, which some exporters send as they are: `Bearer%20…`. No token has a percent sign.
+    """
+    scheme, _, token = (unquote_to_bytes(value) if b"%" in value else value).partition(b" ")
+    return scheme.lower(), token.strip()
 
 
 def _is_api(scope: Scope) -> bool:
@@ -151,7 +161,7 @@ def why_refused(values: list[bytes]) -> str:
         return NEEDED
     if len(values) > 1:
         return "Authorization: must be given once"
-    scheme = values[0].partition(b" ")[0].lower()
+    scheme, _ = _credentials(values[0])
     return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is accepted"
 
 

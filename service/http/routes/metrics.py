@@ -50,6 +50,11 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
+        self._refused_metrics = Counter(
+            "driftline_refused_metrics",
+            "Metrics of OpenTelemetry that were sent: none are stored, and the answer says so.",
+            registry=self._registry,
+        )
         self._mapping_failures = Counter(
             "driftline_mapping_process_failures",
             "Times that the process that maps large requests of spans ended or hung: those were mapped in the server.",
@@ -82,6 +87,10 @@ class Metrics:
         """Count the spans of a request by outcome."""
         for outcome, count in counts.items():
             self._spans.labels(outcome).inc(count)
+
+    def refused_metrics(self, count: int) -> None:
+        """Count metrics that were sent."""
+        self._refused_metrics.inc(count)
 
     def mapping_failed(self) -> None:
         """Count a failure of the process that maps large requests of spans."""

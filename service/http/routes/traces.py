@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.access.access import Holder
 from service.http.auth.authentication import Connection
-from service.http.bounds import LOGS, TRACES
+from service.http.bounds import LOGS, METRICS, TRACES
 from service.http.context import ApiContext, Services
 from service.http.errors import documented
 from service.http.request_limits import GZIP, JSON, PROTOBUF, body_kind, header_values
@@ -35,6 +35,12 @@ async def take_traces(request: Request, caller: Connection, services: Services) 
 async def take_logs(request: Request, caller: Connection, services: Services) -> Response:
     """Take records of OpenTelemetry's logs: those with what was sent to a model and what came back. Others are passed over."""
     return await _take("logs", request, caller, services)
+
+
+@router.post(METRICS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
+async def refuse_metrics(request: Request, caller: Connection, services: Services) -> Response:
+    """Refuse OpenTelemetry's metrics in its own words: SDKs send them by themselves, and an error would fill the log of each program."""
+    return await _take("metrics", request, caller, services)
 
 
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:

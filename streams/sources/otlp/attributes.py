@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pydantic_core
 
+from audit.surrogates import mended_escapes
 from schemas.bounds.limits import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """A value that may have been a text of JSON. `is_cut`: the text broke off, and `value` is the part before that."""
+    """A value that may have been a text of JSON. `is_cut`: the text broke off or halved a character, and `value` is what could be read."""
 
     value: Any
     is_cut: bool = False
@@ -68,7 +69,8 @@ def parsed(value: Any) -> Parsed:
     except RecursionError:
         return Parsed(value)
     except (msgspec.DecodeError, UnicodeError):
-        return _beginning(value)
+        whole = mended_escapes(value)
+        return _beginning(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
 
 
 def _beginning(text: str) -> Parsed:

@@ -1,6 +1,8 @@
 """OTLP requests: protobuf or JSON to spans and log records with the attributes of their resource, each checked by itself.
 
-In OTLP's JSON ids are hexadecimal digits and 64-bit integers are texts; unknown fields are ignored, as the protocol asks for.
+In OTLP's JSON ids are hexadecimal digits and 64-bit integers are texts; unknown fields are ignored, as the protocol asks for. Names may be
+those of protobuf (`resource_spans`), as its JSON mapping says, and ids Base64, as its printers write them. Where a list has none of its
+names but something else is there, the sender means something that is not read: it is refused in words.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,20 +18,26 @@ import msgspec
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from audit.surrogates import json_bytes
+from audit.surrogates import decode_broken, json_bytes, mended, mended_text
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
 from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain
+from streams.sources.otlp.broken_texts import read_lenient, repair
+from streams.sources.otlp.conventions import SESSION
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRACE_ID, SPAN_ID = 16, 8
 """Bytes of an id."""
+METRICS_REFUSED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
 SEND = "Send what an OTLP exporter sends: an ExportTraceServiceRequest or ExportLogsServiceRequest."
 Json = dict[str, Any]
 Item = TypeVar("Item", Span, LogRecord)
@@ -67,133 +75,273 @@ class Observed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A span or record that cannot be read, why, and its bytes."""
+    """A span or record that cannot be read, why, and its bytes; or whatever stands in the place of so many `items`."""
 
     reason: str
     body: bytes = b""
+    items: int = 1
 
 
-Found = Iterator[Observed | Refused]
+ReadItems = Iterator[Observed | Refused]
 
 
 class _Part(NamedTuple, Generic[Item]):
     resource: Mapping[str, Any]
     scope: str
     item: Item | Refused
+    is_cut: bool = False
+    """Texts of it, or of its resource, were no Unicode: they are repaired."""
 
 
-def read_traces(body: bytes, now: datetime, *, is_json: bool) -> Found:
+def read_traces(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """The spans of a request; InputError when the whole of it cannot be read."""
-    return _observed(_json_parts(body, _TRACES) if is_json else _traces(body), _span, now)
+    return _observed(_parts(body, _TRACES, is_json=is_json), _span, now)
 
 
-def read_logs(body: bytes, now: datetime, *, is_json: bool) -> Found:
+def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """The records of a request for logs; InputError when the whole of it cannot be read."""
-    return _observed(_json_parts(body, _LOGS) if is_json else _logs(body), _record, now)
+    return _observed(_parts(body, _LOGS, is_json=is_json), _record, now)
+
+
+def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
+    """The metrics of a request, all refused: none are stored. InputError when the whole of it cannot be read."""
+    del now
+    yield Refused(METRICS_REFUSED, items=0)  # said even where there are none yet, to whoever tries the address
+    for part in _parts(body, _METRICS, is_json=is_json):
+        yield part.item if isinstance(part.item, Refused) else Refused(METRICS_REFUSED)
 
 
 def _observed(
     parts: Iterator[_Part[Item]], read: Callable[[_Part[Item], datetime], Observed | Refused | None], now: datetime
-) -> Found:
+) -> ReadItems:
     for part in parts:
-        found = part.item if isinstance(part.item, Refused) else read(part, now)
-        if found is not None:
-            yield found
+        observed = part.item if isinstance(part.item, Refused) else read(part, now)
+        if part.is_cut and isinstance(observed, Observed) and (name := _broken_session(observed)):
+            yield Refused(f"{name}: is not UTF-8; repaired, it could be another session", json_bytes(observed._asdict()))
+        elif observed is not None:
+            yield observed
 
 
-def _decoded(request: Message, body: bytes) -> None:
-    try:
-        request.ParseFromString(body)
-    except DecodeError as error:
-        raise InputError("the body is not a protobuf message of OTLP", hint=SEND) from error
+def _broken_session(observed: Observed) -> str:
+    """The attribute that names a session and was repaired: two ids that differ could have become one."""
+    for values in (observed.attributes, observed.resource, *(event.attributes for event in observed.events)):
+        for name in SESSION:
+            if "\ufffd" in str(values.get(name, "")):
+                return name
+    return ""
 
 
-def _traces(body: bytes) -> Iterator[_Part[Span]]:
-    request = ExportTraceServiceRequest()
-    _decoded(request, body)
-    for group in request.resource_spans:
-        resource = attributes_of(group.resource.attributes)
-        for scoped in group.scope_spans:
-            for span in scoped.spans:
-                yield _Part(resource, scoped.scope.name, span)
+class _Level(NamedTuple):
+    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may stand beside it."""
 
-
-def _logs(body: bytes) -> Iterator[_Part[LogRecord]]:
-    request = ExportLogsServiceRequest()
-    _decoded(request, body)
-    for group in request.resource_logs:
-        resource = attributes_of(group.resource.attributes)
-        for scoped in group.scope_logs:
-            for record in scoped.log_records:
-                yield _Part(resource, scoped.scope.name, record)
+    field: str
+    names: tuple[str, ...]
+    beside: frozenset[str]
 
 
 class _Form(NamedTuple):
-    """The names of a request's levels in JSON, and the message that stands on the last."""
+    """A kind of request: its message, its lists from the outside inwards, and the message of their items."""
 
-    groups: str
-    scopes: str
-    items: str
-    make: Callable[[], Any]
+    request: type[Message]
+    groups: _Level
+    scopes: _Level
+    items: _Level
+    make: type[Any]
 
 
-_TRACES = _Form("resourceSpans", "scopeSpans", "spans", Span)
-_LOGS = _Form("resourceLogs", "scopeLogs", "logRecords", LogRecord)
+def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
+    """The form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
+    groups = _level(f"resource_{signal}")
+    scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
+    return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)
+
+
+def _level(field: str, *older: str, beside: Sequence[str] = ()) -> _Level:
+    return _Level(field, tuple(_both(field, *older)), frozenset(_both("schema_url", *beside)))
+
+
+def _both(*fields: str) -> dict[str, None]:
+    """Names of protobuf with those that its JSON mapping makes of them, in order: both are legal."""
+    return dict.fromkeys(name for field in fields for name in (_camel(field), field))
+
+
+def _camel(field: str) -> str:
+    first, *rest = field.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+_SCOPE = ("scope", "instrumentation_library")
+_TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
+_LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
+_METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
+_ELSEWHERE = {
+    name: (form, words)
+    for form, words in (
+        (_TRACES, "spans belong into a request for traces: /v1/traces"),
+        (_LOGS, "log records belong into a request for logs: /v1/logs"),
+        (_METRICS, METRICS_REFUSED),
+    )
+    for name in form.groups.names
+}
+"""What stands in the requests of each signal, and where those belong."""
+
+
+def _parts(body: bytes, form: _Form, *, is_json: bool) -> Iterator[_Part[Any]]:
+    return _json_parts(body, form) if is_json else _protobuf_parts(body, form)
+
+
+def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+    try:
+        request: Any = form.request.FromString(body)
+    except DecodeError:
+        yield from _repaired_parts(body, form)
+        return
+    for group in getattr(request, form.groups.field):
+        resource = attributes_of(group.resource.attributes)
+        for scoped in getattr(group, form.scopes.field):
+            for item in getattr(scoped, form.items.field):
+                yield _Part(resource, scoped.scope.name, item)
+
+
+def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+    """The parts of a request that protobuf refuses, perhaps only because some text is not UTF-8."""
+    try:
+        request = read_lenient(form.request, body)
+    except DecodeError as error:
+        raise InputError(f"the body is not a protobuf message of OTLP's {form.request.DESCRIPTOR.name}", hint=SEND) from error
+    for group in getattr(request, form.groups.field):
+        resource = repair(group.resource, Resource)
+        attributes = attributes_of(resource.message.attributes)
+        for scoped in getattr(group, form.scopes.field):
+            scope = repair(scoped.scope, InstrumentationScope).message.name
+            for item in getattr(scoped, form.items.field):
+                _bound(item)
+                part = repair(item, form.make)
+                yield _Part(attributes, scope, part.message, resource.is_cut or part.is_cut)
+
+
+def _bound(item: Any) -> None:
+    """Leave out what is not looked at, so that nothing of it is repaired."""
+    for name, limit in (("attributes", MAX_ATTRIBUTES + 1), ("events", _MAX_EVENTS + 1), ("links", 0)):
+        if name in item.DESCRIPTOR.fields_by_name:
+            del getattr(item, name)[limit:]
 
 
 def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
-    try:
-        request = decode_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
+    request, is_whole = _decode_request(body)
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
-    for group in _list(request, form.groups):
-        resource = _json_attributes(_object(group, "resource"))
-        for scoped in _list(group, form.scopes):
-            name = _object(scoped, "scope").get("name", "")
-            for item in _list(scoped, form.items):
-                yield _Part(resource, name if isinstance(name, str) else "", _json_item(item, form))
+    for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
+        yield _Part({}, "", _elsewhere(name, request[name]))
+    for group in _members(request, form.groups):
+        resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
+        yield from (_Part(resource, "", refused) for refused in unread)
+        for scoped in _members(group, form.scopes):
+            scope = _scope_name(scoped)
+            for item in _members(scoped, form.items):
+                whole = item if is_whole else _repair_json(item)
+                yield _Part(resource, scope, _json_item(whole, form), is_cut or whole != item)
+
+
+def _decode_request(body: bytes) -> tuple[Any, bool]:
+    """The value of a body, and whether all its texts are Unicode: where they are not they hold halves of surrogate pairs."""
+    try:
+        return msgspec.json.decode(body), True
+    except UnicodeDecodeError:
+        body = decode_broken(body).encode("utf-8", "backslashreplace")
+    except (msgspec.DecodeError, RecursionError):
+        pass  # read once more below, where halves are taken
+    try:
+        return decode_json(body), False
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
+
+
+def _repair_json(value: Any) -> Any:
+    try:
+        return mended(value)
+    except RecursionError:
+        return Refused("it nests too deep")
+
+
+def _members(parent: Any, level: _Level) -> Iterator[Any]:
+    """The items of a list, under whichever of its names; Refused for whatever else stands in its place."""
+    if isinstance(parent, Refused):
+        yield parent
+        return
+    if not isinstance(parent, dict):
+        yield Refused(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
+        return
+    for name in level.names:
+        value = parent.get(name)
+        if isinstance(value, list):
+            yield from value
+        elif value is not None:
+            yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
+    others = [name for name in parent if name not in level.beside and name not in _ELSEWHERE]
+    if others and parent.keys().isdisjoint(level.names):
+        words = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
+        yield Refused(words, json_bytes(parent))
+
+
+def _elsewhere(name: str, groups: Any) -> Refused:
+    """The refusal of what another signal's request holds."""
+    form, words = _ELSEWHERE[name]
+    scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
+    return Refused(f"{name}: {words}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
 
 
 def _json_item(item: Any, form: _Form) -> Any:
+    if isinstance(item, Refused):
+        return item
+    name = form.items.names[0]
     if not isinstance(item, dict):
-        return Refused(f"{form.items}: is {json_type(item)}, not an object", json_bytes(item))
+        return Refused(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
     try:
         return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
-        return Refused(f"{form.items}: {str(error)[:_SHOWN]}", json_bytes(item))
+        return Refused(f"{name}: {str(error)[:_SHOWN]}", json_bytes(item))
 
 
 def _with_binary_ids(item: Json) -> Json:
     """The span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
-    found = {name: value for name, value in item.items() if name != "links"}
-    for name in _IDS & found.keys():
+    fields = {name: value for name, value in item.items() if name != "links"}
+    for name in _IDS & fields.keys():
         try:
-            found[name] = base64.b64encode(binascii.unhexlify(found[name] or "")).decode()
+            fields[name] = _base64_id(fields[name] or "")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name}: is not hexadecimal digits") from error
-    return found
+    return fields
 
 
-def _json_attributes(resource: Json) -> Mapping[str, Any]:
-    found: list[KeyValue] = []
-    for one in _list(resource, "attributes"):
+def _base64_id(text: Any) -> str:
+    """An id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
+    return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
+
+
+def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
+    """The attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
+    resource = group.get("resource") if isinstance(group, dict) else None
+    given = resource.get("attributes") if isinstance(resource, dict) else None
+    listed = given if isinstance(given, list) else []
+    whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
+    attributes: list[KeyValue] = []
+    unread: list[Refused] = []
+    for attribute in whole[:MAX_ATTRIBUTES]:
         try:
-            found.append(ParseDict(one, KeyValue(), ignore_unknown_fields=True))
-        except (ParseError, AttributeError, RecursionError):
-            continue
-    return attributes_of(found)
+            attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
+        except (ParseError, AttributeError, TypeError, RecursionError) as error:
+            # It costs no span, so it counts as none.
+            unread.append(Refused(f"resource.attributes: {str(error)[:_SHOWN]}", json_bytes(attribute), 0))
+    return attributes_of(attributes), unread, whole != listed
 
 
-def _list(value: Any, name: str) -> list[Any]:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _object(value: Any, name: str) -> Json:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
+def _scope_name(scoped: Any) -> str:
+    for field in _both(*_SCOPE) if isinstance(scoped, dict) else ():
+        scope = scoped.get(field)
+        if isinstance(scope, dict) and isinstance(scope.get("name"), str):
+            return mended_text(scope["name"])
+    return ""
 
 
 def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
@@ -203,13 +351,13 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
     trace_id, span_id, began, ended = span.trace_id, span.span_id, span.start_time_unix_nano, span.end_time_unix_nano
     problem = _id_problem(trace_id, span_id) or _time_problem(began, now)
     if problem:
-        return Refused(problem, span.SerializeToString())
+        return Refused(problem, _refused_bytes(span, span.name))
     started, events, attributes, status = _moment(began), span.events, span.attributes, span.status
     # By place, which takes half the time.
     return Observed(
         trace_id.hex(),
         span_id.hex(),
-        span.parent_span_id.hex() or None,
+        _parent(span.parent_span_id),
         span.name,
         part.scope,
         started,
@@ -219,7 +367,8 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         tuple(Event(event.name, attributes_of(event.attributes)) for event in events[:_MAX_EVENTS]) if events else (),
         failed=status.code == Status.STATUS_CODE_ERROR,
         message=status.message,
-        lost=bool(span.dropped_attributes_count or span.dropped_events_count)
+        lost=part.is_cut
+        or bool(span.dropped_attributes_count or span.dropped_events_count)
         or len(events) > _MAX_EVENTS
         or len(attributes) > MAX_ATTRIBUTES,
         trace_state=span.trace_state,
@@ -238,9 +387,9 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
     at = record.time_unix_nano or record.observed_time_unix_nano
     problem = _id_problem(record.trace_id, record.span_id) or _time_problem(at, now)
     if problem:
-        return Refused(problem, record.SerializeToString())
+        return Refused(problem, _refused_bytes(record, name))
     body = plain(record.body)
-    given = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
+    values = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
     moment = _moment(at)
     return Observed(
         trace_id=record.trace_id.hex(),
@@ -252,10 +401,25 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
         ended_at=moment,
         attributes={},
         resource=part.resource,
-        events=(Event(name, given),),
+        events=(Event(name, values),),
         is_log=True,
-        lost=bool(record.dropped_attributes_count),
+        lost=part.is_cut or bool(record.dropped_attributes_count),
     )
+
+
+def _refused_bytes(item: Any, name: str) -> bytes:
+    """A span or record as JSON with its attributes by name: names tell which of them are secrets."""
+    ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
+    events = [
+        {"name": event.name, "attributes": attributes_of(event.attributes)}
+        for event in getattr(item, "events", ())[:_MAX_EVENTS]
+    ]
+    return json_bytes({**ids, "attributes": attributes_of(item.attributes), "events": events})
+
+
+def _parent(span_id: bytes) -> str | None:
+    """The id of a span's parent; one of zeros says that there is none."""
+    return span_id.hex() if any(span_id) else None
 
 
 def _id_problem(trace_id: bytes, span_id: bytes) -> str:
@@ -285,7 +449,7 @@ def _moment(nanoseconds: int) -> datetime:
 
 
 _EARLIEST = (EARLIEST - EPOCH) // timedelta(microseconds=1) * 1000
-_IDS = frozenset({"traceId", "spanId", "parentSpanId"})
+_IDS = frozenset(_both("trace_id", "span_id", "parent_span_id"))
 _MAX_EVENTS = 1_024
 _OURS = "gen_ai."
 _SHOWN = 200

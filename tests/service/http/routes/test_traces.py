@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 from api_server import Call, Tokens
+from google.protobuf.json_format import Parse, ParseDict
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured, Json
 from otlp.spans import agent, body, chat, span, tool
@@ -16,9 +21,10 @@ from otlp.spans import agent, body, chat, span, tool
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError
 from service.http.bounds import BODY_LIMITS, MAX_SPANS, MAX_UNPACKED
+from service.otlp.mapping import MAX_LETTERS
 from streams.engine.engine import Engine
 
-TRACES, LOGS = "/v1/traces", "/v1/logs"
+TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 Send = Callable[..., Any]
 
@@ -124,11 +130,13 @@ def test_other_encodings_are_refused(send: Send) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"), [(b"{}", JSON), (b'{"resourceSpans": []}', JSON), (b"", PROTOBUF), (b'{"later": [1]}', JSON)]
+    ("content", "kind"),
+    [(b"{}", JSON), (b'{"resourceSpans": []}', JSON), (b"", PROTOBUF), (b'{"resourceSpans": [], "later": 1}', JSON)],
 )
 def test_a_request_without_spans_is_taken(send: Send, content: bytes, kind: str) -> None:
     """The protocol says so, and that fields to come are passed over."""
-    assert 200 == send(content, kind=kind).status_code
+    answer = send(content, kind=kind)
+    assert (200, content[:0] if kind == PROTOBUF else b"{}") == (answer.status_code, answer.content)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_a_bad_span_costs_itself_alone(send: Send, store: Store) -> None:
     assert "7" == answer["rejectedSpans"]
     assert "trace_id" in answer["errorMessage"]
     assert "in the future" in answer["errorMessage"]
-    assert "and 4 more" in answer["errorMessage"]
+    assert "6 of them" in answer["errorMessage"]
     assert ids(good) == [row[2] for row in stored(store)]
 
 
@@ -234,6 +242,129 @@ def test_hostile_text_is_stored_as_text(send: Send, store: Store) -> None:
     assert JSON == answer.headers["content-type"]
     assert "1" == answer.json()["partialSuccess"]["rejectedSpans"]
     assert 1 == len(stored(store))
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "words"),
+    [
+        (TRACES, {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {}}] * 4}]}]}, ("/v1/logs", "resourceLogs")),
+        (TRACES, {"resource_metrics": [{"scopeMetrics": [{"metrics": [{"name": "x"}] * 4}]}]}, ("metrics are not stored",)),
+        (LOGS, {"resourceSpans": body([agent(0)] * 4)["resourceSpans"]}, ("/v1/traces", "resourceSpans")),
+    ],
+)
+def test_what_came_to_the_wrong_address_is_counted_and_sent_on_its_way(
+    send: Send, store: Store, path: str, sent: Json, words: tuple[str, ...]
+) -> None:
+    """One endpoint for all signals is an easy mistake; 200 and nothing else would hide it for good."""
+    answer = send(sent, path=path).json()["partialSuccess"]
+    assert "4" in (answer.get("rejectedSpans"), answer.get("rejectedLogRecords"))
+    assert all(word in answer["errorMessage"] for word in words)
+    assert [] == stored(store)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"later": [1]},
+        {"spans": [agent(0)]},
+        {"resourceSpans": [{"spans": [agent(0)]}]},
+        {"resourceSpans": {"scopeSpans": [{"spans": [agent(0)]}]}},
+        {"resourceSpans": [[{"spans": [agent(0)]}]]},
+        {"resourceSpans": [{"scopeSpans": [{"scope": {}, "items": [agent(0)]}]}]},
+    ],
+    ids=["unknown", "no_groups", "no_scopes", "object", "nested", "no_items"],
+)
+def test_what_is_not_read_is_never_answered_as_if_it_were(send: Send, store: Store, sent: Json) -> None:
+    """A hand-made exporter that leaves out a level loses everything, and its author sees a bare 200."""
+    answer = send(sent)
+    assert 200 == answer.status_code
+    assert answer.json()["partialSuccess"]["errorMessage"]
+    assert [] == stored(store)
+
+
+def test_a_resource_is_read_as_far_as_it_can_be_and_the_rest_is_told(send: Send, store: Store) -> None:
+    """Its spans come without what is wrong, and none of them is counted as refused."""
+    sent = body([agent(0)], {"service.name": "shop"})
+    sent["resourceSpans"][0]["resource"]["attributes"].append({"key": "team", "value": {"intValue": "many"}})
+    answer = send(sent).json()["partialSuccess"]
+    assert "0" == answer.get("rejectedSpans", "0")
+    assert "resource.attributes" in answer["errorMessage"]
+    [(content,)] = store.cursor().execute("SELECT content FROM log.spans").fetchall()
+    assert "shop" == json.loads(content)["service"]
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+def test_a_refused_span_is_a_dead_letter(send: Send, store: Store, kind: str) -> None:
+    """Few SDKs report what a partial success says: who runs the server has to see it. Sent again it is the same letter."""
+    sent = body([agent(0), {**tool(1), "startTimeUnixNano": "17"}])
+    for _ in range(2):
+        send(sent if kind == JSON else protobuf(sent), kind=kind)
+    [(stage, reason, detail, source)] = letters_of(store)
+    assert ("otlp", "refused_span") == (stage, reason)
+    assert "start_time_unix_nano" in detail
+    assert source.endswith("/traces")
+
+
+def test_a_conflicting_span_is_a_dead_letter(send: Send, store: Store) -> None:
+    """Two processes with one seed for their ids: the second one's spans are lost to us, and it never learns."""
+    send(body([agent(0, question="How are the vines?")]))
+    send(body([agent(0, question="Is the cellar dry?", attributes={"gen_ai.conversation.id": "another"})]))
+    [(stage, reason, detail, _)] = letters_of(store)
+    assert ("otlp", "conflicting_id") == (stage, reason)
+    assert agent(0)["spanId"] in detail
+
+
+def test_a_flood_of_bad_spans_makes_few_letters(send: Send, store: Store) -> None:
+    """The answer counts them all."""
+    bad = [{**tool(number), "traceId": ""} for number in range(200)]
+    assert "200" == send(body(bad)).json()["partialSuccess"]["rejectedSpans"]
+    assert MAX_LETTERS == len(letters_of(store))
+
+
+def test_letters_hold_no_secret(send: Send, store: Store) -> None:
+    """Mastra's exporter sends its own configuration along, tokens and all."""
+    secret = "a-token-of-its-own-0123456789"
+    told = {"exporter": {"headers": {"Authorization": f"Bearer {secret}"}, "api_key": secret}}
+    send(body([{**tool(0, attributes={"config": json.dumps(told), "x-api-key": secret, **told}), "traceId": ""}]))
+    [(held,)] = store.cursor().execute("SELECT body FROM log.dead_letters").fetchall()
+    assert secret.encode() not in held
+
+
+def letters_of(store: Store) -> list[tuple[str, str, str, str]]:
+    """The dead letters: stage, reason, detail, source."""
+    return store.cursor().execute("SELECT stage, reason, detail, source FROM log.dead_letters ORDER BY ALL").fetchall()
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+def test_metrics_are_refused_in_their_own_words_and_counted(send: Send, call: Call, tokens: Tokens, kind: str) -> None:
+    """SDKs send metrics to the same address unless told not to: an error of ours would be one in their log, minute by minute."""
+    sent = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "gen_ai.client.token.usage"}, {"name": "x"}]}]}]}
+    content = ParseDict(sent, ExportMetricsServiceRequest()).SerializeToString() if kind == PROTOBUF else sent
+    answer = send(content, kind=kind, path=METRICS)
+    assert (200, kind) == (answer.status_code, answer.headers["content-type"])
+    read = (
+        Parse(answer.content, ExportMetricsServiceResponse())
+        if kind == JSON
+        else ExportMetricsServiceResponse.FromString(answer.content)
+    )
+    assert 2 == read.partial_success.rejected_data_points
+    assert "metrics are not stored" in read.partial_success.error_message
+    assert "driftline_refused_metrics_total 2.0" in call("GET", "/metrics", tokens.root).text
+    assert 401 == send(content, "dl_wrong", kind=kind, path=METRICS).status_code
+
+
+@pytest.mark.parametrize("header", ["Bearer%20{}", "bearer%20{}", "Bearer {}", "Bearer%20%20{}"])
+def test_a_header_is_taken_as_the_variable_has_it(call: Call, tokens: Tokens, header: str) -> None:
+    """LiteLLM and others send OTEL_EXPORTER_OTLP_HEADERS without decoding it."""
+    given = {"content-type": JSON, "authorization": header.format(tokens.ops)}
+    assert 200 == call("POST", TRACES, "", content=b"{}", headers=given).status_code
+
+
+@pytest.mark.parametrize("header", ["Bearer%2520{}", "Basic%20{}", "Bearer%20{}x", "Bearer%00{}"])
+def test_other_headers_stay_refused(call: Call, tokens: Tokens, header: str) -> None:
+    """It is decoded once, and means what it meant."""
+    given = {"content-type": JSON, "authorization": header.format(tokens.ops)}
+    assert 401 == call("POST", TRACES, "", content=b"{}", headers=given).status_code
 
 
 def test_the_outcomes_are_counted(send: Send, call: Call, tokens: Tokens) -> None:
