@@ -1391,7 +1391,7 @@ class UnusedSpans(Record, frozen=True, kw_only=True):
     """Spans of one trace and one instrumentation scope of which nothing was made but perhaps a count of tokens, for one reason."""
 
     state: str
-    """unknown_kind (its attributes do not say what it is in words that Driftline knows); no_content (a request, agent or tool without texts, arguments or tokens); helper (part of a guardrail, an evaluator, an embedding or the like); repeated (other spans say the same), retrieval or not_a_model_call (a span of the application)."""
+    """unknown_kind (its attributes do not say what it is in words that Driftline knows); no_content (a request, agent or tool without texts, arguments or tokens); helper (part of a guardrail, an evaluator, an embedding or the like); evaluation (of a run of Langfuse's evaluators and experiments); repeated (other spans say the same), retrieval or not_a_model_call (a span of the application)."""
     scope: str
     """Instrumentation scope of the spans; empty where the sender names none."""
     example: str
@@ -1426,7 +1426,7 @@ class TraceAssembly(Record, frozen=True, kw_only=True):
     events: int
     """Events that were made of it."""
     state: str
-    """complete (it made an exchange); not_understood (it has spans whose kind Driftline does not know); no_content (the sender records no texts, so there are events only); helper (guardrails, evaluators, embeddings and the like only) or no_model (nothing in it asks a model)."""
+    """complete (it made an exchange); not_understood (it has spans whose kind Driftline does not know); no_content (the sender records no texts, so there are events only); helper (guardrails, evaluators, embeddings and the like only), evaluation (runs of Langfuse's evaluators and experiments only) or no_model (nothing in it asks a model)."""
     unused_spans: tuple[UnusedSpans, ...] = ()
     """Spans of which nothing was made, by the reason why; at most 32 groups, those that nobody expects first."""
     truncated: bool

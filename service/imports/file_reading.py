@@ -10,6 +10,7 @@ import collections
 import functools
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
+from streams.sources.source import EVERY_SESSION, FileSource, LeftOut, Reading, ReadingContext, SessionRange
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import end_with_parent
 
@@ -36,11 +37,12 @@ AHEAD_BYTES = 48_000_000
 
 @dataclass
 class FileRecords:
-    """The result of reading a file or a part of one: encoded records, session ids, and whether all of it was read."""
+    """The result of reading a file or a part of one: encoded records, session ids, whether all of it was read, and traces that gave no exchange."""
 
     accepted: Accepted = field(default_factory=Accepted)
     session_ids: list[str] = field(default_factory=list)
     complete: bool = True
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
 
 
 class Part(NamedTuple):
@@ -97,7 +99,7 @@ class FileReader:
             yield part
 
     def _encoded(self, path: Path, reading: Reading) -> FileRecords:
-        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete)
+        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, left_out=reading.left_out)
         self._admission.admit(part.accepted, "exchanges", reading.exchanges, source=str(path))
         self._admission.admit(part.accepted, "agent-events", reading.events, source=str(path))
         for fault in reading.faults:
@@ -112,6 +114,7 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
         whole.accepted.extend(part.accepted)
         whole.session_ids += part.session_ids
         whole.complete &= part.complete
+        whole.left_out += part.left_out
     return whole
 
 

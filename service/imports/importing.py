@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analytics.queries import run_query
 from audit.exchanges.outcomes import RULE_VERSION
@@ -22,7 +23,7 @@ from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companion_files import trajectory_beside
-from streams.sources.source import FileSource
+from streams.sources.source import FileSource, LeftOut
 from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
@@ -34,7 +35,7 @@ READER_VERSION = "openclaw-2"
 class ImportSummary:
     """The result of an import. Records that the log had already are `known`; dead letters are `faults`.
 
-    `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
+    `left_out` are traces of an export that gave no exchange. `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
     """
 
     files: int = 0
@@ -46,10 +47,12 @@ class ImportSummary:
     faults: int = 0
     sessions: set[str] = field(default_factory=set)
     sessions_closed: int = 0
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
 
-    def as_json(self) -> dict[str, int]:
-        """Return the counts, with the number of sessions read."""
-        return {**vars(self), "sessions": len(self.sessions)}
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts, with the number of sessions read, and the traces that gave no exchange by reason."""
+        left_out = [{**reason._asdict(), "traces": traces} for reason, traces in self.left_out.most_common()]
+        return {**vars(self), "sessions": len(self.sessions), "left_out": left_out}
 
 
 Report = Callable[[int], None]
@@ -166,6 +169,7 @@ class Importer:
 
     def _take(self, records: FileRecords) -> None:
         self._summary.sessions.update(records.session_ids)
+        self._summary.left_out += records.left_out
         self._accepted.extend(records.accepted)
         if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
             self._flush()

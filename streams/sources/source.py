@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,11 +46,19 @@ class LineFault:
     digest: str
 
 
+class LeftOut(NamedTuple):
+    """Why a trace gave no exchange: the state of its assembly, and what one of its spans says of itself, where that was decisive."""
+
+    state: str
+    example: str = ""
+
+
 @dataclass(slots=True)
 class Reading:
     """The records from one transcript, one session of a database, or one batch of an event file.
 
-    `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over.
+    `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over. `left_out` counts
+    the traces that gave no exchange.
     """
 
     exchanges: Sequence[Exchange] = field(default_factory=list)
@@ -57,6 +66,7 @@ class Reading:
     faults: list[LineFault] = field(default_factory=list)
     complete: bool = True
     session_ids: list[str] = field(default_factory=list)
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)

@@ -146,6 +146,21 @@ def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: C
     assert not (tmp_path / "driftline.duckdb").exists()
 
 
+def test_a_trace_that_gives_no_exchange_is_reported_with_its_reason(driftline: Command, tmp_path: Path) -> None:
+    """Who counts the traces of an export and the exchanges of the import sees where the others went."""
+    row = {
+        "id": "o-1", "traceId": "t-1", "parentObservationId": None, "type": "GENERATION", "startTime": "2026-10-01T10:00:00Z",
+        "environment": "langfuse-evaluation", "input": "Rate it.", "output": "4",
+    }  # fmt: skip
+    write_lines(tmp_path / "judged.jsonl", [json.dumps(row), json.dumps(row | {"id": "o-2", "traceId": "t-2"})])
+    code, out, _ = driftline("import", "exchanges", "judged.jsonl")
+    assert (0, True, True) == (code, "2 traces" in out, "langfuse-evaluation" in out)
+    os.utime(tmp_path / "judged.jsonl", (1, 1))
+    told = json.loads(driftline("import", "exchanges", "judged.jsonl", "--json")[1])
+    reason = {"state": "evaluation", "example": "langfuse.environment = langfuse-evaluation", "traces": 2}
+    assert (0, [reason]) == (told["exchanges"], told["left_out"])
+
+
 @pytest.mark.parametrize("options", [[], ["--by", "project,day"]])
 def test_our_own_export_fills_an_empty_database_with_the_same_exchanges(
     driftline: Command, tmp_path: Path, options: list[str]

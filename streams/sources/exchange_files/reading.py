@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.records import Exchange, Span
+from schemas.records import Exchange, Span, TraceAssembly
 from streams.sources.exchange_files.first_look import Layout
 from streams.sources.exchange_files.own_export import exported_exchange
 from streams.sources.exchange_files.rows import Json, Row, read_rows
@@ -19,8 +19,9 @@ from streams.sources.exchange_files.spool import Spool, spool
 from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.traces.trace_records import Decision, assemble
-from streams.sources.source import GrowingReading, LineFault, Reading, ReadingContext
+from streams.sources.otlp.traces.trace_records import NOT_UNDERSTOOD, Decision, assemble
+from streams.sources.otlp.traces.unused_spans import EVALUATION
+from streams.sources.source import GrowingReading, LeftOut, LineFault, Reading, ReadingContext
 
 BATCH = 1_000
 """Exchanges, traces or faults of one reading."""
@@ -28,6 +29,7 @@ MAX_SPANS = 10_000
 """Spans of one trace that are put together."""
 REASON = "import"
 """Why a trace of an export is complete."""
+_WITH_EXAMPLE = frozenset({EVALUATION, NOT_UNDERSTOOD})
 _encode = msgspec.msgpack.Encoder().encode
 _exchanges = msgspec.msgpack.Decoder(Exchange)
 _spans = msgspec.msgpack.Decoder(Span)
@@ -117,12 +119,20 @@ def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
         if rest := sum(1 for _ in group):
             reading.faults.append(_left_out(next(iter(spans.values())), rest))
         made = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
+        if not made.exchanges:
+            reading.left_out[_left_out_for(made.decision)] += 1
         reading.exchanges += made.exchanges
         reading.events += made.events
         if len(reading.exchanges) + len(reading.events) >= BATCH:
             yield _named(reading)
             reading = GrowingReading()
     yield _named(reading)
+
+
+def _left_out_for(decision: TraceAssembly) -> LeftOut:
+    """The reason why a trace gave no exchange, with an example where the sender's own words are the reason."""
+    unused = decision.unused_spans
+    return LeftOut(decision.state, unused[0].example if unused and decision.state in _WITH_EXAMPLE else "")
 
 
 def _left_out(span: Span, spans: int) -> LineFault:

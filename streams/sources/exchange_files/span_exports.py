@@ -107,7 +107,12 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | P
     nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
     if isinstance(nested, list) and any(isinstance(one, dict) for one in nested):
         trace = row["trace"] if isinstance(row.get("trace"), dict) else row
-        around = {"traceId": trace.get("id"), "sessionId": _of(trace, "session_id"), "traceName": trace.get("name")}
+        around = {
+            "traceId": trace.get("id"),
+            "sessionId": _of(trace, "session_id"),
+            "traceName": trace.get("name"),
+            "environment": trace.get("environment"),
+        }
         for one in nested:
             if isinstance(one, dict):
                 yield from _langfuse_spans(
@@ -123,6 +128,7 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | P
         "langfuse.observation.input": asked,
         "langfuse.observation.output": answered,
         "langfuse.session.id": _of(row, "session_id"),
+        "langfuse.environment": row.get("environment"),
         "langfuse.observation.model.name": _of(row, "provided_model_name") or row.get("model"),
         "langfuse.observation.usage_details": _usage(row),
         "langfuse.observation.level": row.get("level"),

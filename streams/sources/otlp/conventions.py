@@ -327,6 +327,9 @@ NAMING = frozenset({"openinference", "langfuse"})
 """Dialects in which an agent's span has the agent's name, and often no attribute has."""
 COMPACTED = "gen_ai.conversation.compacted"
 SERVICE = "service.name"
+ENVIRONMENT = "langfuse.environment"
+NO_AGENTS = ("langfuse", "sdk-experiment")
+"""Beginnings of the environments in which Langfuse runs its evaluators, experiments and assistants; it refuses them for agents."""
 ERROR = ("error.type", "exception.type")
 DETAILS_EVENT = "gen_ai.client.inference.operation.details"
 """An event whose attributes are those of its span."""

@@ -49,6 +49,9 @@ class FactReader:
         """The facts of a span or record."""
         if observed.resource is not self._resource:
             self._read_resource(observed.resource)
+        environment = _told((named.ENVIRONMENT,), observed.attributes, observed.resource)
+        if environment is not None and environment.startswith(named.NO_AGENTS):
+            return _evaluation(observed, environment)
         values, has = _with_details(observed)
         if not (any(has) or observed.events or observed.is_log):
             return self._other(observed, values, has)
@@ -113,6 +116,12 @@ class FactReader:
     def _labels_of(self, values: Values) -> dict[str, str]:
         """The labels of a span with these attributes; not to be changed."""
         return self._labels if self._names.isdisjoint(values) else _labels(self._wanted, values, self._resource or {})
+
+
+def _evaluation(observed: Observed, environment: str) -> SpanFacts:
+    """The facts of a span of an evaluator or an experiment: that it was there, for the count. Its texts are no agent's."""
+    unknown = _identifier(f"{named.ENVIRONMENT} = {environment}")
+    return SpanFacts("evaluation", _clean(observed.name), "langfuse", scope=_identifier(observed.scope), unknown=unknown)
 
 
 def _with_details(observed: Observed) -> tuple[Values, Present]:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "helper", "log", "other"]
+Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "helper", "evaluation", "log", "other"]
 """What a span is: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `helper` serves a turn without being part
-of what is said in it (a guardrail, an evaluator, an embedding), `log` adds to another span."""
+of what is said in it (a guardrail, an evaluator, an embedding), `evaluation` is a run of a platform's evaluator or experiment and no agent's, `log` adds to
+another span."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -28,7 +28,7 @@ from service.cli.entry.exit_codes import agree
 from service.cli.import_findings import drift_lines, import_findings
 from service.cli.next_steps import program_name
 from service.cli.progress import measuring
-from service.cli.terminal import counted, err, out
+from service.cli.terminal import counted, err, out, plain
 from service.imports.importing import ImportSummary, Report, stamp_of
 from service.judge_setup import paid_note
 from service.settings import Settings
@@ -36,6 +36,16 @@ from service.workspace import Workspace, open_workspace
 
 REFUSED = "a file or a record is refused, or you decline"
 """When an import ends with `FAILED`."""
+LEFT_OUT = {
+    "evaluation": "runs of Langfuse's evaluators or experiments, which are no agents",
+    "not_understood": "spans that say what they are in words that Driftline does not know",
+    "no_content": "requests without texts",
+    "helper": "guardrails, evaluators, embeddings and the like only",
+    "no_model": "nothing that asks a model",
+}
+"""Why a trace gave no exchange, by the state of its assembly."""
+_REASONS = 8
+"""Reasons that are shown."""
 SEE_LETTERS = "driftline dead-letters list"
 
 
@@ -103,6 +113,9 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
         f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
         f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
     )
+    for (state, example), traces in summary.left_out.most_common(_REASONS):
+        said = f" ({plain(example, 100)})" if example else ""
+        out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{said}")
     if summary.faults:
         faults = counted(summary.faults, "record")
         out.say(

@@ -207,6 +207,22 @@ def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
 
 
+def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+    """The spans without those of evaluators and experiments and all within them."""
+    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
+    if not left_out:
+        return spans
+    children = defaultdict[str, list[str]](list)
+    for span in spans:
+        children[span.parent_id or ""].append(span.span_id)
+    ids: set[str] = set()
+    for span_id in left_out:
+        if span_id not in ids:
+            ids.add(span_id)
+            left_out += children[span_id]
+    return [span for span in spans if span.span_id not in ids]
+
+
 def _named_by_span(facts: SpanFacts) -> str | None:
     """The agent that a span is named after, without the method that was called."""
     if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:

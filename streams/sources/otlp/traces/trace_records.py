@@ -16,11 +16,11 @@ from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
-from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of
+from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of, without_evaluations
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
-from streams.sources.otlp.traces.unused_spans import HELPER, NO_CONTENT, unused_spans
+from streams.sources.otlp.traces.unused_spans import EVALUATION, HELPER, NO_CONTENT, unused_spans
 
 COMPLETE, NOT_UNDERSTOOD, NO_MODEL = "complete", "not_understood", "no_model"
 _NONE: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
     first = min(records, key=place_of)
     kept = sorted(map(kept_span, records), key=place_of)
-    trace = Trace(first.trace_id, kept)
+    trace = Trace(first.trace_id, without_evaluations(kept))
     traced = exchanges_of(trace)
     exchanges = [_exchange(one, first, decision.now) for one in traced]
     events = events_of(trace)
@@ -89,8 +89,11 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
 
 def _state(spans: Sequence[KeptSpan]) -> str:
     """The state of a trace that made no exchange: the reason that its sender can do most about."""
-    kinds = {span.facts.kind for span in spans}
-    if any(span.facts.unknown is not None for span in spans):
+    own = without_evaluations(spans)
+    if not own:
+        return EVALUATION
+    kinds = {span.facts.kind for span in own}
+    if any(span.facts.unknown is not None for span in own):
         return NOT_UNDERSTOOD
     return NO_CONTENT if kinds & {"inference", "agent"} else HELPER if "helper" in kinds else NO_MODEL
 

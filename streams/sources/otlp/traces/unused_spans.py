@@ -9,8 +9,8 @@ from schemas.records import UnusedSpans
 from streams.sources.otlp.traces.trace import KeptSpan
 
 UNKNOWN_KIND, NO_CONTENT, HELPER = "unknown_kind", "no_content", "helper"
-REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "repeated", "retrieval", "not_a_model_call"
-STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL)
+EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "evaluation", "repeated", "retrieval", "not_a_model_call"
+STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL)
 """The reasons, those that a user can act on first."""
 MAX_GROUPS = 32
 """Groups of one trace that are kept."""
@@ -43,6 +43,8 @@ def unused_spans(
 
 def _state(span: KeptSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
     facts = span.facts
+    if facts.kind == "evaluation":
+        return EVALUATION
     has_texts = any(getattr(facts, name) for name in _TEXTS)
     if facts.kind == "inference" and not has_texts and span.span_id not in helpers:
         return NO_CONTENT

@@ -16,6 +16,8 @@ from streams.sources.exchange_files.reading import read_exchange_file
 from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[..., Reading]
+LABELS = {"deployment": ("langfuse.environment",)}
+"""As the policy has it where nothing else is said."""
 
 
 @pytest.fixture
@@ -32,10 +34,12 @@ def read_file(redacting: ReadingContext) -> Read:
     def read(path: Path, fields: Fields | None = None, context: ReadingContext = redacting) -> Reading:
         layout = look(path, fields).layout(context.redactor)
         whole = Reading()
-        for part in read_exchange_file(path, context, layout, {}):
+        for part in read_exchange_file(path, context, layout, LABELS):
             whole.exchanges += part.exchanges
             whole.events += part.events
             whole.faults += part.faults
+            whole.session_ids += part.session_ids
+            whole.left_out += part.left_out
             whole.complete &= part.complete
         return whole
 

@@ -146,3 +146,31 @@ def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read
     }  # fmt: skip
     (exchange,) = read_file(write_lines(tmp_path / "observations.jsonl", [json.dumps(row)])).exchanges
     assert (100, 7) == (exchange.input_tokens, exchange.output_tokens)
+
+
+def observation(trace: str, environment: str | None, **fields: object) -> str:
+    """A request of a model as Langfuse exports it."""
+    return json.dumps(
+        {
+            "id": f"o-{trace}", "traceId": trace, "parentObservationId": None, "type": "GENERATION", "name": "answer",
+            "startTime": "2026-10-01T10:00:00Z", "endTime": "2026-10-01T10:00:02Z", "sessionId": f"s-{trace}",
+            "input": "Is it open?", "output": "Until six.", "environment": environment, **fields,
+        }
+    )  # fmt: skip
+
+
+def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, read_file: Read) -> None:
+    """A judge's questions are no user's: as exchanges they would be scored, and move the scores of the agent they judge."""
+    internal = ("langfuse-llm-as-a-judge", "langfuse-code-eval", "langfuse-something-new", "sdk-experiment")
+    lines = [
+        observation("t-1", "production"),
+        observation("t-2", None),
+        *(observation(f"e-{number}", name) for number, name in enumerate(internal)),
+    ]
+    found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
+    assert [("s-t-1", {"deployment": "production"}), ("s-t-2", {})] == [
+        (one.session_id, {label.name: label.value for label in one.labels}) for one in found.exchanges
+    ]
+    assert {"s-t-1", "s-t-2"} == {*found.session_ids}
+    assert {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal} == dict(found.left_out)
+    assert [] == found.faults

@@ -1,0 +1,53 @@
+"""Evaluators and experiments of a platform are no agents: their traces are counted and make nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from otlp.captured import assembled, records_of
+from otlp.spans import agent, chat, request, span, tool
+
+from streams.sources.otlp.traces.trace_records import Assembly
+
+JUDGE = {"langfuse.environment": "langfuse-llm-as-a-judge"}
+
+
+def assembly_of(*spans: Any, resource: dict[str, Any] | None = None) -> Assembly:
+    """A trace of these spans."""
+    [assembly] = assembled(records_of([request(*spans, resource=resource)]))
+    return assembly
+
+
+@pytest.mark.parametrize("environment", ["langfuse-llm-as-a-judge", "langfuse-evaluation", "langfuse-new", "sdk-experiment"])
+@pytest.mark.parametrize("is_on_resource", [False, True])
+def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *, is_on_resource: bool) -> None:
+    """Its questions and answers are a judge's: scored as an agent's they would move that agent's scores."""
+    said = {"langfuse.environment": environment}
+    own = {} if is_on_resource else said
+    spans = [agent(0, attributes=own), chat(1, attributes=own), tool(2, 1, attributes=own)]
+    made = assembly_of(*spans, resource=said if is_on_resource else None)
+    assert ([], [], "evaluation") == (made.exchanges, made.events, made.decision.state)
+    [unused] = made.decision.unused_spans
+    assert ("evaluation", f"langfuse.environment = {environment}", 3) == (unused.state, unused.example, unused.spans)
+
+
+def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
+    """Instrumentors that know nothing of the platform write their spans below its."""
+    made = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
+    assert ([], [], "evaluation") == (made.exchanges, made.events, made.decision.state)
+
+
+def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
+    """An application that judges its own answer does so in the trace of the turn."""
+    turn = [agent(0), chat(1), tool(2)]
+    made = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
+    alone = assembly_of(*turn)
+    assert (alone.exchanges, alone.events) == (made.exchanges, made.events)
+
+
+@pytest.mark.parametrize("environment", ["production", "default", "my-langfuse-tests", "sdk"])
+def test_other_environments_are_the_agents_own(environment: str) -> None:
+    """Langfuse reserves names that begin with its own; any other is the user's."""
+    made = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
+    assert (1, "complete") == (len(made.exchanges), made.decision.state)
