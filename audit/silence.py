@@ -6,6 +6,8 @@
 | 1 | yellow | info: logged |
 | 2 | yellow | warning: an alert |
 | 3 or more | red | critical: the session has stopped |
+
+A session whose last turn ended is idle: it owes no sign until its user asks again, so it misses none.
 """
 
 from __future__ import annotations
@@ -41,14 +43,17 @@ class Silence:
         return _LEVELS[min(self.missed, STOPPED)]
 
 
-def silence(last_received: datetime, listening: datetime | None, now: datetime, interval: timedelta) -> Silence:
+def silence(
+    last_received: datetime, listening: datetime | None, now: datetime, interval: timedelta, *, is_idle: bool = False
+) -> Silence:
     """The silence since the last sign of life; what lies before `listening` (None: nothing does) does not count.
 
     A sign is missed once its interval is over: after exactly one interval nothing is missed. A sign from the future is one of now.
+    An idle session misses none.
     """
     since = last_received if listening is None else max(last_received, listening)
     elapsed = max(now - since, timedelta(0))
-    return Silence(elapsed, max(elapsed - _MICROSECOND, timedelta(0)) // interval)
+    return Silence(elapsed, 0 if is_idle else max(elapsed - _MICROSECOND, timedelta(0)) // interval)
 
 
 def listening_since(

@@ -1,4 +1,4 @@
--- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came
+-- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came; idle ones wait for their user: their last turn ended
 -- grain: one row a session, the longest silent first
 -- parameters: $as_of, $gap_seconds, $history_seconds (what is older when it comes is history), $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
 WITH signs AS (
@@ -10,7 +10,9 @@ WITH signs AS (
 ), sessions AS MATERIALIZED (
     SELECT
         connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event, max(heartbeat) AS last_heartbeat,
-        max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project
+        max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project,
+        max(ingested_at) FILTER (WHERE exchange IS NOT NULL) AS answered, max(occurred_at) FILTER (WHERE exchange IS NOT NULL) AS answered_at,
+        max(ingested_at) FILTER (WHERE event IS NOT NULL) AS acted, max(occurred_at) FILTER (WHERE event IS NOT NULL) AS acted_at
     FROM signs
     WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND occurred_at >= ingested_at - to_seconds($history_seconds)
     GROUP BY connection, session_id
@@ -22,10 +24,23 @@ WITH signs AS (
     SEMI JOIN sessions USING (connection, session_id)
     WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds)
     GROUP BY connection, session_id
+), traces AS (
+    -- A trace whose root came is a turn that ended, be there texts of it or not.
+    SELECT connection, session_id, max(assembled_at) AS settled
+    FROM log.trace_assemblies
+    SEMI JOIN sessions USING (connection, session_id)
+    WHERE assembled_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND reason = 'settled'
+    GROUP BY connection, session_id
 )
-SELECT connection, session_id, s.project, s.last_received, md5(connection || '/' || session_id) AS place
+SELECT
+    connection, session_id, s.project, s.last_received, md5(connection || '/' || session_id) AS place,
+    greatest(s.answered, t.settled) AS ended,
+    ended IS NOT NULL AND (s.last_heartbeat IS NULL OR s.last_heartbeat <= ended)
+        -- Events of a turn may come after its exchange.
+        AND NOT coalesce(s.acted > ended AND (s.answered_at IS NULL OR s.acted_at > s.answered_at), false) AS is_idle
 FROM sessions AS s
 LEFT JOIN closings AS c USING (connection, session_id)
+LEFT JOIN traces AS t USING (connection, session_id)
 WHERE ($project IS NULL OR s.project = $project) AND NOT starts_with(s.project, 'anchors.')
     AND ($silent_since IS NULL OR s.last_received < $silent_since::TIMESTAMP)
     AND (

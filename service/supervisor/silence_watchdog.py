@@ -2,9 +2,11 @@
 
 1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
    So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
-2. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
-3. Silence counts only while this server listens: a session that was silent during a break may only have gone unheard.
-4. Each level of a silence raises one alert: to people by the outbox, across restarts; in the log by each process.
+2. A session whose last turn ended is idle: it waits for its user, and misses nothing. Under way are a turn without its exchange, such as
+   events that go on after the last one, and whatever sends heartbeats.
+3. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
+4. Silence counts only while this server listens: a session that was silent during a break may only have gone unheard.
+5. Each level of a silence raises one alert: to people by the outbox, across restarts; in the log by each process.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def open_sessions(
 
 def _session(row: dict[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> SilentSession:
     interval = policy.for_project(row["project"]).settings.heartbeat_interval
-    quiet = silence(row["last_received"], listening, now, timedelta(milliseconds=interval))
+    quiet = silence(row["last_received"], listening, now, timedelta(milliseconds=interval), is_idle=row["is_idle"])
     return SilentSession(row["connection"], row["session_id"], row["project"], row["last_received"], interval, quiet)
 
 

@@ -29,7 +29,9 @@ class SessionAnswer(Answer):
 
     session_id: str
     project: str
-    status: Status = Field(description="green up to one interval without a sign of life, yellow up to three, red beyond.")
+    status: Status = Field(
+        description="green up to one interval without a sign of life, yellow up to three, red beyond; green while it waits for its user."
+    )
     last_received: Moment = Field(description="Time of its last sign of life.")
     missed_intervals: int
     elapsed_ms: int = Field(description="Milliseconds of silence while this server was running.")

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from alerting import webhook
-from builders import closing, exchange
+from builders import closing, event, exchange
 from receivers import Receiver, receiving
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.records import Heartbeat, Record
+from schemas.records import AgentEvent, Exchange, Heartbeat, Record, TraceAssembly
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts
 from service.supervisor.silence_watchdog import SilenceWatchdog
@@ -135,8 +135,56 @@ def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
 
 def test_a_sender_in_another_time_zone_is_watched(yard: Yard) -> None:
     """Its clock is wrong by hours, and it is alive."""
-    yard.take("exchanges", exchange("s1", 1, occurred_at=START - timedelta(hours=9), ingested_at=START))
+    yard.take("agent-events", acted(1, START - timedelta(hours=9), START))
     assert [("s1", "warning")] == yard.watch(11)
+
+
+def acted(number: int, at: datetime, received: datetime) -> AgentEvent:
+    """Something that an agent did within a turn."""
+    return msgspec.structs.replace(event("s1", number), occurred_at=at, ingested_at=received)
+
+
+def answered(number: int, at: datetime) -> Exchange:
+    """A turn that ended."""
+    return exchange("s1", number, occurred_at=at, ingested_at=at)
+
+
+def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """Every chat ends some time; an error for each of them in the log would bury the agents that stopped."""
+    yard.take("agent-events", acted(1, START, START))
+    yard.take("exchanges", answered(1, START))
+    yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
+    assert [] == yard.watch(60)
+    assert [] == [record.message for record in caplog.records if "no sign of life" in record.message]
+
+
+def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None:
+    """It had answered before, and its user waits for it again."""
+    yard.take("exchanges", answered(1, START))
+    assert [] == yard.watch(20)
+    yard.take("agent-events", acted(1, yard.now, yard.now))
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+
+
+def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
+    """That is what they are for."""
+    yard.take("exchanges", answered(1, START))
+    assert [] == yard.watch(3)
+    yard.beat()
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+
+
+@pytest.mark.parametrize(("reason", "told"), [("settled", []), ("idle", [("s1", "warning"), ("s1", "critical")])])
+def test_a_trace_that_ended_is_a_turn_that_ended(yard: Yard, reason: str, told: list[tuple[str, str]]) -> None:
+    """Without content there is no exchange, but its root came; where none came, something may still be under way."""
+    yard.take("agent-events", acted(1, START, START))
+    trace = TraceAssembly(
+        connection="local", project="ops", agent=None, session_id="s1", trace_id="a" * 32, revision=0, reason=reason, spans=1,
+        exchanges=0, kept_exchanges=0, events=1, state="no_content", truncated=False, sampling_probability=None,
+        started_at=START, ended_at=START, assembled_at=START,
+    )  # fmt: skip
+    yard.take("trace-assemblies", trace)
+    assert told == yard.watch(16)
 
 
 def test_the_interval_is_the_projects_own(yard: Yard) -> None:
