@@ -72,6 +72,9 @@ _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
 _CLAUDE_CODE = re.compile(rb'\s*\{[^\n]*"sessionId"\s*:')
 _CLAUDE_CODE_LINE = re.compile(rb'"(?:uuid|parentUuid|leafUuid|isSidechain)"\s*:')
+_STREAM_LOG = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"(?:system|assistant|user|result|stream_event)"')
+"""A line of what `claude -p --output-format stream-json` prints."""
+_LOG_LINE = re.compile(rb'"(?:uuid|subtype|parent_tool_use_id)"\s*:')
 _CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
 
 
@@ -163,7 +166,8 @@ def _agent_kind(head: bytes) -> Kind | None:
         return CODEX
     first = head.split(b"\n", 1)[0]
     is_claude = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first) and not _EVENT.search(first)
-    return CLAUDE_CODE if is_claude else None
+    is_log = _STREAM_LOG.match(head) and _SESSION_ID.search(first) and _LOG_LINE.search(first)
+    return CLAUDE_CODE if is_claude or is_log else None
 
 
 def _is_events(head: bytes) -> bool:

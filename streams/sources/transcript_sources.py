@@ -18,7 +18,8 @@ from audit.file_kinds import (
     unlike_codex,
     unlike_transcript,
 )
-from streams.sources.claude_code.files import find_claude_code, read_claude_code
+from streams.sources.claude_code.files import find_claude_code, is_stream_log, read_claude_code
+from streams.sources.claude_code.stream_logs import read_stream_log
 from streams.sources.codex.files import find_codex, read_codex
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
@@ -69,7 +70,10 @@ def _openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
 
 
 def _read_claude_code(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
-    yield read_claude_code(path, context)
+    if is_stream_log(path):
+        yield from read_stream_log(path, context)
+    else:
+        yield read_claude_code(path, context)
 
 
 def _read_codex(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:

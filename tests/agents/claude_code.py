@@ -47,15 +47,30 @@ class ClaudeCode:
         return self.folder / "work"
 
     @property
+    def logs(self) -> Path:
+        """The folder of the logs of its runs."""
+        return self.folder / "logs"
+
+    @property
     def root(self) -> Path:
         """What users have at `~/.claude`."""
         return self.home / ".claude"
 
     def turn(self, text: str, *arguments: str, model: str = MODEL) -> Json:
         """One run of the program with a prompt; what it says of it at the end."""
-        command = [str(self.program), "-p", text, *arguments, "--output-format", "json", "--model", model]
+        answer: Json = json.loads(self._run(text, *arguments, "--output-format", "json", model=model))
+        return answer
+
+    def log(self, text: str, *arguments: str) -> str:
+        """The log of one run with a prompt, as people keep it; it is also at `logs`."""
+        told = self._run(text, *arguments, "--output-format", "stream-json", "--verbose", model=MODEL)
+        self.logs.mkdir(exist_ok=True)
+        (self.logs / f"{len(list(self.logs.iterdir()))}.jsonl").write_text(told, "utf-8")
+        return told
+
+    def _run(self, text: str, *arguments: str, model: str) -> str:
         done = subprocess.run(
-            [*command, "--allowedTools", *TOOLS],
+            [str(self.program), "-p", text, *arguments, "--model", model, "--allowedTools", *TOOLS],
             cwd=self.work,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -65,8 +80,7 @@ class ClaudeCode:
             check=False,
         )
         assert done.stdout, done.stderr[-2000:]
-        answer: Json = json.loads(done.stdout)
-        return answer
+        return done.stdout
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -92,6 +92,24 @@ def claude_code_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Claude
 
 
 @pytest.fixture(scope="session")
+def claude_code_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClaudeCode]:
+    """A Claude Code whose runs were logged: plain, in pieces, resumed, with a subagent, refused, overloaded and cut short."""
+    program = or_skip(claude_code.installed)
+    with stand_in(CLAUDE_CODE) as provider:
+        run = ClaudeCode(program, tmp_path_factory.mktemp("claude-code-logs"), provider)
+        first = run.log("How many files are here?")
+        session = json.loads(first.splitlines()[0])["session_id"]
+        run.log("How many files are here?", "--include-partial-messages")
+        run.log("Try what fails.", "--resume", session)
+        run.log("Go another way.", "--resume", session, "--fork-session")
+        run.log("Ask a helper.", "--resume", session)
+        run.log("Nothing works.")
+        run.log("Are you busy?")
+        run.log("How many files are here?", "--max-turns", "1")
+        yield run
+
+
+@pytest.fixture(scope="session")
 def codex_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Codex]:
     """A Codex that has used tools, failed, been compacted, asked a subagent, changed its model, been forked and interrupted."""
     program = or_skip(codex.installed)

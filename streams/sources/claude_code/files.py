@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from pathlib import Path
 
 from schemas.errors import InputError
 from streams.sources.agent_files import jsonl_below, read_agent_file
 from streams.sources.claude_code.forks import read_copied
 from streams.sources.claude_code.lines import SOURCE, ClaudeCodeDialect
+from streams.sources.claude_code.stream_logs import is_stream_line
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.source import Reading, ReadingContext
 
@@ -18,12 +20,13 @@ _LOOKED_AT = 64
 def find_claude_code(path: Path) -> list[Path]:
     """The transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one.
 
-    A file is one by its place, directly in a folder of `projects` or in one of `subagents`, or by the session ids of its first lines.
+    A file is one by its place, directly in a folder of `projects` or in one of `subagents`, or by the session ids of its first lines;
+    logs of `claude -p --output-format stream-json` are taken as well.
     Hidden files and symbolic links are left out. InputError when there is nothing at the path.
     """
     if path.is_file():
         return [path]
-    return [file for file in jsonl_below(path, "*.jsonl") if _is_in_place(file) or _begins_as_transcript(file)]
+    return [file for file in jsonl_below(path, "*.jsonl") if _is_in_place(file) or _form_of(file)]
 
 
 def read_claude_code(path: Path, context: ReadingContext) -> Reading:
@@ -40,19 +43,31 @@ def _is_in_place(file: Path) -> bool:
     return folder.parent.name == "projects" or folder.name == "subagents"
 
 
-def _begins_as_transcript(file: Path) -> bool:
-    """Tell whether one of the first lines names its session and belongs to a conversation.
+def is_stream_log(path: Path) -> bool:
+    """Tell whether a file is a log of `claude -p --output-format stream-json`, by its first lines."""
+    return _form_of(path) is _Form.LOG
 
-    A file that cannot be read has no such line.
+
+class _Form(Enum):
+    TRANSCRIPT = auto()
+    LOG = auto()
+
+
+def _form_of(file: Path) -> _Form | None:
+    """Tell what the first lines show a file to be: a line that names its session and its place in a conversation, or one of a log.
+
+    None for other files, and for one that cannot be read.
     """
     try:
         with file.open("rb") as stream:
             for line in read_lines(stream):
                 if line.number > _LOOKED_AT:
-                    return False
+                    return None
                 value = decode_line(line)
                 if isinstance(value, dict) and isinstance(value.get("sessionId"), str) and isinstance(value.get("uuid"), str):
-                    return True
+                    return _Form.TRANSCRIPT
+                if is_stream_line(value):
+                    return _Form.LOG
     except OSError:
-        return False
-    return False
+        return None
+    return None

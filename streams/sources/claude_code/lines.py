@@ -14,7 +14,8 @@
 5. A history that is written again, with other uuids, counts once: a message by its id and that of its request, its blocks, and a result
    by its call. A question whose text was asked before waits until it is answered: by a repeated message it is a repetition, else it is
    asked again. What repeats a message stands where the message does, and so does what follows it.
-6. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
+6. A log of a run ends with its `result` (`stream_logs`): it says the answer and how many tokens the run used.
+7. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
    `<session id>.agent-<agent id>`.
 """
 
@@ -39,7 +40,7 @@ from streams.sources.agent_entries import (
 )
 from streams.sources.claude_code.forks import NOTHING_COPIED, Copied, question_digest
 from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
-from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of
+from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of, usage_of
 from streams.sources.claude_code.places import Message, Place, Places
 from streams.sources.lines import Line, Problem, json_type
 from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
@@ -48,12 +49,13 @@ SOURCE = "claude-code"
 
 Json = dict[str, Any]
 
-_CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress"})
+_CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress", "result"})
 _COMPACTIONS = {"compact_boundary": "compaction", "microcompact_boundary": "microcompaction"}
 _META = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
 _OUTPUTS = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "<bash-stdout>", "<bash-stderr>")
 _COMMANDS = ("<command-name>", "<command-message>", "<bash-input>")
 _INTERRUPTION = "[Request interrupted by user"
+_RUN_FACTS = ("subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "total_cost_usd")
 _NOTIFICATION = "<task-notification>"
 
 
@@ -72,6 +74,10 @@ class ClaudeCodeDialect(AgentDialect):
         self._places = Places()
         self._unknown = UnknownKinds()
         self._last: Message[Spoken] | None = None
+        self._has_failed = False
+        self._spent: dict[str, int | float] = {}
+        """The tokens that the messages of a run counted so far; `_whole` has those that its results count."""
+        self._whole: dict[str, int | float] = {}
         self._session_id: str | None = None
         self._is_subagent = False
         self._models: dict[bool, str] = {}
@@ -118,6 +124,8 @@ class ClaudeCodeDialect(AgentDialect):
             return self._assistant(body, place)
         if kind == "system":
             return self._system(body, place)
+        if kind == "result":
+            return self._end(body, place)
         self._places.stand_in(body["uuid"], place)
         return []
 
@@ -221,6 +229,8 @@ class ClaudeCodeDialect(AgentDialect):
         ]
         found: list[Entry | Problem] = [*questions, *self._model_change(body, place, is_copy=is_copy)]
         fields, said, results = spoken(told.said, message, added)
+        self._has_failed = False
+        self._spend(fields.get("usage", {}))
         found.append(self._entry("message", body, place, message=fields, blocks=said, own=blocks, is_copy=is_copy))
         for index, (result, text) in enumerate(results_of(results, body, self._tools), 1):
             shown = [{"type": "text", "text": text}]
@@ -233,9 +243,42 @@ class ClaudeCodeDialect(AgentDialect):
         asked = self._places.asked(place)
         message = {"role": "assistant", "stopReason": stop, "errorMessage": words}
         entry = self._entry("message", body, place, message=message)
-        told = self._places.message(body["uuid"], None, None, side=self._is_side(body), begin=Spoken)
-        self._places.say(body["uuid"], told, None if stop == "error" else stop)
+        self._has_failed = True
+        self._places.say(body["uuid"], self._new_message(body), None if stop == "error" else stop)
         return [*asked, entry]
+
+    def _end(self, body: Json, place: Place) -> list[Entry | Problem]:
+        """The end of a run, in a log: its last answer or its error, the tokens that no message counted, and facts of the run."""
+        for ours, count in usage_of(body.get("usage")).items():
+            self._whole[ours] = self._whole.get(ours, 0) + count
+        usage = {ours: max(count - self._spent.get(ours, 0), 0) for ours, count in self._whole.items()}
+        said, is_error = body.get("result"), body.get("is_error") is True
+        found: list[Entry | Problem] = []
+        told = self._new_message(body)
+        if not is_error or not self._has_failed:  # else a message said so already
+            message = _last_message(body)
+            if any(usage.values()):
+                message["usage"] = usage
+                self._spend(usage)
+            if not said and self._last is not None:
+                said = self._last.said.text
+            blocks = [{"type": "text", "text": said}] if isinstance(said, str) and not is_error else []
+            found = [*self._places.asked(place), self._entry("message", body, place, message=message, blocks=blocks)]
+            self._places.say(body["uuid"], told, message["stopReason"])
+            place = told.place
+        else:
+            self._places.stand_in(body["uuid"], place)
+        facts = {name: body[name] for name in _RUN_FACTS if isinstance(body.get(name), str | int | float)}
+        event: Json = {"event": "state_transition", "action": "run_result", **facts}
+        return [*found, self._entry(EVENTS, body, place, suffix="run", body_fields={"events": [event]})]
+
+    def _spend(self, usage: Json) -> None:
+        for name, count in usage.items():
+            self._spent[name] = self._spent.get(name, 0) + count
+
+    def _new_message(self, body: Json) -> Message[Spoken]:
+        """A message of one line, without an id."""
+        return self._places.message(body["uuid"], None, None, side=self._is_side(body), begin=Spoken)
 
     def _model_change(self, body: Json, place: Place, *, is_copy: bool) -> list[Entry | Problem]:
         model, side = body["message"].get("model"), self._is_side(body)
@@ -311,7 +354,21 @@ def _is_forked(body: Json) -> bool:
     return isinstance(origin, dict) and origin.get("sessionId") not in (None, body.get("sessionId"))
 
 
+def _last_message(body: Json) -> Json:
+    """The message that a result stands for: why the run stopped."""
+    if body.get("is_error") is True:
+        return {
+            "role": "assistant",
+            "stopReason": "error",
+            "errorMessage": body.get("result") or _error_text(body.get("errors")),
+        }
+    stop = body.get("stop_reason")
+    return {"role": "assistant", "stopReason": stop if isinstance(stop, str) and stop != "tool_use" else "end_turn"}
+
+
 def _error_text(error: Any) -> str:
+    if isinstance(error, list):
+        error = "; ".join(filter(None, (text for text in error if isinstance(text, str)))) or None
     if isinstance(error, dict):
         error = next((error[name] for name in ("message", "formatted") if isinstance(error.get(name), str)), None)
     return error if isinstance(error, str) else "the request failed"

@@ -92,6 +92,12 @@ def _added_usage(said: Spoken, given: Any) -> Json | None:
     return added if any(added.values()) else None
 
 
+def usage_of(given: Any) -> dict[str, int | float]:
+    """Return the tokens that a usage counts, by OpenClaw's names; nothing where there is none."""
+    counts = given if isinstance(given, dict) else {}
+    return {ours: count for theirs, ours in _USAGE.items() if (count := number_of(counts.get(theirs))) is not None}
+
+
 def called_tools(blocks: Sequence[Json]) -> dict[str, str]:
     """The names of the tools that a line calls, by the ids of the calls."""
     return {
