@@ -76,7 +76,33 @@ def contradicting(
         differing = () if before is None else differences(schema, before, row[-1])
         if before is None or differing:
             found[index] = differing
-    return found
+    return _without_later_accounts(connection, schema, doubtful, found, topic) if schema.has_revisions else found
+
+
+def _without_later_accounts(
+    connection: duckdb.DuckDBPyConnection,
+    schema: RecordSchema,
+    doubtful: pl.DataFrame,
+    found: Mapping[int, tuple[str, ...]],
+    topic: str,
+) -> dict[int, tuple[str, ...]]:
+    """Those of the rows (INDEX) in conflict that contradict every revision: whoever tells of a whole turn says what a later one says."""
+    if not found:
+        return {}
+    columns, identity = COMPARED[schema.name], list(schema.identity)
+    rows = doubtful.filter(pl.col(INDEX).is_in(list(found)))
+    names = ", ".join(map(quote, (*identity, *columns)))
+    with registered(connection, rows.select(identity).unique()):
+        statement = f"SELECT {names} FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({', '.join(map(quote, identity))}) WHERE _topic = $topic"
+        stored = fetch(connection, statement, {"topic": topic})
+    revisions: dict[tuple[Any, ...], list[Any]] = {}
+    for row in _keyed(stored, identity, columns):
+        revisions.setdefault(row[:-1], []).append(row[-1])
+    return {
+        index: found[index]
+        for index, row in zip(rows[INDEX].to_list(), _keyed(rows, identity, columns), strict=True)
+        if all(differences(schema, before, row[-1]) for before in revisions.get(row[:-1], ()))
+    }
 
 
 def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Record) -> tuple[str, ...]:

@@ -161,7 +161,8 @@ def identities_of(name: str, records: Iterable[Any]) -> list[Identity]:
 def _identity_reader(name: str) -> Callable[[Any], Identity]:
     """Return the function that reads the identity of a record of a type."""
     names, texts = _identity_columns(name)
-    if len(names) > 1 and names == texts:
+    times = {field["name"] for field in schema_of(name).fields if isinstance(field["type"], dict)}
+    if len(names) > 1 and times.isdisjoint(names):
         return attrgetter(*names)
     columns = [(attrgetter(one), one in texts) for one in names]
     return lambda record: tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analytics.store.copying import copied_whole
-from analytics.store.current import current_first
+from analytics.store.current import WITHDRAWN, current_first, has_withdrawn
 from analytics.store.readable_views import view_statements
 from analytics.store.store import Store
 from analytics.store.tables import LOG, columns_of, literal, quote
@@ -190,6 +190,7 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
     columns, rows = ", ".join(map(quote, names)), f"source.{LOG}.{quote(schema.table)}"
     if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(map(quote, schema.identity))
+        there = f" AND NOT {WITHDRAWN}" if has_withdrawn(schema) else ""
         yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
         yield (
             f"CREATE OR REPLACE TEMP TABLE latest AS SELECT rowid AS place FROM {rows} SEMI JOIN repeated USING ({identity}) "
@@ -197,7 +198,7 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
         )
         yield (
             f"CREATE TABLE {table} AS SELECT {columns} FROM {rows} ANTI JOIN repeated USING ({identity}) "
-            f"UNION ALL SELECT {columns} FROM {rows} WHERE rowid IN (SELECT place FROM latest)"
+            f"UNION ALL SELECT {columns} FROM {rows} WHERE rowid IN (SELECT place FROM latest){there}"
         )
     else:
         yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"

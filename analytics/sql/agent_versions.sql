@@ -20,7 +20,7 @@ WITH current AS (
     SELECT DISTINCT connection, exchange_id, given.name AS label, given.value AS version
     FROM (
         SELECT connection, exchange_id, unnest(labels) AS given
-        FROM log.exchanges
+        FROM log.current_exchanges
         WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
             AND ($one_in = 1 OR hash(session_id) % $one_in::UBIGINT = 0)
     )

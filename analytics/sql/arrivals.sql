@@ -4,7 +4,7 @@
 WITH counted AS (
     SELECT
         (SELECT count(*) FROM log.spans WHERE connection = $connection) AS spans,
-        (SELECT count(*) FROM log.exchanges WHERE connection = $connection) AS exchanges,
+        (SELECT count(*) FROM log.current_exchanges WHERE connection = $connection) AS exchanges,
         (SELECT count(*) FROM log.agent_events WHERE connection = $connection) AS events,
         (
             SELECT count(*) FROM (
@@ -22,7 +22,7 @@ newest AS (
         session_id,
         agent,
         user_message
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE connection = $connection
     ORDER BY ingested_at DESC, exchange_id ASC
     LIMIT 1

@@ -17,7 +17,7 @@ WITH ends AS (
         AND ($since IS NULL OR ended_at >= $since::TIMESTAMP) AND ($until IS NULL OR ended_at < $until::TIMESTAMP)
 ), tagged AS (
     SELECT connection, session_id
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE $tags IS NOT NULL AND list_has_any(tags, $tags::VARCHAR[])
     UNION ALL
     SELECT connection, session_id

@@ -3,7 +3,7 @@
 -- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for none named; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (what became of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text (place of the row after which to go on; NULL: from the first one), $skip
 WITH tagged AS (
     SELECT connection || '/' || exchange_id AS id
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
         AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
         AND ($model IS NULL OR agent_model = $model)

@@ -25,7 +25,7 @@ WITH recent AS (
 ), heard AS (
     SELECT
         connection, session_id, max(agent) AS agent, count(*) AS exchange_count, max(occurred_at) AS last_at, max(_offset, 5) AS offsets
-    FROM log.exchanges
+    FROM log.current_exchanges
     SEMI JOIN ended USING (connection, session_id)
     WHERE project = $project
     GROUP BY connection, session_id

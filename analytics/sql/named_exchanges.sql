@@ -2,6 +2,6 @@
 -- grain: one row an exchange: its connection and id
 -- parameters: $project, $exchanges (list of ids), $connection (NULL for all)
 SELECT connection, exchange_id
-FROM log.exchanges
+FROM log.current_exchanges
 WHERE project = $project AND list_contains($exchanges::VARCHAR[], exchange_id) AND ($connection IS NULL OR connection = $connection)
 ORDER BY exchange_id, connection

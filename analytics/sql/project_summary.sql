@@ -52,10 +52,10 @@ WITH kept AS (
     SELECT project, sum(exchanges)::BIGINT AS exchanges FROM heard GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS pending
-    FROM log.exchanges
-    SEMI JOIN uneven ON exchanges.project = uneven.project AND date_trunc('day', occurred_at) = uneven.day
+    FROM log.current_exchanges AS e
+    SEMI JOIN uneven ON e.project = uneven.project AND date_trunc('day', occurred_at) = uneven.day
     ANTI JOIN answered USING (connection, exchange_id)
-    WHERE $project IS NULL OR exchanges.project = $project
+    WHERE $project IS NULL OR e.project = $project
     GROUP BY project
     UNION ALL BY NAME
     SELECT

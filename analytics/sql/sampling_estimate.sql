@@ -3,7 +3,7 @@
 -- parameters: $project, $from (inclusive) and $to (exclusive) in event time; $enabled, $first, $last, $disagreement, $long, $threshold, $interval: the sampling, as in the policy
 WITH heard AS (
     SELECT "connection", exchange_id, output_tokens
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE project = $project AND occurred_at >= $from::TIMESTAMP AND occurred_at < $to::TIMESTAMP
 ), scored AS (
     SELECT

@@ -7,7 +7,7 @@ WITH wanted AS (
     SELECT
         * EXCLUDE (_topic, user_message, agent_response, agent_thinking, raw_user_message),
         strlen(user_message) + strlen(agent_response) AS size, length(user_message) AS asked, length(agent_response) AS answered
-    FROM log.exchanges
+    FROM log.current_exchanges
     SEMI JOIN wanted USING (connection, session_id)
 ), sized AS (
     SELECT

@@ -5,7 +5,7 @@ WITH wanted AS (
     SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[], recursive := true)
 ), parts AS (
     SELECT connection, session_id, 1 AS exchanges, strlen(user_message) + strlen(agent_response) AS exchange_bytes, 0 AS events, 0 AS event_bytes
-    FROM log.exchanges
+    FROM log.current_exchanges
     SEMI JOIN wanted USING (connection, session_id)
     UNION ALL
     SELECT connection, session_id, 0 AS exchanges, 0 AS exchange_bytes, 1 AS events, strlen(payload) AS event_bytes

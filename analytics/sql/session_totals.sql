@@ -3,7 +3,7 @@
 -- parameters: $project, $connection, $session, $since and $until (event times between which the session was, both inclusive)
 WITH said AS (
     SELECT agent, agent_model, input_tokens, output_tokens, outcome, multi_user, labels
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE session_id = $session AND connection = $connection AND project = $project
         AND occurred_at >= $since::TIMESTAMP AND occurred_at <= $until::TIMESTAMP
 ), judged AS (

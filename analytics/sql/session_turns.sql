@@ -22,7 +22,7 @@ SELECT
     s.tier2_5_state, s.tier2_5_alignment, s.tier2_5_sycophancy, s.tier2_5_advocacy_suppression, s.tier3_state, s.tier3_score, s.anomaly,
     s.anomaly_reasons, s.cost_usd, s.judge_model, s.simulated
 FROM page AS p
-LEFT JOIN log.exchanges AS e
+LEFT JOIN log.current_exchanges AS e
     ON e.occurred_at = p.said_at AND e.exchange_id = p.exchange_id AND e.session_id = $session AND e.connection = $connection
     AND e.project = $project
 LEFT JOIN log.scores AS s

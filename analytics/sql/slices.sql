@@ -17,7 +17,7 @@ WITH scored AS (
 ), labelled AS (
     SELECT m.*, e.agent_model, coalesce(e.labels, []) AS labels
     FROM measured AS m
-    LEFT JOIN log.exchanges AS e ON e.connection = m.connection AND e.exchange_id = m.exchange_id AND e.occurred_at = m.exchange_at
+    LEFT JOIN log.current_exchanges AS e ON e.connection = m.connection AND e.exchange_id = m.exchange_id AND e.occurred_at = m.exchange_at
     QUALIFY row_number() OVER (PARTITION BY m.connection, m.exchange_id ORDER BY e._partition, e._offset) = 1
 ), given AS (
     SELECT side, connection, session_id, exchange_at, w, t, one.name AS label, one.value AS value

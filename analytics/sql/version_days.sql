@@ -17,7 +17,7 @@ SELECT
     since, one_in,
     EXISTS (FROM deployments WHERE project = $project AND occurred_at < $until::TIMESTAMP AND list_contains($labels::VARCHAR[], label))
     OR EXISTS (
-        FROM log.exchanges
+        FROM log.current_exchanges
         WHERE project = $project AND occurred_at >= greatest(since, recent) AND occurred_at < $until::TIMESTAMP AND len(labels) > 0
             AND list_has_any(list_transform(labels, lambda one: one.name), $labels::VARCHAR[])
     ) AS is_versioned

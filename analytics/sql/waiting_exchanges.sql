@@ -5,7 +5,7 @@ WITH wanted AS (
     SELECT unnest($projects::VARCHAR[]) AS project
 )
 SELECT project, min(occurred_at) AS waits_since, count(*) AS exchanges
-FROM log.exchanges
+FROM log.current_exchanges
 SEMI JOIN wanted USING (project)
 ANTI JOIN (
     SELECT connection, exchange_id

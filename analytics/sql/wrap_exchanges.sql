@@ -33,7 +33,7 @@ WITH beyond AS (
     SELECT
         arg_max(project, _offset) AS project, connection, session_id, count(*) AS exchange_count, any_value(last_at) AS last_at,
         max(_offset, 5) AS offsets
-    FROM log.exchanges
+    FROM log.current_exchanges
     JOIN newest USING (connection, session_id)
     WHERE $project IS NULL OR project = $project
     GROUP BY connection, session_id

@@ -3,14 +3,14 @@
 -- parameters: $project (NULL for all but those of anchors), $limit (sessions)
 WITH heard AS (
     SELECT connection, session_id, arg_max(project, _offset) AS project, count(*) AS exchange_count, max(occurred_at) AS last_at
-    FROM log.exchanges
+    FROM log.current_exchanges
     WHERE log.is_asked(project, $project)
     GROUP BY connection, session_id
 ), newest AS (
     SELECT * FROM heard ORDER BY last_at DESC, connection, session_id LIMIT $limit
 ), texts AS (
     SELECT connection, session_id, user_message || chr(10) || agent_response AS text
-    FROM log.exchanges
+    FROM log.current_exchanges
     SEMI JOIN newest USING (connection, session_id)
     WHERE log.is_asked(project, $project)
     QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY _offset DESC) <= 5

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schemas.registry import RecordSchema
 
 FINISHED_FIRST = "status = 'completed' DESC"
 """Puts evaluations that finished before those that failed: a failed attempt hides no finished evaluation."""
 _PREFERRED = {"evaluations": FINISHED_FIRST}
+WITHDRAWN = "withdrawn"
+"""The column that says that a record is no more: then its identity has no current row."""
+CURRENT_EXCHANGES = "log.current_exchanges"
+"""The view of the current rows of exchanges, with the columns of the log's table."""
+# Few exchanges are revised: their rows are looked up, because sorting all of them costs the memory of all texts. Where none is, statistics
+# of the column alone say so.
+CURRENT_EXCHANGES_STATEMENT = f"""
+CREATE OR REPLACE VIEW {CURRENT_EXCHANGES} AS
+WITH newest AS (
+    SELECT "connection", exchange_id, max(revision) AS revision FROM log.exchanges WHERE revision > 0 GROUP BY ALL
+), superseded AS (
+    SELECT e._partition, e._offset
+    FROM log.exchanges AS e
+    JOIN newest AS n ON e."connection" = n."connection" AND e.exchange_id = n.exchange_id AND e.revision < n.revision
+)
+SELECT e.* FROM log.exchanges AS e ANTI JOIN superseded USING (_partition, _offset) WHERE NOT {WITHDRAWN}"""  # noqa: S608 - names of ours
 
 
 def current_first(schema: RecordSchema) -> str:
@@ -15,3 +33,20 @@ def current_first(schema: RecordSchema) -> str:
         return "_topic, _offset DESC"
     order = "revision DESC, _offset DESC"
     return f"{_PREFERRED[schema.table]}, {order}" if schema.table in _PREFERRED else order
+
+
+def has_withdrawn(schema: RecordSchema) -> bool:
+    """Tell whether records of the type can be withdrawn."""
+    return any(field["name"] == WITHDRAWN for field in schema.fields)
+
+
+def current_source(schema: RecordSchema, alike: Sequence[str] = ()) -> tuple[str, str]:
+    """What follows FROM, and what follows WHERE, for the current row of each identity; `alike` are columns that no revision changes."""
+    if schema.table == "exchanges":
+        return CURRENT_EXCHANGES, ""
+    # A record that travels on two topics is in the table twice.
+    if not schema.has_revisions and len(schema.topics) <= 1:
+        return f'log."{schema.table}"', ""
+    identity = ", ".join(f'"{name}"' for name in (*alike, *schema.identity))
+    order = current_first(schema)
+    return f'log."{schema.table}"', f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from analytics.store.current import current_first
+from analytics.store.current import CURRENT_EXCHANGES_STATEMENT, current_source
 from analytics.sums.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
@@ -139,12 +139,8 @@ def view_statements(schema: RecordSchema) -> Iterator[str]:
         return
     read_as = READ_AS.get(schema.table, {})
     columns = ", ".join(f"{read_as[name]} AS {quote(name)}" if name in read_as else quote(name) for name in columns_of(schema))
-    latest = ""
-    # A record that travels on two topics is in the table twice.
-    if schema.has_revisions or len(schema.topics) > 1:
-        identity = ", ".join(quote(name) for name in (*KEPT.get(schema.table, ()), *schema.identity))
-        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1"
-    yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {full_name(schema)}{latest}"
+    rows, latest = current_source(schema, KEPT.get(schema.table, ()))
+    yield f"CREATE OR REPLACE VIEW main.{quote(schema.table)} AS SELECT {columns} FROM {rows}{latest}"
     yield f"{COMMENT}VIEW main.{quote(schema.table)} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
         yield f"{COMMENT}COLUMN main.{quote(schema.table)}.{quote(field['name'])} IS {literal(field['doc'])}"
@@ -184,6 +180,7 @@ def migration_statements(
             changed = True
     views = [
         *reading_statements(),
+        CURRENT_EXCHANGES_STATEMENT,
         *(statement for schema in current_schemas().values() for statement in view_statements(schema)),
         *(macro_statements() if has_macros else ()),
     ]

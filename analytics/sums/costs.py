@@ -22,6 +22,8 @@ _SUMS = ", ".join(
         "count(*) FILTER (cost_usd IS NULL) AS unknown_costs, count(*) FILTER (simulated) AS simulated",
     )
 )
+_FIRST = "(SELECT * FROM log.exchanges WHERE revision = 0)"
+"""The first revision stands for all: none changes the time of an exchange, and what one that was withdrawn has cost was paid."""
 _SUBJECT = 'e.project = a.project AND e."connection" = a."connection" AND e.exchange_id = a.subject_id'
 _HEARD = 'e.project, e."connection", e.exchange_id AS subject_id, e.occurred_at, e.agent'
 _SAME = 'USING (project, "connection", subject_id)'
@@ -37,7 +39,7 @@ def costs_of(judgements: str, where: str = "true") -> str:
         SELECT {_READ} FROM {judgements}
     ), near AS MATERIALIZED (
         SELECT {_HEARD}
-        FROM log.exchanges AS e
+        FROM {_FIRST} AS e
         JOIN (
             SELECT project, min(judged_at) - INTERVAL 1 DAY AS low, max(judged_at) + INTERVAL 1 DAY AS high FROM given GROUP BY project
         ) AS times
@@ -46,7 +48,7 @@ def costs_of(judgements: str, where: str = "true") -> str:
     ), elsewhere AS MATERIALIZED (
         SELECT * FROM given ANTI JOIN near {_SAME}
     ), far AS MATERIALIZED (
-        SELECT {_HEARD} FROM log.exchanges AS e SEMI JOIN elsewhere AS a ON {_SUBJECT}
+        SELECT {_HEARD} FROM {_FIRST} AS e SEMI JOIN elsewhere AS a ON {_SUBJECT}
     ), placed AS (
         SELECT *, true AS is_placed, occurred_at AS counted_at FROM given JOIN near {_SAME}
         UNION ALL

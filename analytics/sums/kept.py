@@ -10,7 +10,7 @@ from typing import Any
 
 from analytics.sums.costs import COST_KEY, costs_of
 from analytics.sums.exchanges import exchanges_of
-from analytics.sums.marks import COST_SUMS, EXCHANGE_SUMS, SCORE_SUMS, SESSION_SUMS, TABLES, new_rows
+from analytics.sums.marks import COST_SUMS, COUNTED, EXCHANGE_SUMS, SCORE_SUMS, SESSION_SUMS, TABLES, new_rows
 from analytics.sums.sessions import SESSION_KEY, sessions_of
 from analytics.sums.sums import HOUR_KEY, KEY, current_of, days_of, hours_of
 from schemas.lazy.duckdb import duckdb
@@ -97,7 +97,7 @@ def _rows_of(topic: str, time: str) -> str:
 
 
 def _on_days(topic: str, time: str) -> str:
-    table = TABLES[topic]
+    table = COUNTED[topic]
     return f"{table} WHERE {time} >= $first AND {time} < $end AND (project, date_trunc('day', {time})) IN ({_WANTED})"
 
 

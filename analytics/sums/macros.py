@@ -132,7 +132,7 @@ _SESSION_TURNS = """
             coalesce(s.anomaly, false) AS anomaly
         FROM (
             SELECT exchange_id, occurred_at AS said_at, turn_number
-            FROM log.exchanges
+            FROM log.current_exchanges
             WHERE session_id = in_session AND "connection" = in_connection AND project = in_project
                 AND occurred_at >= first AND occurred_at <= last
         ) AS e

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from analytics.store.current import CURRENT_EXCHANGES
+
 SCORE_SUMS = "scores by day, hour and stratum"
 """Name under which the watermarks of the sums of scores stand. With other sums it is another name: then all days are added up again."""
 COST_SUMS = "judgements by session and hour"
@@ -13,6 +15,8 @@ SESSION_SUMS = "scores by session and day"
 """The same of the sums of sessions."""
 TABLES = {"scores": "log.scores", "judgements": "log.judgements", "exchanges": "log.exchanges"}
 """The table of each topic that sums are made from."""
+COUNTED = TABLES | {"exchanges": CURRENT_EXCHANGES}
+"""The rows of each topic that count: of scores, which are many and revised often, the sums themselves leave earlier revisions out."""
 
 ASKED = "(asked IS NULL OR project = asked)"
 """The condition of macros that answer for the project `asked`, or for all."""
@@ -43,7 +47,7 @@ def rows_on(days: str, topic: str, time: str, where: str = "true") -> str:
     """
     return f"""(
         SELECT r.*
-        FROM {TABLES[topic]} AS r
+        FROM {COUNTED[topic]} AS r
         JOIN (SELECT project, min(day) AS first_day, max(day) + INTERVAL 1 DAY AS end_day FROM {days} GROUP BY project) AS found
         ON r.project = found.project AND r.{time} >= found.first_day AND r.{time} < found.end_day
         SEMI JOIN {days} AS d ON r.project = d.project AND date_trunc('day', r.{time}) = d.day

@@ -102,6 +102,12 @@ def read_digest(message: str, response: str, thinking: str | None, at: datetime)
     return digest_of_texts(message, response, thinking, at.isoformat())
 
 
+def is_read(exchange: Fields) -> bool:
+    """Tell whether an exchange was read from a transcript: then its digest is `read_digest`."""
+    texts = (exchange["user_message"], exchange["agent_response"], exchange["agent_thinking"])
+    return bool(read_digest(*texts, exchange["occurred_at"]) == exchange["content_digest"])
+
+
 def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:
     """The fields in which two Exchanges of one id contradict each other; none where both are accounts of the same one.
 
@@ -109,7 +115,7 @@ def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:
     """
     if held["content_digest"] == given["content_digest"] and held["session_id"] == given["session_id"]:
         return ()
-    if _is_read(held) != _is_read(given):
+    if is_read(held) != is_read(given):
         return tuple(name for name in EXCHANGE_FIELDS if not _agree(name, held[name], given[name]))
     named = tuple(name for name in (*EXCHANGE_FIELDS, *FILED_FIELDS) if held[name] != given[name])
     return named or ("content_digest",)
@@ -205,11 +211,6 @@ def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
 def _tells(value: Any) -> bool:
     """Tell whether the value tells one thing from another: an id or a name, or a usage of some tokens."""
     return bool(value.get("total")) if isinstance(value, Mapping) else bool(value)
-
-
-def _is_read(exchange: Fields) -> bool:
-    texts = (exchange["user_message"], exchange["agent_response"], exchange["agent_thinking"])
-    return bool(read_digest(*texts, exchange["occurred_at"]) == exchange["content_digest"])
 
 
 def _agree(name: str, one: Any, other: Any) -> bool:

@@ -206,6 +206,17 @@ def resolved(state: SamplingState, record_of: Callable[[bytes], bytes]) -> Sampl
     return SamplingState(state.exchanges, tuple(_resolved(seen, record_of) for seen in state.newest))
 
 
+def revised(state: SamplingState, exchange_id: str, record: bytes) -> SamplingState:
+    """The state after an exchange came in a further revision: where it waits for the end of its session, it is this one that waits."""
+    newest = tuple(
+        _with(seen, {exchange_id: msgspec.structs.replace(seen.parked, record=record)})
+        if seen.parked is not None and seen.parked.exchange_id == exchange_id and seen.parked.record
+        else seen
+        for seen in state.newest
+    )
+    return SamplingState(state.exchanges, newest)
+
+
 def without(state: SamplingState, exchange_id: str) -> SamplingState:
     """The state after the exchange is deleted: it is not handed out at the end any more."""
     newest = tuple(

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 
-from analytics.store.current import current_first
+from analytics.store.current import current_source
 from analytics.store.store import Store
-from analytics.store.tables import columns_of, full_name, literal, quote
+from analytics.store.tables import columns_of, literal, quote
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
@@ -114,11 +114,8 @@ def _rows(schema: RecordSchema, selection: Selection) -> str:
     kinds = columns_of(schema, timestamp="TIMESTAMPTZ")
     columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
     own = "true" if selection.project is None else f"project = {literal(selection.project)}"
-    latest = ""
-    if schema.has_revisions or len(schema.topics) > 1:
-        identity = ", ".join(map(quote, schema.identity))
-        latest = f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1"
-    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {full_name(schema)} WHERE {own}{latest}"
+    source, latest = current_source(schema)
+    rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {source} WHERE {own}{latest}"
     order = ", ".join(map(quote, schema.identity))
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"
 

@@ -2,7 +2,8 @@
 
 1. A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns stay in the session's state; when the
    session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
-   an exchange that a person asked to have judged again.
+   an exchange that a person asked to have judged again. A further revision of an exchange is scored by the request that comes with it,
+   under the turn and the sampling of the first; it counts as no turn of its own.
 2. Tier 1, disagreement and tampering begin with one first look over the batch's texts (`audit.exchanges.unremarkable`), then with one
    each over what that leaves; a rule looks at single exchanges only where these say so.
 3. An exchange is encoded when a task or a state needs it, once, and not at all where the batch has the bytes that it was delivered
@@ -20,6 +21,7 @@ import msgspec
 from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, PlainScore, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
+    SAMPLING_SKIP,
     Candidate,
     Decision,
     SamplingState,
@@ -28,6 +30,8 @@ from audit.exchanges.sampling import (
     decide,
     may_disagree,
     resolved,
+    revised,
+    without,
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures, clean_result
 from audit.exchanges.unremarkable import remarkable
@@ -200,17 +204,17 @@ class IntakeStep:
         policy = arrivals.policy_of(record.project)
         if not policy.settings.enabled:
             return
-        if isinstance(record, Exchange):
-            yield self._decide(session, arrivals.at(offset), policy)
-        elif isinstance(record, SessionClosed):
+        if isinstance(record, SessionClosed):
             yield from self._close(session, policy, arrivals)
+        elif isinstance(record, JudgingRequest):
+            yield self._ask_again(session, record, policy)
+        elif record.withdrawn:
+            session.sampling = without(session.sampling, record.exchange_id)
+        elif record.revision:
+            # A request to score it came with it: that says what was decided on the first revision.
+            session.sampling = revised(session.sampling, record.exchange_id, arrivals.at(offset).name)
         else:
-            asked = Decision(
-                sampled=True, reason=record.sampling_reason, probability=record.sampling_probability, turn=record.turn_number
-            )
-            decision, revision, session.sampling = ask_again(session.sampling, record.exchange_id, asked, record.revision)
-            task = _task(Arrival.earlier(record.exchange, policy), policy, decision, revision=revision)
-            yield "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=record.earlier_judgements)
+            yield self._decide(session, arrivals.at(offset), policy)
 
     def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record | PlainScore]:
         """The task or the score of one exchange."""
@@ -229,8 +233,24 @@ class IntakeStep:
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
         if decision.sampled:
             return "scoring-tasks", _task(arrival, policy, decision, revision=0)
-        sampled = Sampled(0, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
-        return "scores", structural_score(sampled, exchange, policy, LEFT_OUT, arrival.tampering)
+        return "scores", _left_out(arrival, policy, decision, revision=0)
+
+    def _ask_again(
+        self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy
+    ) -> tuple[str, Record | PlainScore]:
+        """The task or the score of an exchange that is scored again, as it was decided on first."""
+        asked = Decision(
+            sampled=request.sampling_reason != SAMPLING_SKIP,
+            reason=request.sampling_reason,
+            probability=request.sampling_probability,
+            turn=request.turn_number,
+        )
+        decision, revision, session.sampling = ask_again(session.sampling, request.exchange_id, asked, request.revision)
+        arrival = Arrival.earlier(request.exchange, policy)
+        if decision.sampled:
+            task = _task(arrival, policy, decision, revision=revision)
+            return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
+        return "scores", _left_out(arrival, policy, decision, revision=revision)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
         """Tasks for the session's last turns."""
@@ -239,6 +259,12 @@ class IntakeStep:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
             arrival = arrivals.parked(turn.record, policy)
             yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
+
+
+def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> PlainScore:
+    """The score of an exchange that is not sampled."""
+    sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
+    return structural_score(sampled, arrival.exchange, policy, LEFT_OUT, arrival.tampering)
 
 
 def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:

@@ -150,6 +150,8 @@ def _hashes(name: str, frame: pl.DataFrame) -> _Rows:
 
 
 def _text(frame: pl.DataFrame, column: str) -> pl.Expr:
-    """A column of the identity as text; times in microseconds since 1970."""
+    """A column of the identity as text; times in microseconds since 1970. A first revision is left out, as when there was no other."""
     expression = pl.col(column)
+    if column == "revision":
+        expression = pl.when(expression > 0).then(expression)
     return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)
