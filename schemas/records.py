@@ -698,6 +698,10 @@ class Exchange(Record, frozen=True, kw_only=True):
     """Digest of the content as delivered (after redaction): the same id with another digest is a conflict."""
     labels: tuple[Label, ...] = ()
     """Labels by which the sender tells exchanges apart: agent_version, prompt_version, tool_version, tenant and names of its own, sorted by name."""
+    revision: int = 0
+    """0 for the first version of this identity; readers see the highest. A higher one: its source told more of the turn later. Its time is that of the first."""
+    withdrawn: bool = False
+    """True if it turned out to be part of another exchange: readers see it no more, and it has no score."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
@@ -1422,7 +1426,7 @@ class TraceAssembly(Record, frozen=True, kw_only=True):
     exchanges: int
     """Exchanges that were made of it."""
     kept_exchanges: int
-    """Exchanges that an earlier revision had made and that late spans would have changed: they stay as they are."""
+    """Exchanges that an earlier revision had made and that late spans would have changed, from when they stayed as they were; 0 since they are revised."""
     events: int
     """Events that were made of it."""
     state: str
@@ -1439,6 +1443,10 @@ class TraceAssembly(Record, frozen=True, kw_only=True):
     """Event time at which its last span ended, UTC."""
     assembled_at: datetime
     """Time of the decision, UTC."""
+    revised_exchanges: int = 0
+    """Exchanges that an earlier revision had made and that late spans changed."""
+    withdrawn_exchanges: int = 0
+    """Exchanges that an earlier revision had made and that late spans showed to be part of another one."""
 
 
 class Watermark(Record, frozen=True, kw_only=True):

@@ -6,20 +6,17 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time
 from typing import Any
 
 import msgspec
 
 from analytics.deletion.erased import Erased, schemas_of_sessions
-from analytics.deletion.removing import IN_ONE_COMMIT, remove
-from analytics.deletion.retention import whole_since
+from analytics.deletion.removing import remove, remove_scores
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import COMPACTION, PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name
-from analytics.sums.daily import recompute_days
 from analytics.sums.incident_outlines import outline_again
 from audit.anchors.names import ANCHORS
 from audit.fingerprints import canonical_json
@@ -118,15 +115,8 @@ class Erasing:
     def _remove(self, name: str, places: pl.DataFrame) -> None:
         if places.height:
             self._must_be_compacted()
-        if name != "Score":
-            self._deleted[schema_of(name).table] += remove(self._store, name, places)
-            return
-        since = whole_since(self._store)
-        for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
-            days = {(project, at.date()) for project, at in part.select("project", "exchange_at").iter_rows()}
-            with self._store.transaction() as transaction:
-                self._deleted["scores"] += transaction.remove(name, part)
-                recompute_days(transaction, (one for one in days if _midnight(one[1]) >= since.get(one[0], _EVER)))
+        removed = remove_scores(self._store, places) if name == "Score" else remove(self._store, name, places)
+        self._deleted[schema_of(name).table] += removed
 
     def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Take what belongs to them out of the evidence of incidents, in every revision."""
@@ -216,13 +206,6 @@ class Erasing:
 
     def _stands_in(self, body: bytes) -> bool:
         return any(session.encode() in body for session in self._ids)
-
-
-_EVER = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
 
 
 def _json(body: bytes) -> Any:

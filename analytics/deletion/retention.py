@@ -155,7 +155,7 @@ class Retention:
                 transaction.set_states(CUT, dict.fromkeys(keys, b""), 0)
         removed = remove(self._store, name, rows)
         self._purged.rows[name] += removed
-        self._purged.exchanges += removed if name == "Exchange" else 0
+        self._purged.exchanges += rows.n_unique(["connection", "exchange_id"]) if name == "Exchange" and rows.height else 0
         self._purged.scores += rows["score_id"].n_unique() if name == "Score" else 0
         return rows.height
 
@@ -171,13 +171,6 @@ class Retention:
                 for frame in self._store.read(topic, end, transaction.end_of(topic) - end).values():
                     keys -= set(frame.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series())
             transaction.drop_states(sorted(keys), SESSION_STAGES)
-
-
-def whole_since(store: Store) -> dict[str, datetime]:
-    """From when on the history of a project is whole, for those of which retention has deleted anything or would have."""
-    with store.transaction() as transaction:
-        starts = transaction.watermarks(RETENTION)
-    return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
 
 
 def _finds(cursor: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> bool:

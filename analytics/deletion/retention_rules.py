@@ -46,7 +46,7 @@ OF_EXCHANGES = {
     # A reservation without its judgement would be taken for a call that was cut off.
     "Reservation": f"SELECT {PLACES} FROM log.reservations SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
     "Judgement": f"SELECT {PLACES} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
-    "Exchange": f"SELECT connection, session_id, {PLACES} FROM doomed",
+    "Exchange": f"SELECT connection, session_id, exchange_id, {PLACES} FROM doomed",
 }
 """The records that are deleted with exchanges, in this order."""
 _OLD = "JOIN cutoffs USING (project)"

@@ -18,6 +18,7 @@ from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.upkeep.retention import RetentionTask
+from streams.upkeep.withdrawing import Withdrawing
 from streams.watch.rounds import WatchRounds
 
 
@@ -32,6 +33,7 @@ def periodic_tasks_of(engine: RecordIntake, settings: Settings, context: ApiCont
         ErasureTask(engine),
         RetentionTask(engine),
         TraceAssembler(engine, lambda count: context.metrics.spans({"late": count})),
+        Withdrawing(engine),
         TokenUse(context.access),
         LoadedCode(),
         *_score_events(engine, settings),

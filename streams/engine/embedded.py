@@ -13,6 +13,7 @@ from datetime import datetime
 
 from analytics.deletion.erased import STAGE as ERASURE
 from analytics.deletion.retention import CUT
+from analytics.deletion.withdrawn import forget_withdrawn
 from analytics.store.store import Appended, Store, Transaction
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
@@ -110,6 +111,7 @@ class EmbeddedRunner:
                 total, position = total + read, position + read
                 if report is not None:
                     report(StageProgress(stage.name, position, self._store.end_of(stage.source)))
+        forget_withdrawn(self._store)
         with self._store.transaction() as transaction:
             if transaction.watermark(UNFINISHED, ""):
                 transaction.set_watermark(UNFINISHED, "", 0)

@@ -27,6 +27,12 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, JudgingRequest
 from streams.judging.recorded_judgements import Subject, recorded_in
 
+TOLD = (
+    "agent", "user_message", "agent_response", "agent_thinking", "agent_model", "input_tokens", "output_tokens", "stop_reason",
+    "outcome", "multi_user", "tags", "labels",
+)  # fmt: skip
+"""The fields that a source tells of a turn and may tell otherwise later."""
+
 
 @dataclass
 class Revisions:
@@ -95,7 +101,9 @@ def _differs(before: Exchange, exchange: Exchange) -> bool:
     """Tell whether the same source tells something else now; two accounts of one exchange are compared by rules of their own."""
     if before.withdrawn or exchange.withdrawn:
         return not before.withdrawn
-    return before.content_digest != exchange.content_digest and is_read(asdict(before)) == is_read(asdict(exchange))
+    if is_read(asdict(before)) != is_read(asdict(exchange)):
+        return False
+    return any(getattr(before, name) != getattr(exchange, name) for name in TOLD)
 
 
 def _decisions(cursor: duckdb.DuckDBPyConnection, exchanges: Sequence[Exchange]) -> dict[Subject, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 1. When a trace is complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
 2. Exchanges and events are taken in before that record. A kill between them makes a trace be assembled once more, into the same ids.
-3. An exchange that was made stays as it is: late spans add events, and what they would have changed is counted in the next revision.
+3. Late spans add events and revise exchanges: the one that a turn has keeps its id, and one that turns out to be part of another is
+   withdrawn. A revision of what nothing is decided on yet waits, and all of its trace with it.
 4. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
 5. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
    logged and set aside, one letter per trace.
@@ -20,13 +21,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from analytics.queries import query_many_records, query_rows
+from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.queries import query_many_records, query_records, query_rows
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.lazy.duckdb import duckdb
-from schemas.records import AgentEvent, Deployment, Exchange, Record, Review, Span
+from schemas.records import AgentEvent, Deployment, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
+from streams.judging.revising import revise
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
@@ -56,6 +59,8 @@ class OpenTrace:
     spans: int = 0
     first_offset: int = 0
     """The lowest position of a span, on whichever partition: what comes later may stand before what was there."""
+    may_be_made: bool = False
+    """Whether exchanges may have been made of it, though no decision says so: this process or the one before was cut short."""
 
 
 class Due(NamedTuple):
@@ -70,6 +75,10 @@ class Made:
     """The records that some traces were made into."""
 
     assemblies: list[Assembly] = field(default_factory=list)
+    revised: list[Exchange | JudgingRequest] = field(default_factory=list)
+    """The further revisions of exchanges, with the requests to score them."""
+    deferred: set[Key] = field(default_factory=set)
+    """Traces that are to be assembled again a little later."""
     letters: Accepted = field(default_factory=Accepted)
     late: int = 0
     """Spans that came too late since this process began."""
@@ -102,8 +111,8 @@ class TraceAssembler:
         await asyncio.to_thread(self._look)
         spans = 0
         for some in list(self._rounds(self._due(self._engine.now()))):
-            await self._assemble(some)
-            spans += sum(self._open.pop(one.key).spans for one in some)
+            deferred = await self._assemble(some)
+            spans += sum(self._open.pop(one.key).spans for one in some if one.key not in deferred)
         return spans
 
     def _look(self) -> None:
@@ -119,12 +128,14 @@ class TraceAssembler:
                 "least": min(self._positions.values()) if known and self._positions else 0,
             }
             for row in query_rows(cursor, "touched_traces", values):
-                self._note(row)
+                self._note(row, is_left=not self._positions)
             self._positions = ends
 
-    def _note(self, row: dict[str, Any]) -> None:
+    def _note(self, row: dict[str, Any], *, is_left: bool) -> None:
         key = row["connection"], row["trace_id"]
-        trace = self._open.setdefault(key, OpenTrace(row["project"], row["last_at"], first_offset=row["first_offset"]))
+        trace = self._open.setdefault(
+            key, OpenTrace(row["project"], row["last_at"], first_offset=row["first_offset"], may_be_made=is_left)
+        )
         trace.last_at = max(trace.last_at, row["last_at"])
         trace.first_offset = min(trace.first_offset, row["first_offset"])
         trace.has_root = trace.has_root or row["has_root"]
@@ -152,25 +163,35 @@ class TraceAssembler:
         if some:
             yield some
 
-    async def _assemble(self, due: Sequence[Due]) -> None:
+    async def _assemble(self, due: Sequence[Due]) -> set[Key]:
+        """Assemble traces; returns those that are to be assembled again a little later."""
         engine = self._engine
+        await engine.land_taken("exchanges")
         made = await asyncio.to_thread(self._made, due)
+        for one in due:
+            self._open[one.key].may_be_made = True
         if made.late:
             self._count_late(made.late)
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
         # Before the exchanges: after a kill, their versions would be known already.
-        await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, exchanges))
+        deployed = [*exchanges, *(one for one in made.revised if isinstance(one, Exchange))]
+        await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, deployed))
         for start in range(0, len(exchanges), engine.taken_at_once):
             some = exchanges[start : start + engine.taken_at_once]
             for outcome, exchange in zip(await engine.take_exchanges(some), some, strict=True):
                 if isinstance(outcome, RecordError):
                     self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
+        await engine.publish("exchanges", made.revised)
+        if any(isinstance(one, Exchange) and one.withdrawn for one in made.revised):
+            await engine.land_taken()
+            await asyncio.to_thread(forget_withdrawn, engine.store)
         await engine.landed("agent-events")
         events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
         await engine.publish("agent-events", events)
         await engine.publish(REVIEWS, list(self._reviews(made)))
         await engine.publish(DEAD_LETTERS, [decode(one) for one in made.letters.messages.get(DEAD_LETTERS, [])])
         await engine.publish("trace-assemblies", [one.decision for one in made.assemblies])
+        return made.deferred
 
     def _made(self, due: Sequence[Due]) -> Made:
         made = Made()
@@ -178,7 +199,7 @@ class TraceAssembler:
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             before = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
             spans = _spans(cursor, names, min(self._open[one.key].first_offset for one in due) if not before else 0)
-            kept = _kept(cursor, names) if before else {}
+            exchanges = _exchanges(cursor, [key for one in due if (key := one.key) in before or self._open[key].may_be_made])
         for one in due:
             earlier, records = before.get(one.key), spans.get(one.key, [])
             if not records:
@@ -187,9 +208,17 @@ class TraceAssembler:
                 # Read again after a start, or what was deleted is followed by more.
                 self._note_late(made, [one for one in records if one.ingested_at > earlier["assembled_at"]])
                 continue
-            revision = 0 if earlier is None else earlier["revision"] + 1
-            decision = Decision(one.reason, self._engine.now(), revision, kept.get(one.key, {}))
-            self._make(made, records, decision)
+            self._make(
+                made,
+                records,
+                Decision(
+                    one.reason,
+                    self._engine.now(),
+                    revision=0 if earlier is None else earlier["revision"] + 1,
+                    earlier=exchanges.get(one.key, ()),
+                    session=one.key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
+                ),
+            )
         return made
 
     def _deployed(self, exchanges: Sequence[Exchange]) -> list[Deployment]:
@@ -213,10 +242,32 @@ class TraceAssembler:
             self._set_aside(made.letters, records[0], Refusal(self.name, TOO_MANY, words))
             return
         try:
-            made.assemblies.append(assemble(records, decision))
+            assembly = self._revised(made, assemble(records, decision), decision)
         except Exception as error:
             log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
             self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
+        else:
+            if assembly is not None:
+                made.assemblies.append(assembly)
+
+    def _revised(self, made: Made, assembly: Assembly, decision: Decision) -> Assembly | None:
+        """The assembly with those of its exchanges that are new, once the others are revised; None where it has to wait."""
+        if not decision.earlier:
+            return assembly
+        engine = self._engine
+        earlier = {one.exchange_id for one in decision.earlier}
+        told = [one for one in assembly.exchanges if one.exchange_id in earlier]
+        revisions = revise(engine.store, engine.policy, told, engine.now())
+        if revisions.waiting:
+            made.deferred.add((assembly.decision.connection, assembly.decision.trace_id))
+            return None
+        made.revised += [one for one in revisions.records if isinstance(one, JudgingRequest) or one.revision]
+        return assembly._replace(
+            exchanges=[one for one in assembly.exchanges if one.exchange_id not in earlier],
+            decision=msgspec.structs.replace(
+                assembly.decision, revised_exchanges=revisions.revised - assembly.decision.withdrawn_exchanges
+            ),
+        )
 
     def _note_late(self, made: Made, late: Sequence[Span]) -> None:
         """Make it known that spans of a trace came when those before them were deleted."""
@@ -273,10 +324,13 @@ def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least
     return found
 
 
-def _kept(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]]) -> dict[Key, dict[str, str]]:
-    found: dict[Key, dict[str, str]] = {}
-    for row in query_rows(cursor, "trace_exchanges", names):
-        found.setdefault(_key(row), {})[row["exchange_id"]] = row["content_digest"]
+def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Exchange]]:
+    """The exchanges that were made of some traces, as they were told last; the oldest of a trace first."""
+    found: dict[Key, list[Exchange]] = {}
+    if keys:
+        names = {"connections": [connection for connection, _ in keys], "trace_ids": [trace_id for _, trace_id in keys]}
+        for one in query_records(cursor, "trace_exchanges", Exchange, names):
+            found.setdefault((one.connection, one.exchange_id.partition(":")[0]), []).append(one)
     return found
 
 

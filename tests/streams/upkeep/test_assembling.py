@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from builders import event
-from engines import NOW, engine_over, rows
+from engines import NOW, engine_over, rows, runner_over
 from otlp.captured import LABELS, OWNER, REDACTOR, Json
 from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
@@ -71,6 +72,22 @@ class Fleet:
         self.run(self.assembler.run())
         self.run(self.engine.land_taken())
 
+    def current(self, table: str, columns: str) -> list[tuple[object, ...]]:
+        """Rows as readers see them: the latest revision of each identity."""
+        return self.store.cursor().execute(f"SELECT {columns} FROM {table} ORDER BY ALL").fetchall()
+
+    def counted(self) -> list[tuple[str, object]]:
+        """How many exchanges the sums by day have."""
+        refresh_daily(self.store)
+        cursor = self.store.cursor()
+        found = cursor.execute(
+            "SELECT (SELECT sum(exchanges) FROM log.daily_exchanges), (SELECT sum(exchanges) FROM log.daily_scores), "
+            "(SELECT sum(exchanges) FROM log.session_scores)"
+        ).fetchone()
+        assert found is not None
+        assert 1 == len(set(found))
+        return [("exchanges", found[0])]
+
     def rows(self, table: str, columns: str) -> list[tuple[object, ...]]:
         """Rows of a table."""
         return rows(self.store, table, columns)
@@ -87,7 +104,7 @@ def fleet(store: Store) -> Iterator[Fleet]:
 
 def decisions(fleet: Fleet) -> list[tuple[object, ...]]:
     """What was decided of traces."""
-    return fleet.rows("trace_assemblies", "revision, reason, spans, exchanges, kept_exchanges, state")
+    return fleet.rows("trace_assemblies", "revision, reason, spans, exchanges, revised_exchanges, state")
 
 
 def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
@@ -144,17 +161,92 @@ def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> N
     assert [(0, "idle", 2, 1, 0, "complete")] == decisions(fleet)
 
 
-def test_a_late_span_makes_a_revision_and_keeps_the_exchange(fleet: Fleet) -> None:
-    """It adds its events behind the others; what it would have changed of the exchange is counted."""
+def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
+    """It adds its events behind the others, and its tokens to those of the turn."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
     fleet.send(chat(2), tool(3))
     fleet.pass_by(SETTLE)
     fleet.pass_by(IDLE)
     assert [(0, "settled", 2, 1, 0, "complete"), (1, "idle", 4, 0, 1, "complete")] == decisions(fleet)
-    assert [(None,)] == fleet.rows("exchanges", "input_tokens")
+    assert [(12, 1)] == fleet.current("exchanges", "input_tokens, revision")
+    assert [(1, 1)] == fleet.current("scores", "turn_number, revision")
     positions = fleet.rows("agent_events", "seq")
     assert [(number,) for number in range(5)] == positions
+
+
+def late_root() -> tuple[list[Json], list[Json]]:
+    """A turn that asks for an approval: what has ended when the approval is asked for, and what ends after it."""
+    first = [chat(2, 1, attributes={"gen_ai.usage.input_tokens": 30})]
+    return first, [tool(3, 1), chat(4, 1), agent(1, question="Refund it", answer="Refunded.")]
+
+
+def test_a_root_that_ends_late_revises_the_turn(fleet: Fleet) -> None:
+    """Approvals take longer than any idle time: the turn has one exchange, whose tokens and call count once."""
+    first, rest = late_root()
+    fleet.send(*first)
+    fleet.pass_by(IDLE)
+    assert [("question 2", "answer 2", 30)] == fleet.current("exchanges", "user_message, agent_response, input_tokens")
+    fleet.send(*rest)
+    fleet.pass_by(SETTLE)
+    assert [(0, "idle", 1, 1, 0, "complete"), (1, "settled", 4, 0, 1, "complete")] == decisions(fleet)
+    told = "exchange_id, user_message, agent_response, input_tokens, output_tokens, revision"
+    assert [(f"{TRACE}:{span_id(2)}", "Refund it", "Refunded.", 44, 2, 1)] == fleet.current("exchanges", told)
+    assert [(1, 1, "first_turns")] == fleet.current("scores", "turn_number, revision, sampling_reason")
+    events = [event for (event,) in fleet.rows("agent_events", "event")]
+    assert {"token_usage": 2, "tool_call": 1, "tool_output": 1} == {event: events.count(event) for event in events}
+
+
+def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
+    """Two agents of one workflow, each cut off from it by an approval, look like two turns until the workflow ends."""
+    fleet.send(agent(1, 0, question="Refund it", answer="Let me ask."), chat(2, 1))
+    fleet.pass_by(IDLE)
+    fleet.send(agent(3, 0, question="Go on", answer="Done."), chat(4, 3))
+    fleet.pass_by(IDLE)
+    assert [(1,), (2,)] == fleet.current("scores", "turn_number")
+    fleet.send(agent(0, question="Refund it", answer="Refunded."))
+    fleet.pass_by(SETTLE)
+    told = "exchange_id, user_message, agent_response, input_tokens"
+    assert [(f"{TRACE}:{span_id(1)}", "Refund it", "Refunded.", 26)] == fleet.current("exchanges", told)
+    assert [(1, 1)] == fleet.current("scores", "turn_number, revision")
+    assert [(0, 0), (0, 0), (1, 1)] == fleet.rows("trace_assemblies", "revised_exchanges, withdrawn_exchanges")
+    assert [("exchanges", 1)] == fleet.counted()
+
+
+def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
+    """What was decided of its revisions is in the log: the same scores come of it."""
+    first, rest = late_root()
+    fleet.send(*first)
+    fleet.pass_by(IDLE)
+    fleet.send(*rest)
+    fleet.pass_by(SETTLE)
+    before = fleet.rows("scores", "* EXCLUDE (_offset)")
+    assert 2 == len(before)
+    runner_over(fleet.store).rebuild()
+    assert before == fleet.rows("scores", "* EXCLUDE (_offset)")
+
+
+def test_a_kill_between_the_first_exchange_and_its_decision_makes_no_second_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root comes while the process is down: the next one meets the trace whole, with an exchange that no decision tells of."""
+    first, rest = late_root()
+    fleet.send(*first)
+    publish = fleet.engine.publish
+
+    async def killed(topic: str, records: list[Record]) -> object:
+        if topic == "trace-assemblies":
+            raise SystemExit
+        return await publish(topic, records)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fleet.engine, "publish", killed)
+        with pytest.raises(SystemExit):
+            fleet.pass_by(IDLE)
+    fleet.send(*rest)
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.pass_by(SETTLE)
+    assert [("Refund it", 44, 1)] == fleet.current("exchanges", "user_message, input_tokens, revision")
 
 
 def rating(name: str, score: float, **told: object) -> Json:

@@ -45,8 +45,10 @@ class Trace:
     each within the one before.
     """
 
-    def __init__(self, trace_id: str, spans: Iterable[KeptSpan]) -> None:
+    def __init__(self, trace_id: str, spans: Iterable[KeptSpan], session: str | None = None) -> None:
+        """`session` is the one that all of it belongs to, whatever its spans say."""
         self.trace_id = trace_id
+        self._session = session
         self.spans = told_once(without_circles(_with_records(sorted(spans, key=place_of))))
         self._children: dict[str | None, list[KeptSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
@@ -106,7 +108,7 @@ class Trace:
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
-        return self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
+        return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
         """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""

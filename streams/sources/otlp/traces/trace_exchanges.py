@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,10 +32,12 @@ class TracedExchange(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     within: frozenset[str]
     """The ids of the spans that belong to it."""
+    earlier_id: str | None = None
+    """The id that it had when fewer of its spans had come."""
 
     def exchange_id(self, trace_id: str) -> str:
         """The id of the exchange, unique within its connection."""
-        return f"{trace_id}:{self.span.span_id}"
+        return self.earlier_id or f"{trace_id}:{self.span.span_id}"
 
     @property
     def at(self) -> datetime:
@@ -50,6 +53,33 @@ def exchanges_of(trace: Trace) -> list[TracedExchange]:
     """
     found = (_exchange(trace, span, inside) for span, inside in _enclosed(trace))
     return [exchange for exchange in found if exchange is not None]
+
+
+class Earlier(NamedTuple):
+    """Exchanges of a trace, some under the ids that they had, and the ids of those that are part of another one now."""
+
+    exchanges: list[TracedExchange]
+    absorbed: frozenset[str]
+
+
+def with_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[str], present: Collection[str]) -> Earlier:
+    """Give exchanges the ids under which an earlier revision of the trace made them, the oldest first where there were several.
+
+    An id names the span that was the exchange then: whichever exchange that span belongs to now is the same turn. Of a span that is
+    not among the `present` ones nothing is known, so its exchange stays as it is.
+    """
+    places = places_of(exchanges)
+    ids: dict[int, str] = {}
+    absorbed: set[str] = set()
+    for exchange_id in earlier_ids:
+        span_id = exchange_id.rpartition(":")[2]
+        place = places.get(span_id)
+        if place is not None and place not in ids:
+            ids[place] = exchange_id
+        elif span_id in present:
+            absorbed.add(exchange_id)
+    found = [msgspec.structs.replace(one, earlier_id=ids.get(place)) for place, one in enumerate(exchanges)]
+    return Earlier(found, frozenset(absorbed))
 
 
 def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_payload, to_record
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds.limits import is_too_deep
@@ -18,7 +20,7 @@ from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of, without_evaluations
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
-from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
+from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of, with_earlier_ids
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
 from streams.sources.otlp.traces.unused_spans import EVALUATION, HELPER, NO_CONTENT, unused_spans
 
@@ -31,6 +33,7 @@ class Assembly(NamedTuple):
     """The records that a trace was made into. The positions of the events count from 0 in each session."""
 
     exchanges: list[Exchange]
+    """The present ones, whichever were made before, and then those that turned out to be part of another one: these are withdrawn."""
     events: list[AgentEvent]
     ratings: list[TracedRating]
     decision: TraceAssembly
@@ -42,24 +45,27 @@ class Decision(NamedTuple):
     reason: str
     now: datetime
     revision: int = 0
-    kept: Mapping[str, str] = {}
-    """The digests of exchanges that an earlier revision made, by id."""
+    earlier: Sequence[Exchange] = ()
+    """The exchanges that earlier revisions made, the oldest first."""
+    session: str | None = None
+    """The session that earlier revisions filed all of the trace under, because no span named one."""
 
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
     first = min(records, key=place_of)
     kept = sorted(map(kept_span, records), key=place_of)
-    trace = Trace(first.trace_id, without_evaluations(kept))
-    traced = exchanges_of(trace)
+    trace = Trace(first.trace_id, without_evaluations(kept), decision.session)
+    earlier = {one.exchange_id: one for one in decision.earlier if not one.withdrawn}
+    traced, absorbed = with_earlier_ids(exchanges_of(trace), earlier, {span.span_id for span in kept})
     exchanges = [_exchange(one, first, decision.now) for one in traced]
+    withdrawn = [replace(one, withdrawn=True, ingested_at=decision.now) for name, one in earlier.items() if name in absorbed]
     events = events_of(trace)
     ratings = list(ratings_of(trace, traced))
     said = [span.facts for span in trace.spans]
     used = {event.span.span_id for event in events} | {one.span.span_id for one in traced} | {one.span_id for one in ratings}
-    fresh = [one for one in exchanges if one.exchange_id not in decision.kept]
     return Assembly(
-        exchanges=fresh,
+        exchanges=[*exchanges, *withdrawn],
         events=_event_records(trace, events, traced, first, decision.now),
         ratings=ratings,
         decision=TraceAssembly(
@@ -71,10 +77,9 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
             revision=decision.revision,
             reason=decision.reason,
             spans=len(records),
-            exchanges=len(fresh),
-            kept_exchanges=sum(
-                decision.kept.get(one.exchange_id, one.content_digest) != one.content_digest for one in exchanges
-            ),
+            exchanges=sum(one.exchange_id not in earlier for one in exchanges),
+            kept_exchanges=0,
+            withdrawn_exchanges=len(withdrawn),
             events=len(events),
             state=COMPLETE if traced else _state(kept),
             unused_spans=unused_spans(kept, used, trace.helper_ids, has_exchange=bool(traced)),

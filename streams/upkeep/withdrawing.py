@@ -1,0 +1,27 @@
+"""Withdrawing: scores of exchanges that turned out to be part of another one go, also those that are made after that."""
+
+from __future__ import annotations
+
+import asyncio
+
+from analytics.deletion.withdrawn import forget_withdrawn
+from streams.engine.record_intake import RecordIntake
+
+INTERVAL = 60.0
+"""Seconds from one look to the next: a judge may be asked about an exchange while it is withdrawn."""
+
+
+class Withdrawing:
+    """See the module. A periodic task."""
+
+    name = "withdrawing"
+    interval = INTERVAL
+
+    def __init__(self, engine: RecordIntake) -> None:
+        self._engine = engine
+
+    async def run(self) -> None:
+        """Delete the scores that there are."""
+        if self._engine.state().ready:
+            await self._engine.land_taken("scores")
+            await asyncio.to_thread(forget_withdrawn, self._engine.store)
