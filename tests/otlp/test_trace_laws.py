@@ -96,7 +96,7 @@ def test_no_shape_of_a_trace_hangs_or_loses_a_call(shape: Sequence[tuple[Any, in
     [assembly] = assembled(records_of([request(*spans)]))
     wrapped = {spans[parent]["spanId"] for make, parent in shape if make is tool and parent is not None and parent < len(spans)}
     wanted = {one["spanId"] for one, (make, _) in zip(spans, shape, strict=True) if make is tool}
-    found = {event.event_id.partition(":")[0] for event in assembly.events if event.event == "tool_call"}
+    found = {event.event_id.split(":")[1] for event in assembly.events if event.event == "tool_call"}
     assert wanted - wrapped <= found <= wanted
     assert len(assembly.events) == len({event.event_id for event in assembly.events})
     assert {event.exchange_id for event in assembly.events} <= {None, *(one.exchange_id for one in assembly.exchanges)}
@@ -114,7 +114,7 @@ def test_tokens_of_each_innermost_request_are_counted_once(shape: Sequence[tuple
     assert len(usages) == len({event.event_id for event in usages})
     alone = [number for number, (_, parent) in enumerate(shape) if parent is None or parent >= len(shape)]
     inside = {parent for _, parent in shape}
-    assert {f"{spans[number]['spanId']}:usage" for number in alone if number not in inside} <= {
+    assert {f"{TRACE}:{spans[number]['spanId']}:usage" for number in alone if number not in inside} <= {
         event.event_id for event in usages
     }
     assert usages

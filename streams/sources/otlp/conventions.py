@@ -325,6 +325,10 @@ AGENT_METHODS = frozenset(
 """Methods of agents that instrumentors write after the agent's name."""
 NAMING = frozenset({"openinference", "langfuse"})
 """Dialects in which an agent's span has the agent's name, and often no attribute has."""
+SERVES = frozenset(
+    {"http.request.method", "http.method", "http.route", "rpc.method", "messaging.system", "faas.trigger", "faas.invocation_id"}
+)
+"""Attributes of spans that serve one call, or one message of a queue."""
 COMPACTED = "gen_ai.conversation.compacted"
 SERVICE = "service.name"
 ENVIRONMENT = "langfuse.environment"

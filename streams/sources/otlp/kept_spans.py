@@ -128,8 +128,12 @@ def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
 
 
 def kept_span(record: Span) -> KeptSpan:
-    """The span of a record."""
-    return KeptSpan(record.span_id, record.parent_span_id, record.started_at, record.ended_at, _decoder.decode(record.content))
+    """The span of a record. An id of a span is unique within its trace alone."""
+    parent_id = None if record.parent_span_id is None else f"{record.trace_id}:{record.parent_span_id}"
+    facts = _decoder.decode(record.content)
+    return KeptSpan(
+        f"{record.trace_id}:{record.span_id}", parent_id, record.started_at, record.ended_at, facts, record.trace_id
+    )
 
 
 def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:

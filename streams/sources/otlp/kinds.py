@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -142,6 +143,21 @@ HELPER_SIGNS = (
 )
 SIGNS = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
 """Attributes of spans that say by them alone what they are."""
+_TASKS = frozenset(
+    {"title", "titles", "titling", "guardrail", "guardrails", "moderation", "evaluator", "evaluation", "reranker", "embedding"}
+)
+_SUMMARIES = frozenset(
+    {"summary", "summarize", "summarise", "summarizer", "summarization", "compact", "compaction", "compress"}
+)
+_PASTS = frozenset({"conversation", "chat", "history", "session", "thread", "memory", "context", "messages"})
+_MEMORIES = frozenset({"memory", "memories"})
+_KEEPING = frozenset({"extract", "extraction", "update", "save", "store", "search", "add", "write", "consolidate"})
+_PAIRS = (
+    (_SUMMARIES, _PASTS),
+    (_MEMORIES, _KEEPING),
+    (frozenset({"follow", "followup"}), frozenset({"questions", "suggestions"})),
+)
+_words = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 _BY_NAME = {name: (dialect, kinds) for dialect, name, kinds in KINDS}
 
 
@@ -192,3 +208,12 @@ def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -
         return "inference"
     is_agent = not names.isdisjoint(AGENT_SIGNS) and (is_named or bool(has.sent and has.came))
     return "agent" if is_agent else "other"
+
+
+def names_helper(name: str) -> bool:
+    """Tell whether a span is named after a task that serves the program: the title of a chat, the summary of its history, a guardrail.
+
+    The name is the user's, so it decides only beside requests that are named otherwise: a summary may be what was asked for.
+    """
+    words = {word.lower() for word in _words(name)}
+    return not words.isdisjoint(_TASKS) or any(words & one and words & other for one, other in _PAIRS)

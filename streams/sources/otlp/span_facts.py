@@ -66,10 +66,14 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     scope: str | None = None
     unknown: str | None = None
     """What the span says of its kind where that was not understood: `attribute = value`."""
+    serves: bool = False
+    """It is the call of a server, or the handling of a message of a queue."""
     session_id: str | None = None
     agent: str | None = None
     service: str | None = None
     question: str | None = None
+    asked: int = 0
+    """Messages of the user among those that were sent: a later turn of a conversation sends more."""
     answer: str | None = None
     thinking: str | None = None
     choices: int = 0

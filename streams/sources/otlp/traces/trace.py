@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from streams.sources.otlp.conventions import AGENT_METHODS, NAMELESS, NAMING
+from streams.sources.otlp.kinds import names_helper
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 
 SESSION_FROM_TRACE = "session_from_trace"
@@ -24,18 +25,20 @@ place_of = attrgetter("started_at", "span_id")
 _UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
+_NAMED = frozenset({"agent", "chain", "inference"})
 HELPING = frozenset({"helper", "retrieval", "memory"})
 """Kinds of spans within which nothing is said to the user: a model is asked there for the program's own ends."""
 
 
 class KeptSpan(NamedTuple):
-    """A span as it is kept."""
+    """A span as it is kept. Its ids are unique over all traces."""
 
     span_id: str
     parent_id: str | None
     started_at: datetime
     ended_at: datetime
     facts: SpanFacts
+    trace_id: str = ""
 
 
 class Trace:
@@ -78,13 +81,23 @@ class Trace:
 
     @cached_property
     def helper_ids(self) -> frozenset[str]:
-        """The ids of the helpers, and of all that stands within one: none of it is said in the conversation."""
-        found: set[str] = set()
-        for span in self._downwards:
-            parent = self._parents[span.span_id]
-            if span.facts.kind in HELPING or (parent is not None and parent.span_id in found):
-                found.add(span.span_id)
-        return frozenset(found)
+        """The ids of the helpers, and of all that stands within one: none of it is said in the conversation.
+
+        What is only named after a helper's task is one where another request is named otherwise.
+        """
+        helpers = self._with_outer(lambda span: span.facts.kind in HELPING)
+        named = helpers | self._with_outer(_is_named_helper)
+        return named if any(span.span_id not in named for span in self.requests) else helpers
+
+    @cached_property
+    def tool_ids(self) -> frozenset[str]:
+        """The ids of the tools' spans, and of all that stands within one."""
+        return self._with_outer(lambda span: span.facts.kind == "tool")
+
+    @cached_property
+    def spoken(self) -> list[KeptSpan]:
+        """The requests that are part of the conversation."""
+        return [span for span in self.requests if span.span_id not in self.helper_ids]
 
     @cached_property
     def request_ids(self) -> frozenset[str]:
@@ -96,15 +109,33 @@ class Trace:
         """The ids of the spans within which another failed."""
         return self._with_inner(lambda facts: facts.error is not None)
 
+    def outermost(self, within: KeptSpan | None = None) -> list[KeptSpan]:
+        """The agents, chains and requests that stand within no other, of a span or of the whole trace, in order of time.
+
+        Those within a tool serve that tool: they count where there are no others.
+        """
+        units, tools = list[KeptSpan](), list[KeptSpan]()
+        entered = list(self._children.get(None if within is None else within.span_id, ()))
+        for span in entered:
+            if span.span_id in self.helper_ids:
+                continue
+            if span.facts.kind in ENCLOSING or span.span_id in self.request_ids:
+                units.append(span)
+            elif span.facts.kind == "tool":
+                tools.append(span)
+            else:
+                entered += self.children(span)
+        if units or not tools:
+            return sorted(units, key=place_of)
+        return sorted((unit for span in tools for unit in self.outermost(span)), key=place_of)
+
+    def serves(self, span: KeptSpan) -> bool:
+        """Tell whether a span stands within the call of a server or the handling of a queue's message: whoever calls asks one thing."""
+        return span.span_id in self._served
+
     @cached_property
-    def outermost(self) -> list[KeptSpan]:
-        """The agents and chains that stand within no other."""
-        covered: set[str] = set()
-        for span in self._downwards:
-            parent = self._parents[span.span_id]
-            if parent is not None and (parent.facts.kind in ENCLOSING or parent.span_id in covered):
-                covered.add(span.span_id)
-        return [span for span in self.spans if span.facts.kind in ENCLOSING and span.span_id not in covered]
+    def _served(self) -> frozenset[str]:
+        return self._with_outer(lambda span: span.facts.serves)
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
@@ -175,6 +206,15 @@ class Trace:
                 first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
         return {**{span_id: value for span_id, (_, value) in first.items()}, **found}
 
+    def _with_outer(self, is_one: Callable[[KeptSpan], bool]) -> frozenset[str]:
+        """The ids of such spans and of those that stand within one."""
+        found: set[str] = set()
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if (parent is not None and parent.span_id in found) or is_one(span):
+                found.add(span.span_id)
+        return frozenset(found)
+
     def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
         """The ids of the spans that enclose such a one."""
         found: set[str] = set()
@@ -234,6 +274,11 @@ def _named_by_span(facts: SpanFacts) -> str | None:
     return None if name in NAMELESS else name
 
 
+def _is_named_helper(span: KeptSpan) -> bool:
+    facts = span.facts
+    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
+
+
 def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
     if all(span.facts.kind != "log" for span in ordered):
@@ -269,6 +314,7 @@ def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
         facts=msgspec.structs.replace(
             own,
             question=own.question or (questions[-1] if questions else None),
+            asked=own.asked or len(questions),
             answer=own.answer or first.answer,
             thinking=own.thinking or first.thinking,
             calls=own.calls or first.calls,

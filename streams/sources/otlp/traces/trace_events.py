@@ -52,7 +52,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 
 def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     facts = span.facts
-    if facts.kind == "inference" and facts.usage is not None and span.span_id in trace.request_ids:
+    if facts.usage is not None and (span.span_id in trace.request_ids or (facts.kind == "helper" and trace.spoken)):
         said = {"event": "token_usage", "usage": _usage(facts.usage), **_present(model=facts.model)}
         yield _event(span.ended_at, 3, span, "usage", said)
     if facts.compacted and facts.kind == "inference":
@@ -79,7 +79,7 @@ def _usage(usage: Usage) -> Json:
 
 
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
-    every = [span for span in trace.spans if span.facts.kind == "tool"]
+    every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
     better = told_better(every)
     tools = [span for span in every if not _repeats_inner(trace, span) and span.span_id not in better]
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
@@ -105,7 +105,7 @@ def _name(facts: SpanFacts) -> str | None:
 
 def _speaking(trace: Trace) -> list[KeptSpan]:
     """The spans whose messages count: the innermost requests, else whatever has any."""
-    return trace.requests or [span for span in trace.spans if span.facts.kind == "agent"]
+    return trace.spoken or [span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids]
 
 
 def _returned(trace: Trace) -> Mapping[str, tuple[KeptSpan, ToolResult]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ import msgspec
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
 from streams.sources.otlp.span_facts import SpanFacts
-from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE, KeptSpan, Trace
+from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE, KeptSpan, Trace, place_of
+from streams.sources.otlp.traces.turns import Turn, Unit, turns_of
 
 
 class TracedExchange(msgspec.Struct, frozen=True):
@@ -35,9 +36,10 @@ class TracedExchange(msgspec.Struct, frozen=True):
     earlier_id: str | None = None
     """The id that it had when fewer of its spans had come."""
 
-    def exchange_id(self, trace_id: str) -> str:
+    @property
+    def exchange_id(self) -> str:
         """The id of the exchange, unique within its connection."""
-        return self.earlier_id or f"{trace_id}:{self.span.span_id}"
+        return self.earlier_id or self.span.span_id
 
     @property
     def at(self) -> datetime:
@@ -46,13 +48,9 @@ class TracedExchange(msgspec.Struct, frozen=True):
 
 
 def exchanges_of(trace: Trace) -> list[TracedExchange]:
-    """The exchanges of a trace, in order of time.
-
-    Each outermost agent or chain is one. A trace without any has one for each of its sessions: the last request whose answer calls no
-    tool. Where neither question nor answer is told there is none.
-    """
-    found = (_exchange(trace, span, inside) for span, inside in _enclosed(trace))
-    return [exchange for exchange in found if exchange is not None]
+    """The exchanges of a trace, in order of time: one for each turn. Where neither question nor answer is told there is none."""
+    exchanges = (_exchange(trace, turn) for turn in turns_of(trace))
+    return [exchange for exchange in exchanges if exchange is not None]
 
 
 class Earlier(NamedTuple):
@@ -72,11 +70,10 @@ def with_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[
     ids: dict[int, str] = {}
     absorbed: set[str] = set()
     for exchange_id in earlier_ids:
-        span_id = exchange_id.rpartition(":")[2]
-        place = places.get(span_id)
+        place = places.get(exchange_id)
         if place is not None and place not in ids:
             ids[place] = exchange_id
-        elif span_id in present:
+        elif exchange_id in present:
             absorbed.add(exchange_id)
     found = [msgspec.structs.replace(one, earlier_id=ids.get(place)) for place, one in enumerate(exchanges)]
     return Earlier(found, frozenset(absorbed))
@@ -87,70 +84,45 @@ def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
     return {span_id: place for place, exchange in enumerate(exchanges) for span_id in exchange.within}
 
 
-def _enclosed(trace: Trace) -> Iterator[tuple[KeptSpan, Sequence[KeptSpan]]]:
-    """The spans that are exchanges, each with the spans that belong to it."""
-    covered: set[str] = set()
-    for span in trace.outermost:
-        inside = trace.within(span)
-        covered |= {one.span_id for one in inside}
-        yield span, inside
-    by_session: dict[str, list[KeptSpan]] = {}
-    for span in trace.spans:
-        if span.span_id not in covered:
-            by_session.setdefault(trace.session_of(span), []).append(span)
-    for spans in by_session.values():
-        alone = [span for span in spans if span.span_id in trace.request_ids]
-        ended = [span for span in alone if not span.facts.calls]
-        if not trace.outermost and alone:
-            yield (ended or alone)[-1], spans
-
-
-def _exchange(trace: Trace, span: KeptSpan, inside: Sequence[KeptSpan]) -> TracedExchange | None:
-    requests = [one for one in inside if one.span_id in trace.request_ids]
-    own = span.facts
-    asked = _asked(span, inside, requests)
-    failed = own.error is not None or (bool(requests) and requests[-1].facts.error is not None)
-    answered = _answered(span, requests, failed=failed)
+def _exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
+    asked = next((unit.asked for unit in (*turn.tellers, *turn.units) if unit.asked is not None), None)
+    teller, answered = _answered(turn)
     if asked is None and answered is None:
         return None
+    own = teller.span.facts
     question, answer = "" if asked is None else asked.question or "", "" if answered is None else answered.answer or ""
+    requests = sorted((request for unit in turn.units for request in unit.requests), key=place_of)
     last = (answered if answered is not None and answered.model else None) or (requests[-1].facts if requests else own)
-    session = trace.session_of(span)
-    tags = {TRUNCATED for one in (own, asked, answered) if one is not None and TRUNCATED in one.tags}
-    tags |= {UNCLEAR_TOKENS for request in requests if UNCLEAR_TOKENS in request.facts.tags}
+    paid = [span for span in turn.spans if span.span_id in trace.request_ids]
+    tags = {TRUNCATED for facts in (own, asked, answered) if facts is not None and TRUNCATED in facts.tags}
+    tags |= {UNCLEAR_TOKENS for request in paid if UNCLEAR_TOKENS in request.facts.tags}
+    session = turn.units[0].session_id
     return TracedExchange(
-        span=span,
+        span=turn.span,
         session_id=session,
-        agent=trace.agent_of(span),
+        agent=trace.agent_of(turn.span),
         question=question,
         answer=answer,
         thinking="\n\n".join(_thoughts(own, requests)) or None,
         model=last.model,
-        input_tokens=_total(requests, "input"),
-        output_tokens=_total(requests, "output"),
+        input_tokens=_total(paid, "input"),
+        output_tokens=_total(paid, "output"),
         stop_reason=last.stop_reason,
-        outcome="error" if own.error is not None else outcome_of(answer, "error" if failed else last.stop_reason),
-        labels=trace.labels_of(span),
+        outcome="error" if own.error is not None else outcome_of(answer, "error" if teller.failed else last.stop_reason),
+        labels=trace.labels_of(turn.span),
         tags=tuple(sorted(tags | ({SESSION_FROM_TRACE} if session == trace.trace_id else set()))),
-        within=frozenset(one.span_id for one in inside),
+        within=frozenset(span.span_id for span in turn.spans),
     )
 
 
-def _asked(span: KeptSpan, inside: Sequence[KeptSpan], requests: Sequence[KeptSpan]) -> SpanFacts | None:
-    """The facts with the question: those of the span, else of the first request that has one, else of anything within."""
-    return next((one.facts for one in (span, *requests, *inside) if one.facts.question), None)
-
-
-def _answered(span: KeptSpan, requests: Sequence[KeptSpan], *, failed: bool) -> SpanFacts | None:
-    """The facts with the answer: those of the span, else of the last request that calls no tool, else of the last with one.
-
-    Where it failed, what was said on the way is no answer.
-    """
-    if span.facts.answer:
-        return span.facts
-    told = [one.facts for one in requests if one.facts.answer]
-    ended = [facts for facts in told if not facts.calls] or ([] if failed else told)
-    return ended[-1] if ended else None
+def _answered(turn: Turn) -> tuple[Unit, SpanFacts | None]:
+    """The unit that ends a turn, and the facts with its answer: of the last that answers without a call of a tool, else of the last."""
+    answers = [(unit, unit.answered) for unit in turn.tellers if unit.answered is not None]
+    ended = [(unit, facts) for unit, facts in answers if unit.is_enclosing or not facts.calls]
+    last = turn.tellers[-1]
+    if ended:
+        return ended[-1]
+    return answers[-1] if answers and not last.failed else (last, None)
 
 
 def _thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:

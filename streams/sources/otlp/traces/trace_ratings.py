@@ -36,4 +36,4 @@ def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[Tr
             rated = answered.get(rating.response_id or "") or [span.span_id]
             place = min((places[span_id] for span_id in rated if span_id in places), default=None)
             if place is not None:
-                yield TracedRating(exchanges[place].exchange_id(trace.trace_id), rating, span.span_id, span.ended_at)
+                yield TracedRating(exchanges[place].exchange_id, rating, span.span_id, span.ended_at)

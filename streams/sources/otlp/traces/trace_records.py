@@ -105,7 +105,7 @@ def _state(spans: Sequence[KeptSpan]) -> str:
 
 def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
     told = ToldExchange(
-        exchange_id=traced.exchange_id(span.trace_id),
+        exchange_id=traced.exchange_id,
         session_id=traced.session_id,
         at=traced.at,
         question=traced.question,
@@ -190,7 +190,7 @@ class _Filings:
     def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
         self._trace = trace
         self._places = places_of(exchanges)
-        self._ids = [one.exchange_id(trace.trace_id) for one in exchanges]
+        self._ids = [one.exchange_id for one in exchanges]
         self._found: dict[str, _Filed] = {}
 
     def __getitem__(self, span: KeptSpan) -> _Filed:

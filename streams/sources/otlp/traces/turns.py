@@ -1,0 +1,189 @@
+"""The turns of a trace: which of its agents and requests answer one message of a user, however the sender cuts its traces.
+
+1. A turn begins where the input of a request ends in a new message of the user, and ends with the answer that calls no tool.
+2. The outermost agents, chains and requests are what turns are made of. One that tells both a question and an answer is whole. One that
+   does not is taken apart where those within it are several turns: it is then the frame of a conversation.
+3. Of two that follow each other, the second begins a turn if it was sent more messages of the user than the first, or if its agent was
+   asked something else before. It does not where it asks the same, runs beside the first, is given its answer or the outputs of tools, or
+   serves the same call of a server.
+4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
+5. Spans that belong to none of them belong to the turn in which they began.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cached_property
+
+import msgspec
+
+from streams.sources.otlp.span_facts import SpanFacts
+from streams.sources.otlp.traces.trace import ENCLOSING, KeptSpan, Trace, place_of
+
+PASSED_ON = 16
+"""Characters of the shortest answer by which a question is known to be made of it: `yes` is in many."""
+
+
+class Unit:
+    """An outermost agent, chain or request, and what it says."""
+
+    def __init__(self, trace: Trace, span: KeptSpan) -> None:
+        self.span = span
+        self.is_enclosing = span.facts.kind in ENCLOSING
+        self.session_id = trace.session_of(span)
+        self.inside = [inner for inner in trace.within(span) if inner.span_id not in trace.helper_ids]
+        requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
+        self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
+        """The requests that speak for it: those that serve a tool only where there are no others."""
+        inner = _frame(trace, span) if self.is_enclosing and is_silent(span.facts) else [span]
+        # A chain within may have the state of a framework, which is neither question nor answer.
+        self._tellers = [span, *(one for one in inner if one is not span and one.facts.kind == "agent")]
+
+    @cached_property
+    def asked(self) -> SpanFacts | None:
+        """The facts with its question: its own, else those of an agent within it, else of the first request that has one."""
+        return next((one.facts for one in (*self._tellers, *self.requests, *self.inside) if one.facts.question), None)
+
+    @cached_property
+    def answered(self) -> SpanFacts | None:
+        """The facts with its answer: its own, else those of the last agent within it, else of the last request that calls no tool.
+
+        Where it failed, what was said on the way is no answer.
+        """
+        own, *inner = self._tellers
+        teller = next((one.facts for one in (own, *reversed(inner)) if one.facts.answer), None)
+        if teller is not None:
+            return teller
+        answers = [request.facts for request in self.requests if request.facts.answer]
+        ended = [facts for facts in answers if not facts.calls] or ([] if self.failed else answers)
+        return ended[-1] if ended else None
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it failed, or the last of its requests."""
+        return self.span.facts.error is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
+
+    @property
+    def agent(self) -> str:
+        """What tells its agent from another."""
+        return self.span.facts.agent or self.span.facts.name
+
+    @cached_property
+    def user_messages(self) -> int:
+        """Messages of the user that it was sent."""
+        return max([self.span.facts.asked, *(request.facts.asked for request in self.requests[:1])])
+
+    @property
+    def resumes(self) -> bool:
+        """Tell whether it goes on with the outputs of tools that were called before it."""
+        return bool(self.requests) and bool(self.requests[0].facts.results)
+
+
+class Turn(msgspec.Struct):
+    """The units that answer one message of a user, in order of time, and the spans that belong to it."""
+
+    units: list[Unit]
+    spans: list[KeptSpan] = []
+
+    @property
+    def span(self) -> KeptSpan:
+        """The span that the turn is known by: the first agent or chain, else the first request."""
+        return next((unit.span for unit in self.units if unit.is_enclosing), self.units[0].span)
+
+    @property
+    def tellers(self) -> list[Unit]:
+        """The units that speak for the turn: its agents and chains, else all of them."""
+        return [unit for unit in self.units if unit.is_enclosing] or self.units
+
+    @property
+    def ends_at(self) -> datetime:
+        """The time at which its last unit ended."""
+        return max(unit.span.ended_at for unit in self.units)
+
+
+def turns_of(trace: Trace) -> list[Turn]:
+    """The turns of a trace, in order of time; see the module."""
+    units = [unit for span in trace.outermost() for unit in _units(trace, span)]
+    turns = sorted(_turns(trace, units), key=lambda turn: place_of(turn.span))
+    _add_rest(trace, turns)
+    return turns
+
+
+def is_silent(facts: SpanFacts) -> bool:
+    """Tell whether a span does not tell both what was asked and what was answered."""
+    return not (facts.question and facts.answer)
+
+
+def _units(trace: Trace, span: KeptSpan) -> list[Unit]:
+    """An outermost span as one unit, or as those within it where it is the frame of several turns."""
+    if span.facts.kind in ENCLOSING and is_silent(span.facts):
+        inner = [Unit(trace, one) for one in _frame(trace, span)]
+        if len(inner) > 1 and len(_turns(trace, inner)) > 1:
+            return inner
+    return [Unit(trace, span)]
+
+
+def _frame(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
+    """The outermost spans within a frame, or within the frame that is all there is in it."""
+    inner = [span]
+    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and is_silent(inner[0].facts):
+        inner = trace.outermost(inner[0])
+    return inner
+
+
+def _turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
+    turns, current = list[Turn](), dict[str, Turn]()
+    for unit in sorted(units, key=lambda one: place_of(one.span)):
+        turn = current.get(unit.session_id)
+        if turn is None or _begins(trace, turn, unit):
+            turn = current[unit.session_id] = Turn([])
+            turns.append(turn)
+        turn.units.append(unit)
+    return turns
+
+
+def _begins(trace: Trace, turn: Turn, unit: Unit) -> bool:
+    """Tell whether a unit begins a turn after the one before it."""
+    question = unit.asked.question if unit.asked is not None else None
+    if question is None or unit.resumes:
+        return False
+    before = turn.units[-1]
+    is_same_question = question in {one.asked.question for one in turn.units if one.asked is not None}
+    runs_beside = unit.span.started_at < turn.ends_at
+    are_agents = before.is_enclosing and unit.is_enclosing
+    if before.span.trace_id != unit.span.trace_id:
+        return not runs_beside
+    if before.span.parent_id is None and unit.span.parent_id is None and are_agents:
+        return not (runs_beside and is_same_question)
+    if runs_beside:
+        return False
+    answers = [one.answered.answer or "" for one in turn.units if one.answered is not None]
+    if question not in answers and _was_sent_more(turn, unit, is_same_question=is_same_question):
+        return True
+    is_passed_on = any(len(answer) >= PASSED_ON and answer in question for answer in answers)
+    is_step = is_same_question or is_passed_on or not are_agents or trace.serves(unit.span)
+    return not is_step and unit.agent in {one.agent for one in turn.units}
+
+
+def _was_sent_more(turn: Turn, unit: Unit, *, is_same_question: bool) -> bool:
+    """Tell whether a unit was sent the history of a conversation that went on: a window over a long one has always as many messages."""
+    before = max(one.user_messages for one in turn.units)
+    return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
+
+
+def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
+    """Give each turn the spans of its units, and those beside them that began in it."""
+    by_session: dict[str, list[Turn]] = {}
+    covered: set[str] = set(trace.helper_ids)
+    for turn in turns:
+        by_session.setdefault(turn.units[0].session_id, []).append(turn)
+        turn.spans += [span for unit in turn.units for span in unit.inside]
+        covered.update(span.span_id for span in turn.spans)
+    starts = {session: [turn.span.started_at for turn in own] for session, own in by_session.items()}
+    for span in trace.spans:
+        session = trace.session_of(span)
+        if span.span_id not in covered and session in by_session:
+            index = bisect_right(starts[session], span.started_at) - 1
+            by_session[session][max(index, 0)].spans.append(span)
