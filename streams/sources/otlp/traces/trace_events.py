@@ -1,16 +1,18 @@
 """The events of a trace: calls of tools and their outputs, tokens, errors, compactions, memory. Texts are redacted and cut already.
 
 1. A call that a message and a span tell of is one: joined by the id of the call, else by name and arguments, else by name in order. The
-   span wins, and takes from the message what it lacks.
+   span wins, and takes from the message what it lacks. A handoff is joined by the agent that takes over, and named as the model named it.
 2. Tokens are those of the innermost requests: an agent repeats their sum.
 3. No convention tells whether an output was used, so no event says so.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +25,8 @@ from streams.sources.otlp.traces.trace import KeptSpan, Trace
 SOURCE = "otlp"
 """The source that events of traces name."""
 Json = dict[str, Any]
+_handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
+_apart = partial(re.compile(r"[^a-z0-9]+").sub)
 
 
 class TracedEvent(NamedTuple):
@@ -81,7 +85,7 @@ def _usage(usage: Usage) -> Json:
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
     every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
     better = told_better(every)
-    tools = [span for span in every if not _repeats_inner(trace, span) and span.span_id not in better]
+    tools = _told_in_one_trace(span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
     returned = _returned(trace)
     joined = _joined(tools, told)
@@ -97,6 +101,18 @@ def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
     """Tell whether a tool's span only wraps another of the same tool, which another instrumentor made."""
     return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
+
+
+def _told_in_one_trace(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
+    """The tools' spans without those that another trace told already: of the same call at the same time."""
+    told, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
+    for span in tools:
+        call = None if span.facts.called is None else _by_arguments(span.facts.called)
+        before = by_call.setdefault(call, span)
+        if call is None or before.trace_id == span.trace_id or span.started_at > before.ended_at:
+            told.append(span)
+            by_call[call] = span
+    return told
 
 
 def _name(facts: SpanFacts) -> str | None:
@@ -122,7 +138,7 @@ def _joined(tools: list[KeptSpan], told: list[_Told]) -> dict[str, _Told]:
     """The message that tells of the same call as a span, by the id of the span."""
     found: dict[str, _Told] = {}
     left_spans, left_told = list(tools), list(told)
-    for key in (_by_id, _by_arguments, _by_name):
+    for key in (_by_id, _by_arguments, _by_name, _by_handoff):
         waiting = defaultdict[Any, list[_Told]](list)
         for message in left_told:
             waiting[key(message.call)].append(message)
@@ -148,13 +164,21 @@ def _by_name(call: ToolCall) -> str | None:
     return call.name
 
 
+def _by_handoff(call: ToolCall) -> str | None:
+    """The agent that takes over, as a name of a tool: a model calls `transfer_to_billing_desk`, and a span is a `handoff to Billing Desk`."""
+    match = None if call.name is None else _handoff(call.name)
+    return None if match is None else _apart("_", match[1].lower())
+
+
 def _events_of_span(
     span: KeptSpan, message: ToolCall | None, returned: Mapping[str, tuple[KeptSpan, ToolResult]]
 ) -> Iterator[TracedEvent]:
     own, told = span.facts.called or ToolCall(), message or ToolCall()
     call_id = own.call_id or told.call_id
     is_telling = own.arguments is not None and (isinstance(own.arguments, dict) or told.arguments is None)
-    call = ToolCall(own.name or told.name, call_id, own.arguments if is_telling else told.arguments)
+    is_handoff = told.name is not None and _by_handoff(own) is not None
+    name = told.name if is_handoff else own.name or told.name
+    call = ToolCall(name, call_id, own.arguments if is_telling and not is_handoff else told.arguments)
     yield _event(span.started_at, 1, span, "call", _call(call))
     message_output = returned[call_id][1] if call_id is not None and call_id in returned else None
     output = span.facts.returned or message_output

@@ -1,0 +1,251 @@
+"""One exchange per turn, whatever encloses it: a trace may be a request, a turn or a conversation, and its root may be anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from otlp.captured import Json, assembled, records_of
+from otlp.spans import agent, chat, messages, request, span, tool
+
+from schemas.records import AgentEvent, Exchange
+from streams.sources.otlp.kinds import names_helper
+
+USAGE = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 2}
+ROOTS = {
+    "server": {"http.request.method": "POST", "http.route": "/chat"},
+    "queue": {"messaging.system": "kafka"},
+    "plain": {"app.version": "3"},
+    "chain": {"openinference.span.kind": "CHAIN"},
+    "workflow": {"traceloop.span.kind": "workflow"},
+    "agent": {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk"},
+    "strange": {"gen_ai.operation.name": "converse"},
+}
+TURNS = [("Is the ferry late?", "By an hour."), ("And the bus?", "It is on time."), ("Thanks!", "You are welcome.")]
+
+
+def text(role: str, content: str) -> Json:
+    """A message of one text."""
+    return {"role": role, "parts": [{"type": "text", "content": content}]}
+
+
+def history(turns: list[tuple[str, str]], question: str) -> str:
+    """What is sent with a question after these turns."""
+    sent = [message for asked, answered in turns for message in (text("user", asked), text("assistant", answered))]
+    return json.dumps([*sent, text("user", question)])
+
+
+def said(number: int, parent: int | None, **attributes: Any) -> Json:
+    """A request to a model."""
+    return chat(number, parent, name=attributes.pop("name", "chat"), attributes={**USAGE, **attributes})
+
+
+def turn_request(number: int, parent: int | None, turns: list[tuple[str, str]], question: str, answer: str) -> Json:
+    """The request of a turn with the history before it."""
+    told = {"gen_ai.input.messages": history(turns, question), "gen_ai.output.messages": messages("assistant", answer)}
+    return brief(said(number, parent, **told))
+
+
+def brief(made: Json) -> Json:
+    """The span, over before the next one begins."""
+    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 1_000_000)}
+
+
+def long(made: Json) -> Json:
+    """The span, which lasts as long as the conversation."""
+    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 1_000_000_000_000)}
+
+
+def root(kind: str, number: int = 0, **fields: Any) -> Json:
+    """A root of some kind without texts."""
+    return long(span(number, name="root", attributes={"session.id": "s1", **ROOTS[kind]}, **fields))
+
+
+def made_of(*spans: Json) -> tuple[list[Exchange], list[AgentEvent]]:
+    """The exchanges and events of a trace."""
+    [assembly] = assembled(records_of([request(*spans)]))
+    return assembly.exchanges, assembly.events
+
+
+def talk(exchanges: list[Exchange]) -> list[tuple[str, str]]:
+    """What was asked and answered."""
+    return [(exchange.user_message, exchange.agent_response) for exchange in exchanges]
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_a_trace_of_a_conversation_has_an_exchange_for_each_turn(kind: str) -> None:
+    """Its root stays open while the user thinks; it gave one exchange with the first question and the last answer."""
+    spans = [turn_request(number + 1, 0, TURNS[:number], *TURNS[number]) for number in range(3)]
+    exchanges, events = made_of(root(kind), *spans)
+    assert TURNS == talk(exchanges)
+    assert [10, 10, 10] == [exchange.input_tokens for exchange in exchanges]
+    assert [exchange.exchange_id for exchange in exchanges] == [event.exchange_id for event in events]
+
+
+@pytest.mark.parametrize("kind", ["plain", "chain", "workflow", "strange"])
+def test_a_trace_of_a_conversation_of_agents_has_an_exchange_for_each_turn(kind: str) -> None:
+    """The agent's spans tell the last message alone; it is the same agent that is asked something else."""
+    spans = [brief(agent(number + 1, 0, question, answer)) for number, (question, answer) in enumerate(TURNS)]
+    exchanges, _ = made_of(root(kind), *spans)
+    assert TURNS == talk(exchanges)
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_a_turn_with_calls_is_one_exchange_under_any_root(kind: str) -> None:
+    """Its requests are sent the same question, and then the outputs of tools."""
+    question, answer = TURNS[0]
+    call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-2", "name": "exec", "arguments": {"n": 2}}]}
+    output = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-2", "response": "result 2"}]}
+    first = said(1, 0, **{"gen_ai.input.messages": messages("user", question), "gen_ai.output.messages": json.dumps([call])})
+    second = {
+        "gen_ai.input.messages": json.dumps([text("user", question), call, output]),
+        "gen_ai.output.messages": messages("assistant", answer),
+    }
+    exchanges, events = made_of(root(kind), brief(first), brief(tool(2, 0)), brief(said(3, 0, **second)))
+    assert [(question, answer)] == talk(exchanges)
+    assert 20 == exchanges[0].input_tokens
+    assert ["tool_call", "tool_output"] == [event.event for event in events if event.event.startswith("tool")]
+    assert {exchanges[0].exchange_id} == {event.exchange_id for event in events}
+
+
+@pytest.mark.parametrize("kind", ["server", "queue", "plain", "chain"])
+def test_several_agents_that_answer_one_message_are_one_exchange(kind: str) -> None:
+    """One takes the question on, and the other answers it: by a handoff, with what the first made of it, or in words of its own."""
+    question = "Refund my ticket, please"
+    for passed_on in (question, "Plan: look up the ticket. Then refund it.", "Write a kind answer"):
+        first = brief(
+            agent(1, 0, question, "Plan: look up the ticket. Then refund it.", attributes={"gen_ai.agent.name": "planner"})
+        )
+        second = brief(agent(2, 0, passed_on, "It is refunded.", attributes={"gen_ai.agent.name": "writer"}))
+        exchanges, _ = made_of(root(kind), first, second)
+        assert [(question, "It is refunded.")] == talk(exchanges)
+
+
+def test_agents_that_run_side_by_side_are_one_exchange() -> None:
+    """A fan-out asks each of them something else."""
+    parts = [long(agent(number, 0, f"Look at part {number}", f"Part {number} is fine")) for number in (1, 2, 3)]
+    exchanges, _ = made_of(root("plain"), *parts)
+    assert 1 == len(exchanges)
+
+
+def test_a_root_that_tells_question_and_answer_is_whole() -> None:
+    """A loop that has a draft mended sends it back as the user's message: the root says what was asked and answered."""
+    draft, final = ("Write a poem", "Roses are read"), ("Mend the spelling", "Roses are red")
+    spans = [turn_request(1, 0, [], *draft), turn_request(2, 0, [draft], *final)]
+    exchanges, _ = made_of(long(agent(0, None, draft[0], final[1])), *spans)
+    assert [(draft[0], final[1])] == talk(exchanges)
+
+
+def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
+    """The critic's answer is sent to the writer in the user's role."""
+    draft = ("Write a poem", "Roses are read")
+    critic = brief(
+        said(
+            2,
+            0,
+            **{"gen_ai.input.messages": messages("user", draft[1]), "gen_ai.output.messages": messages("assistant", "Mend it")},
+        )
+    )
+    exchanges, _ = made_of(
+        root("chain"), turn_request(1, 0, [], *draft), critic, turn_request(3, 0, [draft], "Mend it", "Roses are red")
+    )
+    assert [("Write a poem", "Roses are red")] == talk(exchanges)
+
+
+def test_a_window_over_a_long_conversation_has_its_turns_too() -> None:
+    """Only the newest messages are sent: their number stays the same."""
+    spans = [turn_request(1, 0, TURNS[:1], *TURNS[1]), turn_request(2, 0, TURNS[1:2], *TURNS[2])]
+    exchanges, _ = made_of(root("plain"), *spans)
+    assert TURNS[1:] == talk(exchanges)
+
+
+HELPERS = {
+    "guardrail": {"openinference.span.kind": "GUARDRAIL"},
+    "evaluator": {"langfuse.observation.type": "evaluator"},
+    "moderation": {"gen_ai.operation.name": "moderation"},
+    "reranker": {"openinference.span.kind": "RERANKER"},
+    "memory": {"gen_ai.operation.name": "update_memory"},
+    "retriever": {"traceloop.span.kind": "task", "openinference.span.kind": "RETRIEVER"},
+}
+NAMED = ["generate_title", "ChatTitle", "summarize conversation", "update_memory", "input guardrails", "follow-up questions"]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("kind", ["server", "chain", "agent"])
+@pytest.mark.parametrize("helper", [*HELPERS, *NAMED])
+def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str, at: str) -> None:
+    """A guardrail, an evaluator or the title of a chat asks a model, too, before or after the turn: its tokens are no tokens of the turn."""
+    question, answer = TURNS[0]
+    number = 1 if at == "before" else 5
+    around = brief(span(number, 0, name=helper, attributes=HELPERS.get(helper, {"openinference.span.kind": "CHAIN"})))
+    inner = {"gen_ai.input.messages": messages("user", "Look at this"), "gen_ai.output.messages": messages("assistant", "safe")}
+    helping = brief(said(number + 1, number, **inner, **{"gen_ai.usage.input_tokens": 7}))
+    exchanges, events = made_of(root(kind), around, helping, turn_request(3, 0, [], question, answer))
+    assert [(question, answer)] == talk(exchanges)
+    assert (10, 2) == (exchanges[0].input_tokens, exchanges[0].output_tokens)
+    tokens = {
+        event.exchange_id: json.loads(event.payload)["usage"]["input"] for event in events if event.event == "token_usage"
+    }
+    assert {None: 7, exchanges[0].exchange_id: 10} == tokens
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
+    """Without a span around it."""
+    exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(said(2, 0, name=name)))
+    assert TURNS[:1] == talk(exchanges)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_is_named_after_a_helpers_task_and_is_all_there_is_was_asked_for(name: str) -> None:
+    """An agent that writes titles is no helper."""
+    exchanges, _ = made_of(
+        span(0, name=name, attributes=ROOTS["chain"]), turn_request(1, 0, [], "A title for my book?", "The Ferry")
+    )
+    assert [("A title for my book?", "The Ferry")] == talk(exchanges)
+
+
+@pytest.mark.parametrize("name", ["summarize", "chat gpt-x", "answer_question", "agent", "entitle", "memorable"])
+def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
+    """The last step of a search is to summarise what was found: that is the answer."""
+    assert not names_helper(name)
+
+
+@pytest.mark.parametrize(
+    "told", [{"gen_ai.operation.name": "embeddings"}, {"llm.request.type": "rerank"}, {"ai.operationId": "ai.embedMany"}]
+)
+def test_embeddings_and_reranking_alone_make_nothing(told: Json) -> None:
+    """A job that indexes documents is no session of anybody."""
+    exchanges, events = made_of(
+        span(0, attributes={**told, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
+    )
+    assert [] == exchanges
+    assert [] == events
+
+
+def test_a_request_that_serves_a_tool_does_not_answer_for_the_turn() -> None:
+    """An agent that is a tool has an answer of its own, and its tokens are the turn's."""
+    inner = turn_request(3, 2, [], "Find the price", "It is 9 euro")
+    exchanges, _ = made_of(root("chain"), turn_request(1, 0, [], "How much is it?", "Nine euro."), brief(tool(2, 0)), inner)
+    assert [("How much is it?", "Nine euro.")] == talk(exchanges)
+    assert 20 == exchanges[0].input_tokens
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [("transfer_to_billing_desk", "handoff to Billing Desk"), ("transfer_to_billing_desk", "handoff_to_Billing Desk")],
+)
+def test_a_handoff_is_one_call(called: str, name: str) -> None:
+    """The model calls a tool, and the framework has a span of another name for what it does then."""
+    call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": called, "arguments": {}}]}
+    handoff = {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": '{"to_agent": "Billing Desk"}'}
+    _, events = made_of(agent(0), said(1, 0, **{"gen_ai.output.messages": json.dumps([call])}), span(2, 0, attributes=handoff))
+    [payload] = [json.loads(event.payload) for event in events if event.event == "tool_call"]
+    assert (called, "c1") == (payload["tool"], payload["tool_call_id"])
+
+
+def test_spans_of_two_traces_may_have_one_id() -> None:
+    """An id of a span is unique within its trace alone: events of the second were taken for those of the first."""
+    made = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
+    assert 2 == len({event.event_id for one in made for event in one.events})
