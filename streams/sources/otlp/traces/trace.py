@@ -130,6 +130,15 @@ class Trace:
             return sorted(units, key=place_of)
         return sorted((unit for span in tools for unit in self.outermost(span)), key=place_of)
 
+    @cached_property
+    def root_ids(self) -> Mapping[str, str]:
+        """The id of the root that each span stands within."""
+        roots: dict[str, str] = {}
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            roots[span.span_id] = span.span_id if parent is None else roots[parent.span_id]
+        return roots
+
     def serves(self, span: KeptSpan) -> bool:
         """Tell whether a span stands within the call of a server or the handling of a queue's message: whoever calls asks one thing."""
         return span.span_id in self._served

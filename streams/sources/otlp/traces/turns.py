@@ -7,7 +7,7 @@
    asked something else before. It does not where it asks the same, runs beside the first, is given its answer or the outputs of tools, or
    serves the same call of a server.
 4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
-5. Spans that belong to none of them belong to the turn in which they began.
+5. Spans beside them, and tools, belong to the turn in which they began.
 """
 
 from __future__ import annotations
@@ -174,16 +174,18 @@ def _was_sent_more(turn: Turn, unit: Unit, *, is_same_question: bool) -> bool:
 
 
 def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
-    """Give each turn the spans of its units, and those beside them that began in it."""
+    """Give each turn the spans of its units, and those beside them that began in it: all below the same root, and tools below any."""
     by_session: dict[str, list[Turn]] = {}
     covered: set[str] = set(trace.helper_ids)
     for turn in turns:
         by_session.setdefault(turn.units[0].session_id, []).append(turn)
         turn.spans += [span for unit in turn.units for span in unit.inside]
         covered.update(span.span_id for span in turn.spans)
+    roots = {trace.root_ids[unit.span.span_id] for turn in turns for unit in turn.units}
     starts = {session: [turn.span.started_at for turn in own] for session, own in by_session.items()}
     for span in trace.spans:
         session = trace.session_of(span)
-        if span.span_id not in covered and session in by_session:
+        is_near = trace.root_ids[span.span_id] in roots or span.facts.kind == "tool"
+        if is_near and span.span_id not in covered and session in by_session:
             index = bisect_right(starts[session], span.started_at) - 1
             by_session[session][max(index, 0)].spans.append(span)
