@@ -331,6 +331,15 @@ SERVES = frozenset(
 """Attributes of spans that serve one call, or one message of a queue."""
 COMPACTED = "gen_ai.conversation.compacted"
 SERVICE = "service.name"
+SERVICE_VERSION = "service.version"
+AGENT_VERSION = "agent_version"
+"""The label for the version of an agent."""
+FRAMEWORK_SERVICES = ("strands-agents",)
+"""Names of services that a framework sets by itself, with its own version for the service's."""
+FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
+"""The attribute of a resource, and the beginning of its value, of an SDK that says its framework's version whatever the service is called."""
+FRAMEWORK_SCOPE = "agent_framework"
+"""The scope of a framework that says its own version for the service's unless told another one."""
 ENVIRONMENT = "langfuse.environment"
 NO_AGENTS = ("langfuse", "sdk-experiment")
 """Beginnings of the environments in which Langfuse runs its evaluators, experiments and assistants; it refuses them for agents."""

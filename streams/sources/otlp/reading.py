@@ -37,18 +37,20 @@ class FactReader:
     """
 
     def __init__(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        self._wanted_of = {False: wanted, True: _without_service_version(wanted)}
         self._wanted = wanted
         self._names = frozenset(name for names in wanted.values() for name in names)
         self._conversations = ConversationReader()
         self._resource: Values | None = None
+        self._scope = ("", "")
         self._session: str | None = None
         self._service: str | None = None
         self._labels: dict[str, str] = {}
 
     def facts_of(self, observed: Observed) -> SpanFacts:
         """The facts of a span or record."""
-        if observed.resource is not self._resource:
-            self._read_resource(observed.resource)
+        if observed.resource is not self._resource or self._scope != (observed.scope, observed.scope_version):
+            self._read_resource(observed)
         environment = _told((named.ENVIRONMENT,), observed.attributes, observed.resource)
         if environment is not None and environment.startswith(named.NO_AGENTS):
             return _evaluation(observed, environment)
@@ -110,8 +112,10 @@ class FactReader:
             probability=_probability(observed.trace_state) if observed.trace_state else None,
         )
 
-    def _read_resource(self, resource: Values) -> None:
-        self._resource = resource
+    def _read_resource(self, observed: Observed) -> None:
+        self._resource = resource = observed.resource
+        self._scope = observed.scope, observed.scope_version
+        self._wanted = self._wanted_of[_says_framework_version(observed)]
         self._session = _told(named.SESSION, resource)
         self._service = _identifier(_told((named.SERVICE,), resource))
         self._labels = _labels(self._wanted, {}, resource)
@@ -119,6 +123,24 @@ class FactReader:
     def _labels_of(self, values: Values) -> dict[str, str]:
         """The labels of a span with these attributes; not to be changed."""
         return self._labels if self._names.isdisjoint(values) else _labels(self._wanted, values, self._resource or {})
+
+
+def _without_service_version(wanted: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+    """The attributes of labels where `service.version` is not the agent's."""
+    return {
+        label: [name for name in names if label != named.AGENT_VERSION or name != named.SERVICE_VERSION]
+        for label, names in wanted.items()
+    }
+
+
+def _says_framework_version(observed: Observed) -> bool:
+    """Tell whether the service's version is that of a framework, whose upgrade is no deployment of the agent."""
+    resource, (attribute, beginning) = observed.resource, named.FRAMEWORK_SDK
+    return (
+        resource.get(named.SERVICE) in named.FRAMEWORK_SERVICES
+        or str(resource.get(attribute, "")).startswith(beginning)
+        or (observed.scope == named.FRAMEWORK_SCOPE and resource.get(named.SERVICE_VERSION) == observed.scope_version)
+    )
 
 
 def _evaluation(observed: Observed, environment: str) -> SpanFacts:

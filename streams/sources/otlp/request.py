@@ -72,6 +72,7 @@ class Observed(NamedTuple):
     message: str = ""
     lost: bool = False
     trace_state: str = ""
+    scope_version: str = ""
 
 
 class Refused(NamedTuple):
@@ -85,9 +86,14 @@ class Refused(NamedTuple):
 ReadItems = Iterator[Observed | Refused]
 
 
+class _Scope(NamedTuple):
+    name: str = ""
+    version: str = ""
+
+
 class _Part(NamedTuple, Generic[Item]):
     resource: Mapping[str, Any]
-    scope: str
+    scope: _Scope
     item: Item | Refused
     is_cut: bool = False
     """Texts of it, or of its resource, were no Unicode: they are repaired."""
@@ -199,8 +205,9 @@ def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
     for group in getattr(request, form.groups.field):
         resource = attributes_of(group.resource.attributes)
         for scoped in getattr(group, form.scopes.field):
+            scope = _Scope(scoped.scope.name, scoped.scope.version)
             for item in getattr(scoped, form.items.field):
-                yield _Part(resource, scoped.scope.name, item)
+                yield _Part(resource, scope, item)
 
 
 def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
@@ -213,7 +220,8 @@ def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
         resource = repair(group.resource, Resource)
         attributes = attributes_of(resource.message.attributes)
         for scoped in getattr(group, form.scopes.field):
-            scope = repair(scoped.scope, InstrumentationScope).message.name
+            repaired = repair(scoped.scope, InstrumentationScope).message
+            scope = _Scope(repaired.name, repaired.version)
             for item in getattr(scoped, form.items.field):
                 _bound(item)
                 part = repair(item, form.make)
@@ -232,12 +240,12 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
     for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
-        yield _Part({}, "", _elsewhere(name, request[name]))
+        yield _Part({}, _Scope(), _elsewhere(name, request[name]))
     for group in _members(request, form.groups):
         resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
-        yield from (_Part(resource, "", refused) for refused in unread)
+        yield from (_Part(resource, _Scope(), refused) for refused in unread)
         for scoped in _members(group, form.scopes):
-            scope = _scope_name(scoped)
+            scope = _json_scope(scoped)
             for item in _members(scoped, form.items):
                 whole = item if is_whole else _repair_json(item)
                 yield _Part(resource, scope, _json_item(whole, form), is_cut or whole != item)
@@ -336,12 +344,13 @@ def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], li
     return attributes_of(attributes), unread, whole != listed
 
 
-def _scope_name(scoped: Any) -> str:
+def _json_scope(scoped: Any) -> _Scope:
     for field in _both(*_SCOPE) if isinstance(scoped, dict) else ():
         scope = scoped.get(field)
-        if isinstance(scope, dict) and isinstance(scope.get("name"), str):
-            return mended_text(scope["name"])
-    return ""
+        if isinstance(scope, dict):
+            texts = [scope.get(name) for name in ("name", "version")]
+            return _Scope(*(mended_text(text) if isinstance(text, str) else "" for text in texts))
+    return _Scope()
 
 
 def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
@@ -359,7 +368,7 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         span_id.hex(),
         _parent(span.parent_span_id),
         span.name,
-        part.scope,
+        part.scope.name,
         started,
         started if ended <= began or _time_problem(ended, now) else _moment(ended),
         attributes_of(attributes),
@@ -372,6 +381,7 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         or len(events) > _MAX_EVENTS
         or len(attributes) > MAX_ATTRIBUTES,
         trace_state=span.trace_state,
+        scope_version=part.scope.version,
     )
 
 
@@ -396,7 +406,7 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
         span_id=record.span_id.hex(),
         parent_id=record.span_id.hex(),
         name=name,
-        scope=part.scope,
+        scope=part.scope.name,
         started_at=moment,
         ended_at=moment,
         attributes={},
