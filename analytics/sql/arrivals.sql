@@ -5,14 +5,7 @@ WITH counted AS (
     SELECT
         (SELECT count(*) FROM log.spans WHERE connection = $connection) AS spans,
         (SELECT count(*) FROM log.current_exchanges WHERE connection = $connection) AS exchanges,
-        (SELECT count(*) FROM log.agent_events WHERE connection = $connection) AS events,
-        (
-            SELECT count(*) FROM (
-                SELECT arg_max(state, revision) AS state FROM log.trace_assemblies
-                WHERE connection = $connection
-                GROUP BY trace_id
-            ) WHERE state = 'no_content'
-        ) AS without_content
+        (SELECT count(*) FROM log.agent_events WHERE connection = $connection) AS events
 ),
 
 newest AS (
@@ -32,7 +25,6 @@ SELECT
     counted.spans,
     counted.exchanges,
     counted.events,
-    counted.without_content,
     newest.project,
     newest.session_id,
     newest.agent,

@@ -51,6 +51,8 @@ FORMS = frozenset({INBOX_PAGE, INBOX_VIEWS_PAGE})
 """Paths of pages whose forms work without a script: their bodies are those of HTML forms, with the mark of the page among the fields."""
 OTLP = frozenset({TRACES, LOGS, METRICS})
 """Paths whose bodies may also be protobuf, and compressed."""
+OTLP_LETTERS = "otlp"
+"""Stage of the dead letters of refused spans, and the beginning of their source, before the connection and the signal."""
 MAX_UNPACKED = 64 * 1024 * 1024
 """Bytes that a compressed body may unpack to."""
 MAX_SPANS = 10_000

@@ -17,7 +17,7 @@ import msgspec
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Span
-from service.http.bounds import MAX_SPANS, MAX_UNPACKED
+from service.http.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.span_admission import admitted
 from streams.sources.otlp.kept_spans import SpanOwner
@@ -152,9 +152,9 @@ def mapped(task: MappingTask, body: bytes, redactor: Redactor) -> MappedSpans:
 def set_aside(task: MappingTask, refused: Iterable[Refused], redactor: Redactor, reason: str = REFUSED_SPAN) -> list[bytes]:
     """Return dead letters of what was refused: few exporters report what the answer says, so an operator has to see it here."""
     admission, letters = Admission(redactor, task.now), Accepted()
-    place = Place(f"otlp:{task.owner.connection}/{task.signal}", 0)
+    place = Place(f"{OTLP_LETTERS}:{task.owner.connection}/{task.signal}", 0)
     for item in islice((item for item in refused if item.body), MAX_LETTERS):
-        admission.set_aside(letters, place, Refusal("otlp", reason, item.reason), item.body)
+        admission.set_aside(letters, place, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
     return letters.messages.get(DEAD_LETTERS, [])
 
 

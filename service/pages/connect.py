@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -14,10 +15,14 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from schemas.bounds.limits import NAME
+from schemas.lazy.duckdb import duckdb
 from service.access.access import Holder
+from service.http.bounds import OTLP_LETTERS
 from service.http.context import ApiContext, Services
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.unused_spans import read_unused_spans, sum_up_expected
+from streams.sources.otlp.traces.unused_spans import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 24
@@ -81,11 +86,22 @@ async def connect(
         "connection": shown,
         "connections": connections[:SHOWN],
         "more": max(0, len(connections) - SHOWN),
-        "came": []
-        if shown is None
-        else await services.ask(lambda cursor: query_rows(cursor, "arrivals", {"connection": shown.name})),
+        **({} if shown is None else await services.ask(partial(_arrived, connection=shown.name, now=services.engine.now()))),
     }
     return page(request, "connect.html", values)
+
+
+def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) -> dict[str, Any]:
+    """Return what came from a connection: its records, the spans of which nothing was made, and those that were refused."""
+    unused = read_unused_spans(cursor, now, connection)
+    source = f"{OTLP_LETTERS}:{connection}/"
+    return {
+        "came": query_rows(cursor, "arrivals", {"connection": connection}),
+        "lost": [group for group in unused if group.needs_action],
+        "lacks_texts": any(group.state == NO_CONTENT for group in unused),
+        "expected": sum_up_expected(unused),
+        "refused": [row for row in query_rows(cursor, "dead_letters") if row["source"].startswith(source)],
+    }
 
 
 def _named(services: ApiContext, viewer: Holder, name: str) -> Holder | None:

@@ -96,10 +96,10 @@ class Metrics:
         """Count a failure of the process that maps large requests of spans."""
         self._mapping_failures.inc()
 
-    def text(self, state: EngineState) -> bytes:
-        """Return all figures, with the state of the engine."""
+    def text(self, state: EngineState, unused_spans: Mapping[str, int] | None = None) -> bytes:
+        """Return all figures, with the state of the engine; `unused_spans` by state where they could be read."""
         now = CollectorRegistry()
-        now.register(_Snapshot(_engine(state)))
+        now.register(_Snapshot((*_engine(state), *_unused(unused_spans))))
         return generate_latest(self._registry) + generate_latest(now)
 
 
@@ -111,6 +111,16 @@ class _Snapshot(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._families)
+
+
+def _unused(counts: Mapping[str, int] | None) -> Iterator[Metric]:
+    if counts is not None:
+        unused = GaugeMetricFamily(
+            "driftline_unused_spans", "Spans of the last day of which nothing was made, by the reason why.", labels=["state"]
+        )
+        for state, count in counts.items():
+            unused.add_metric([state], count)
+        yield unused
 
 
 def _engine(state: EngineState) -> Iterator[Metric]:

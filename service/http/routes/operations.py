@@ -7,18 +7,24 @@ machine. What came through a proxy came from elsewhere, whatever the proxy's add
 from __future__ import annotations
 
 import ipaddress
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from schemas.errors import DriftlineError
+from schemas.lazy.duckdb import duckdb
 from service.access.access import Holder
 from service.http.auth.authentication import METRICS, caller_of, require_project
-from service.http.context import Services
+from service.http.context import ApiContext, Services
 from service.http.errors import ApiError, documented
 from service.http.routes.metrics import CONTENT_TYPE
+from service.unused_spans import count_by_state, read_unused_spans
 
 router = APIRouter(tags=["operations"])
+log = logging.getLogger(__name__)
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -46,7 +52,18 @@ async def metrics(request: Request, services: Services) -> Response:
         if caller.kind != "operator":
             raise ApiError(403, "operator_token_required", "this takes the token of an operator")
         require_project(caller, None)
-    return Response(services.metrics.text(services.engine.state()), media_type=CONTENT_TYPE)
+    unused = await _unused_spans(services)
+    return Response(services.metrics.text(services.engine.state(), unused), media_type=CONTENT_TYPE)
+
+
+async def _unused_spans(services: ApiContext) -> Mapping[str, int] | None:
+    """Return the spans of which nothing was made, by state; None where the tables cannot be read: the other figures say why."""
+    now = services.engine.now()
+    try:
+        return count_by_state(await services.ask(lambda cursor: read_unused_spans(cursor, now)))
+    except (DriftlineError, duckdb.Error):
+        log.warning("the unused spans cannot be counted", exc_info=True)
+        return None
 
 
 def _is_local(request: Request) -> bool:

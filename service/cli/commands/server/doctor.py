@@ -23,6 +23,7 @@ from service.cli.terminal import counted, out, plain
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
 from service.settings import Settings
+from service.unused_spans import UnusedSpans, read_unused_spans, sum_up_expected
 from service.wiring import policy_of
 from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
 from streams.kafka.topics import COLLECTOR
@@ -30,6 +31,8 @@ from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
+SHOWN_UNUSED = 8
+"""Groups of spans that made nothing of which each has a line."""
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
 
@@ -104,6 +107,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         # Opening it as a store also brings it to the present schemas, and finds out whether another process has it.
         with opened_store(path) as (store, server):
             letters = query_rows(store.cursor(), "dead_letters")
+            unused = read_unused_spans(store.cursor(), utc_now())
             counts = [f"{store.count(table)} {table}" for table in COUNTED]
             lag = stages_behind(store)
             waiting = _waiting(store) if server is None else 0
@@ -116,6 +120,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("write-ahead log", "note", words, "they land with the next command that reads, or when the server starts")
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
+    yield from _unused_spans(unused)
     if letters:
         total = sum(row["records"] for row in letters)
         yield Finding(
@@ -124,6 +129,23 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             f"{total} records were refused, e.g. {letters[0]['source']}: {letters[0]['example']}",
             for_database("driftline dead-letters list", path),
         )
+
+
+def _unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:
+    """Report spans of the last day of which nothing was made."""
+    lost = [group for group in unused if group.needs_action]
+    for group in lost[:SHOWN_UNUSED]:
+        yield Finding("traces", "note", f"{group.words}, e.g. {group.example} (connection {group.connection})", group.advice)
+    if len(lost) > SHOWN_UNUSED:
+        spans = sum(group.spans for group in lost[SHOWN_UNUSED:])
+        yield Finding(
+            "traces",
+            "note",
+            f"{counted(spans, 'more span')} of other scopes made nothing",
+            "driftline sql has all: unused_spans of trace_assemblies",
+        )
+    if expected := sum_up_expected(unused):
+        yield Finding("traces", "ok", f"left out as they should be, in a day: {expected}")
 
 
 def _waiting(store: Store) -> int:
