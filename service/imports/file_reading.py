@@ -7,6 +7,7 @@ takes what they read in the order of the files: the log is the same as with one 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.sources.copies import Account
 from streams.sources.source import EVERY_SESSION, FileSource, LeftOut, Reading, ReadingContext, SessionRange
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import end_with_parent
@@ -46,12 +48,16 @@ class FileRecords:
 
 
 class Part(NamedTuple):
-    """A unit of reading: a file, or the sessions of a range in a large database; `ends` marks the last part of the file."""
+    """A unit of reading: a file, or the sessions of a range in a large database; `ends` marks the last part of the file.
+
+    `copies` are other accounts of the file's session.
+    """
 
     path: Path
     size: int
     sessions: SessionRange
     ends: bool
+    copies: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,10 @@ class FileReader:
     def _admission(self) -> Admission:
         return Admission(Redactor(self.redaction, self.redaction_key), self.now)
 
-    def transcripts(self, source: str, path: Path, sessions: SessionRange = EVERY_SESSION) -> FileRecords:
+    def transcripts(self, source: str, part: Part) -> FileRecords:
         """Read a file of the source with this name, whole, or the sessions of a range of it."""
-        return _merged(self._parts(path, SOURCES[source].read(path, self._context, sessions)))
+        context = dataclasses.replace(self._context, copies=part.copies) if part.copies else self._context
+        return _merged(self._parts(part.path, SOURCES[source].read(part.path, context, part.sessions)))
 
     def parts(self, source: FileSource, path: Path) -> Iterator[FileRecords]:
         """Read a file of a source, part by part."""
@@ -118,34 +125,35 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     return whole
 
 
-def parts_of(source: TranscriptSource, path: Path, size: int) -> list[Part]:
+def parts_of(source: TranscriptSource, account: Account, size: int) -> list[Part]:
     """Return the parts that a file is read in: the records of a large database would not fit into memory together."""
-    count = -(-size // PART_BYTES)
-    if count < 2:
-        return [Part(path, size, EVERY_SESSION, ends=True)]
-    ranges = source.ranges(path, count)
+    path, count = account.path, -(-size // PART_BYTES)
+    ranges = source.ranges(path, count) if count > 1 else [EVERY_SESSION]
     last = len(ranges) - 1
-    return [Part(path, size // len(ranges), sessions, ends=place == last) for place, sessions in enumerate(ranges)]
+    return [
+        Part(path, size // len(ranges), sessions, ends=index == last, copies=account.copies)
+        for index, sessions in enumerate(ranges)
+    ]
 
 
 def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> Iterator[FileRecords]:
     """Yield the records of each part of a source's files, in order; several processes read a large import."""
     listed, workers = list(parts), os.cpu_count() or 1
     if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
-        yield from (reader.transcripts(source, part.path, part.sessions) for part in listed)
+        yield from (reader.transcripts(source, part) for part in listed)
         return
     # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
     waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
     ahead = 0
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin) as pool:
-        for path, size, sessions, _ in listed:
-            while waiting and len(waiting) >= workers and ahead + size > AHEAD_BYTES:
+        for part in listed:
+            while waiting and len(waiting) >= workers and ahead + part.size > AHEAD_BYTES:
                 first, taken = waiting.popleft()
                 ahead -= taken
                 yield first.result()
-            waiting.append((pool.submit(reader.transcripts, source, path, sessions), size))
-            ahead += size
+            waiting.append((pool.submit(reader.transcripts, source, part), part.size))
+            ahead += part.size
         for first, _ in waiting:
             yield first.result()
 

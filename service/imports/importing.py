@@ -19,6 +19,7 @@ from service.sessions import close_idle_sessions
 from service.wiring import redaction_key_of
 from service.workspace import Workspace
 from streams.log.admission import Accepted
+from streams.sources.copies import Account, count_own_lines
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.event_files import EVENT_FILES
@@ -27,7 +28,7 @@ from streams.sources.source import FileSource, LeftOut
 from streams.sources.transcript_sources import TranscriptSource
 
 BATCH_BYTES = 64 * 1024 * 1024
-READER_VERSION = "openclaw-2"
+READER_VERSION = "3"
 """Version of the reader: a file that an older version read is read again."""
 
 
@@ -36,9 +37,13 @@ class ImportSummary:
     """The result of an import. Records that the log had already are `known`; dead letters are `faults`.
 
     `left_out` are traces of an export that gave no exchange. `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
+    `copies` are the files that told of a session which another file was read for, `lines_in_copies` those of their lines that could not
+    be joined with it.
     """
 
     files: int = 0
+    copies: int = 0
+    lines_in_copies: int = 0
     unchanged: int = 0
     exchanges: int = 0
     events: int = 0
@@ -82,6 +87,15 @@ def stamp_of(path: Path) -> Stamp | None:
     return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
 
 
+def stamp_of_account(account: Account) -> Stamp | None:
+    """Return the stamp of a session's file with that of its copies; None if the file is gone."""
+    own = stamp_of(account.path)
+    if own is None or not account.copies:
+        return own
+    stamps = [own, *filter(None, map(stamp_of, account.copies))]
+    return Stamp(sum(stamp.size for stamp in stamps), max(stamp.modified_ns for stamp in stamps))
+
+
 class Importer:
     """Imports files into a workspace, filed under one connection and project."""
 
@@ -119,10 +133,14 @@ class Importer:
         self._progress: list[ImportProgress] = []
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
-        """Import the transcripts of a source."""
-        changed = self._changed(source.name, files, report)
-        parts = [part for path, stamp in changed for part in parts_of(source, path, stamp.size)]
-        stamps, complete = dict(changed), True
+        """Import the transcripts of a source. All accounts of a session have to be among the files: they are read together."""
+        accounts = source.accounts_in(files)
+        self._summary.copies = sum(len(account.copies) for account in accounts)
+        if source.id_field is None:
+            self._summary.lines_in_copies = sum(count_own_lines(account) for account in accounts if account.copies)
+        changed = self._changed(source.name, accounts, report)
+        parts = [part for account, stamp in changed for part in parts_of(source, account, stamp.size)]
+        stamps, complete = {account.path: stamp for account, stamp in changed}, True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
             self._take(records)
             complete &= records.complete
@@ -138,7 +156,8 @@ class Importer:
 
     def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of exchanges."""
-        return self._streamed(source, self._changed(source.name, files, report), report)
+        changed = self._changed(source.name, map(Account, files), report)
+        return self._streamed(source, [(account.path, stamp) for account, stamp in changed], report)
 
     def _streamed(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
         """Import files that are read part by part, because one of them may not fit into memory."""
@@ -151,20 +170,20 @@ class Importer:
             report(stamp.size)
         return self._finish()
 
-    def _changed(self, source: str, files: Iterable[Path], report: Report) -> list[tuple[Path, Stamp]]:
-        """Return the files that were not completely imported in their present state, by the present settings."""
+    def _changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
+        """Return the accounts whose files were not completely imported in their present state, by the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: known for path, *known in rows}
         changed = []
-        for path in files:
-            stamp = stamp_of(path)
+        for account in accounts:
+            path, stamp = account.path, stamp_of_account(account)
             if stamp is None:  # it was there when the folder was listed: whoever took it away did not want it imported
                 continue
             if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
                 self._summary.unchanged += 1
                 report(stamp.size)
             else:
-                changed.append((path, stamp))
+                changed.append((account, stamp))
         return changed
 
     def _take(self, records: FileRecords) -> None:

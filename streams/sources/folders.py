@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
+
+_COPY = re.compile(r"\.jsonl(?:~|[.\-_ ][^/]{0,120})?\Z")
+_NO_COPIES = (".zst", ".gz", ".tmp", ".lock", ".partial", ".swp")
+
+
+def may_be_copy(name: str) -> bool:
+    """Tell whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
+    return _COPY.search(name) is not None and not name.endswith(_NO_COPIES)
 
 
 def visible_files(folder: Path, patterns: Iterable[str]) -> list[Path]:

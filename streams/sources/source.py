@@ -19,7 +19,7 @@ class ReadingContext:
     """Everything a reading depends on besides the bytes.
 
     `agent` overrides the name the source gives. `ingested_at` (UTC) goes into the records and is the "now" that decides
-    whether a session fell idle, which takes longer than `session_gap`.
+    whether a session fell idle, which takes longer than `session_gap`. `copies` are other accounts of the session in the file.
     """
 
     connection: str
@@ -28,6 +28,7 @@ class ReadingContext:
     ingested_at: datetime
     session_gap: timedelta
     redactor: Redactor
+    copies: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

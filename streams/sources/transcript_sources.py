@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 from audit.file_kinds import (
     HEAD,
     SQLITE,
@@ -18,9 +20,12 @@ from audit.file_kinds import (
     unlike_codex,
     unlike_transcript,
 )
-from streams.sources.claude_code.files import find_claude_code, is_stream_log, read_claude_code
+from streams.sources.claude_code.files import find_claude_code, is_stream_log, read_claude_code, session_of_claude_code
 from streams.sources.claude_code.stream_logs import read_stream_log
 from streams.sources.codex.files import find_codex, read_codex
+from streams.sources.codex.forks import read_header as read_header_of_rollout
+from streams.sources.copies import Account, find_accounts
+from streams.sources.openclaw.companion_files import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
 from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
@@ -31,18 +36,25 @@ class TranscriptSource(FileSource):
     """One program. `name` is what commands call it, too, `label` what people do; `folder` is where it keeps its files, `hint` which.
 
     `find` gives the files at a path, InputError when there is nothing; `ranges` gives at most so many ranges of sessions that a large
-    file is read by, each whole in memory.
+    file is read by, each whole in memory. `session_of` gives the session that a file tells of, `id_field` the field of a line's id, where
+    lines have one (`copies`).
     """
 
     label: str
     folder: str
     hint: str
     find: Callable[[Path], list[Path]]
+    session_of: Callable[[Path], str | None] = lambda _path: None
+    id_field: str | None = None
     ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
         """Every file under the paths, each once, in a fixed order; InputError for a missing path."""
         return list(dict.fromkeys(file for path in paths for file in ([path] if path.is_file() else self.find(path))))
+
+    def accounts_in(self, files: Iterable[Path]) -> list[Account]:
+        """The accounts of sessions in the files: one file is read of each, and the others are its copies."""
+        return find_accounts(files, self.session_of, self.id_field)
 
 
 def _find_openclaw(path: Path) -> list[Path]:
@@ -63,6 +75,26 @@ def _is_database(path: Path) -> bool:
             return binary_kind(stream.read(HEAD)) is SQLITE
     except OSError:
         return False
+
+
+def _session_of_openclaw(path: Path) -> str | None:
+    """The session that a transcript tells of; a checkpoint may have an id of its own, and its name says whose it is."""
+    if path.suffix == ".sqlite":
+        return None
+    try:
+        whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl")
+        session = read_header(whose if CHECKPOINT in path.name and whose.is_file() else path).get("id")
+    except OSError:
+        return None
+    return session if isinstance(session, str) else None
+
+
+def _session_of_codex(path: Path) -> str | None:
+    try:
+        header = read_header_of_rollout(path)
+    except (OSError, zstandard.ZstdError):
+        return None
+    return None if header is None else header.session
 
 
 def _openclaw_ranges(path: Path, count: int) -> list[SessionRange]:
@@ -90,6 +122,8 @@ OPENCLAW = TranscriptSource(
     unlike=unlike_transcript,
     find=_find_openclaw,
     read=_read_openclaw,
+    session_of=_session_of_openclaw,
+    id_field="id",
     ranges=_openclaw_ranges,
 )
 CLAUDE_CODE = TranscriptSource(
@@ -102,6 +136,8 @@ CLAUDE_CODE = TranscriptSource(
     unlike=unlike_claude_code,
     find=find_claude_code,
     read=_read_claude_code,
+    session_of=session_of_claude_code,
+    id_field="uuid",
 )
 CODEX = TranscriptSource(
     name="codex",
@@ -113,6 +149,7 @@ CODEX = TranscriptSource(
     unlike=unlike_codex,
     find=find_codex,
     read=_read_codex,
+    session_of=_session_of_codex,
 )
 SOURCES: Mapping[str, TranscriptSource] = {source.name: source for source in (OPENCLAW, CLAUDE_CODE, CODEX)}
 """The programs by their names."""

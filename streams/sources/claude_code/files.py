@@ -7,9 +7,11 @@ from pathlib import Path
 
 from schemas.errors import InputError
 from streams.sources.agent_files import jsonl_below, read_agent_file
-from streams.sources.claude_code.forks import read_copied
+from streams.sources.claude_code.forks import read_copied, read_head
 from streams.sources.claude_code.lines import SOURCE, ClaudeCodeDialect
 from streams.sources.claude_code.stream_logs import is_stream_line
+from streams.sources.copies import join_accounts
+from streams.sources.folders import may_be_copy
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.source import Reading, ReadingContext
 
@@ -18,7 +20,7 @@ _LOOKED_AT = 64
 
 
 def find_claude_code(path: Path) -> list[Path]:
-    """The transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one.
+    """The transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one, and backups.
 
     A file is one by its place, directly in a folder of `projects` or in one of `subagents`, or by the session ids of its first lines;
     logs of `claude -p --output-format stream-json` are taken as well.
@@ -26,7 +28,8 @@ def find_claude_code(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    return [file for file in jsonl_below(path, "*.jsonl") if _is_in_place(file) or _form_of(file)]
+    files = (file for file in jsonl_below(path, "*.jsonl*") if may_be_copy(file.name))
+    return [file for file in files if (file.suffix == ".jsonl" and _is_in_place(file)) or _form_of(file)]
 
 
 def read_claude_code(path: Path, context: ReadingContext) -> Reading:
@@ -35,7 +38,20 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
         copied = read_copied(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
-    return read_agent_file(path, context, ClaudeCodeDialect(copied), session_id=path.stem, agent=SOURCE)
+    return read_agent_file(
+        path,
+        context,
+        ClaudeCodeDialect(copied),
+        session_id=path.stem,
+        agent=SOURCE,
+        lines_of=lambda stream: join_accounts(path, read_lines(stream), context.copies, ClaudeCodeDialect.id_field),
+    )
+
+
+def session_of_claude_code(path: Path) -> str | None:
+    """Return the session that a transcript tells of; None for a log of runs, and where nothing names one."""
+    head = read_head(path)
+    return head.session or None if head is not None else None
 
 
 def _is_in_place(file: Path) -> bool:

@@ -17,7 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streams.sources.agent_entries import moment
+from schemas.bounds.limits import MAX_ID
+from streams.sources.agent_entries import is_identifier, moment
 from streams.sources.claude_code.messages import texts_of
 from streams.sources.lines import decode_line, read_lines
 from streams.sources.openclaw.entry import blocks_of
@@ -44,16 +45,17 @@ NOTHING_COPIED = Copied(frozenset(), frozenset(), frozenset())
 
 
 class Head(NamedTuple):
-    """The beginning of a transcript: the time, and the uuid and time of the first line of its conversation."""
+    """The beginning of a transcript: the time, and the uuid, the time and the session of the first line of its conversation."""
 
     begun: datetime
     uuid: str
     at: datetime
+    session: str
 
 
 def read_copied(path: Path) -> Copied:
     """Return what the transcript has from earlier ones of its folder; nothing where it is no fork."""
-    head = _head(path)
+    head = read_head(path)
     if head is None:
         return NOTHING_COPIED
     uuids: set[str] = set()
@@ -61,8 +63,9 @@ def read_copied(path: Path) -> Copied:
     questions: set[bytes] = set()
     first_message = _first_message(path)
     for other in sorted(path.parent.glob("*.jsonl")):
-        older = None if other == path or other.name.startswith(".") or other.is_symlink() else _head(other)
-        if older is None or (older.begun, other.name) >= (head.begun, path.name):
+        older = None if other == path or other.name.startswith(".") or other.is_symlink() else read_head(other)
+        # Other accounts of the same session are read with it (`copies`).
+        if older is None or older.session == head.session or (older.begun, other.name) >= (head.begun, path.name):
             continue
         if older.uuid == head.uuid or (head.begun - head.at > MARGIN and older.begun - MARGIN <= head.at):
             uuids |= _uuids(other, head.uuid)
@@ -72,12 +75,21 @@ def read_copied(path: Path) -> Copied:
     return Copied(frozenset(uuids), frozenset(messages), frozenset(questions))
 
 
+def session_of(line: dict[str, Any]) -> str | None:
+    """Return the session that a line names, a subagent's where it is one's; None where it names none."""
+    session, agent = line.get("sessionId"), line.get("agentId")
+    if not is_identifier(session):
+        return None
+    is_agents = line.get("isSidechain") is True and is_identifier(agent) and len(f"{session}.agent-{agent}") <= MAX_ID
+    return f"{session}.agent-{agent}" if is_agents else str(session)
+
+
 def question_digest(text: str) -> bytes:
     """Return the digest by which a question is known again."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def _head(path: Path) -> Head | None:
+def read_head(path: Path) -> Head | None:
     """Read the beginning of a transcript; None if nothing of a conversation is there yet."""
     try:
         return _read_head(path)
@@ -87,7 +99,7 @@ def _head(path: Path) -> Head | None:
 
 @lru_cache(maxsize=65_536)
 def _read_head(path: Path) -> Head:
-    """As `_head`; LookupError where nothing is there yet. What is there never changes, so it is remembered."""
+    """As `read_head`; LookupError where nothing is there yet. What is there never changes, so it is remembered."""
     begun: datetime | None = None
     with path.open("rb") as stream:
         for line in read_lines(stream):
@@ -99,7 +111,7 @@ def _read_head(path: Path) -> Head:
                 continue
             begun = at if begun is None else max(begun, at)
             if isinstance(value, dict) and isinstance(value.get("uuid"), str):
-                return Head(begun, value["uuid"], at)
+                return Head(begun, value["uuid"], at, session_of(value) or "")
     raise LookupError(path)
 
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import msgspec
 
-from schemas.bounds.limits import MAX_ID
 from streams.sources.agent_entries import (
     EVENTS,
     INTERNAL,
@@ -35,10 +34,9 @@ from streams.sources.agent_entries import (
     AgentDialect,
     UnknownKinds,
     id_problem,
-    is_identifier,
     make_entry,
 )
-from streams.sources.claude_code.forks import NOTHING_COPIED, Copied, question_digest
+from streams.sources.claude_code.forks import NOTHING_COPIED, Copied, question_digest, session_of
 from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOTICES, USER_BLOCKS
 from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of, usage_of
 from streams.sources.claude_code.places import Message, Place, Places
@@ -103,12 +101,10 @@ class ClaudeCodeDialect(AgentDialect):
 
     def _header(self, body: Json) -> list[Entry | Problem]:
         """The entry that names the session, at the first line that does."""
-        given = body.get("sessionId")
-        if self._session_id is not None or not is_identifier(given):
+        name = None if self._session_id is not None else session_of(body)
+        if name is None:
             return []
-        agent, name = body.get("agentId"), str(given)
-        if body.get("isSidechain") is True and is_identifier(agent) and len(f"{given}.agent-{agent}") <= MAX_ID:
-            self._is_subagent, name = True, f"{given}.agent-{agent}"
+        self._is_subagent = name != body["sessionId"]
         self._session_id = name
         return [make_entry("session", name, body)]
 

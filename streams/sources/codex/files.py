@@ -11,10 +11,12 @@ from typing import BinaryIO
 
 import zstandard
 
-from streams.sources.agent_files import COMPRESSED, jsonl_below, read_agent_file
+from streams.sources.agent_files import jsonl_below, read_agent_file
 from streams.sources.codex.forks import count_copied
 from streams.sources.codex.lines import SOURCE, CodexDialect
 from streams.sources.codex.rollout_lines import document_lines
+from streams.sources.folders import may_be_copy
+from streams.sources.line_files import COMPRESSED
 from streams.sources.lines import Line
 from streams.sources.source import Reading, ReadingContext
 
@@ -22,7 +24,7 @@ DOCUMENT = ".json"
 """Suffix of a rollout that is one JSON object."""
 MAX_DOCUMENT = 256 * 1024 * 1024
 """Bytes of the largest such rollout that is read."""
-_NAMES = ("rollout-*.jsonl", f"rollout-*.jsonl{COMPRESSED}", f"rollout-*{DOCUMENT}")
+_NAMES = ("rollout-*.jsonl*", f"rollout-*{DOCUMENT}")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -34,7 +36,7 @@ def find_codex(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = jsonl_below(path, *_NAMES)
+    found = [file for file in jsonl_below(path, *_NAMES) if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)]
     plain = set(found)
     return [file for file in found if file.suffix != COMPRESSED or file.with_suffix("") not in plain]
 

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import zstandard
 
 from streams.sources.agent_entries import is_identifier, number_of
-from streams.sources.agent_files import COMPRESSED, open_lines
 from streams.sources.codex.items import CALLS, OUTPUTS, asked_text
 from streams.sources.codex.rollout_lines import in_envelope
 from streams.sources.folders import visible_files
+from streams.sources.line_files import COMPRESSED, open_lines
 from streams.sources.lines import decode_line
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.text import text_of

@@ -24,6 +24,8 @@ from streams.sources.openclaw.trajectory import Trajectory
 
 TRAJECTORY = ".trajectory.jsonl"
 """The ending of the names of trajectories."""
+CHECKPOINT = ".checkpoint."
+"""Part of the name of a copy that was made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
 SESSIONS = "sessions.json"
 """The file with the entries of the conversations."""
 MAX_SESSIONS = 256 * 1024 * 1024

@@ -19,9 +19,10 @@ from schemas.bounds.limits import MAX_ID
 from schemas.codec.encoded import EncodedRecords
 from schemas.errors import InputError
 from schemas.records import Exchange
+from streams.sources.copies import join_accounts
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.exchange_builder import Filing, ToldExchange
-from streams.sources.folders import is_linked
+from streams.sources.folders import is_linked, may_be_copy
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.messages.event_messages import EventMessages
 from streams.sources.messages.exchange_messages import exchange_messages
@@ -47,7 +48,7 @@ def find_transcripts(path: Path) -> list[Path]:
     """The transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line, those that a reset or a deletion put aside among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
+    that begin with a session line, those that a reset or a deletion put aside and backups among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
     account of a run, in another format, and no transcript.
 
     InputError when there is nothing at the path.
@@ -60,7 +61,8 @@ def find_transcripts(path: Path) -> list[Path]:
     for file in path.rglob("*.jsonl*"):
         if not _may_be_transcript(file.name) or is_linked(file, path) or not file.is_file():
             continue
-        if _is_in_sessions(file) or _begins_with_session(file):
+        is_named = file.suffix == ".jsonl" or is_set_aside(file.name)
+        if (is_named and _is_in_sessions(file)) or _begins_with_session(file):
             found.append(file)
     return sorted(found)
 
@@ -72,7 +74,7 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
         with path.open("rb") as stream:
             written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return read_session(
-                read_lines(stream),
+                join_accounts(path, read_lines(stream), context.copies, OPENCLAW.id_field),
                 context,
                 session_id=stem_of(path.name)[:MAX_ID] or path.stem[:MAX_ID],
                 agent=agent,
@@ -212,7 +214,7 @@ class _Records:
 
 def _may_be_transcript(name: str) -> bool:
     """Tell whether a file may be a transcript by its name."""
-    return not name.startswith(".") and not name.endswith(TRAJECTORY) and (name.endswith(".jsonl") or is_set_aside(name))
+    return not name.startswith(".") and TRAJECTORY not in name and (may_be_copy(name) or is_set_aside(name))
 
 
 def _is_in_sessions(file: Path) -> bool:

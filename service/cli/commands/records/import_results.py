@@ -116,6 +116,14 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
     for (state, example), traces in summary.left_out.most_common(_REASONS):
         said = f" ({plain(example, 100)})" if example else ""
         out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{said}")
+    if summary.copies:
+        copies = counted(summary.copies, "file")
+        out.say(
+            f"{copies} {'is a copy' if summary.copies == 1 else 'are copies'} of a session in another file: read as one session"
+        )
+    if summary.lines_in_copies:
+        lines = counted(summary.lines_in_copies, "line")
+        out.say(f"{lines} of copies that the most complete file does not have: not read", style="yellow")
     if summary.faults:
         faults = counted(summary.faults, "record")
         out.say(

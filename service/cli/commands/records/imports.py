@@ -16,9 +16,10 @@ from service.cli.commands.records.import_exchanges import import_exchanges
 from service.cli.commands.records.import_results import REFUSED, Filing, confirm_paid, file_progress, show, show_findings
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import err
-from service.imports.importing import Importer, Stamp, stamp_of
+from service.imports.importing import Importer, Stamp, stamp_of_account
 from service.imports.input_files import checked, input_files
 from service.workspace import Workspace
+from streams.sources.copies import Account
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import handled
@@ -90,16 +91,21 @@ def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], f
     stop = threading.Event()
     with handled(lambda _: stop.set()):
         err.say("following; Ctrl-C stops it")
-        seen: dict[Path, Stamp | None] = {}
+        seen: dict[Account, Stamp | None] = {}
         whole = workspace.now()
         while not stop.wait(interval):
             try:
-                stamps = {path: stamp_of(path) for path in source.files_in(paths)}
+                stamps = {account: stamp_of_account(account) for account in source.accounts_in(source.files_in(paths))}
             except InputError as error:  # the folder is gone for now; it may come back
                 log.warning("%s", error)
                 continue
             is_whole = workspace.now() - whole >= WHOLE_EVERY
-            changed = [path for path, stamp in stamps.items() if is_whole or seen.get(path) != stamp]
+            changed = [
+                file
+                for account, stamp in stamps.items()
+                if is_whole or seen.get(account) != stamp
+                for file in (account.path, *account.copies)
+            ]
             if is_whole:
                 whole = workspace.now()
             seen = stamps

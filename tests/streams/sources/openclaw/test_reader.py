@@ -47,9 +47,10 @@ def test_transcripts_are_found_by_place_or_first_line(tmp_path: Path) -> None:
     bare = _place(tmp_path, "old/2.jsonl")
     _place(tmp_path, "logs/3.jsonl", '{"level":"info"}\n')
     _place(tmp_path, "agents/a/sessions/sessions.json")
-    _place(tmp_path, "agents/a/sessions/4.jsonl.bak")
+    _place(tmp_path, "agents/a/sessions/4.jsonl.bak", "damaged\n")
+    backup = _place(tmp_path, "agents/a/sessions/5.jsonl.bak-12-34")
     (tmp_path / "folder.jsonl").mkdir()
-    assert [placed, bare] == find_transcripts(tmp_path)
+    assert [placed, backup, bare] == find_transcripts(tmp_path)
     assert [bare] == find_transcripts(bare)
 
 
