@@ -29,6 +29,7 @@ CODEX = Kind("a Codex rollout", "Import it with `driftline import codex`.")
 EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
+ENCODED = Kind("text in another encoding than UTF-8", "Save it as UTF-8.")
 GZIP = Kind("a gzip file", _UNPACK)
 ZSTANDARD = Kind("a Zstandard file", _UNPACK)
 _UTF16 = Kind("text in UTF-16 or UTF-32", "Save it as UTF-8.")
@@ -67,6 +68,9 @@ _JSON_LINE = re.compile(rb"^[ \t]*(?:\{|\[[ \t]*(?:[\{\]\r\n]|$))", re.MULTILINE
 """The beginning of a line that may be JSON: an object, or a list of them. A log's `[2026-11-01 …` is none."""
 _MARKUP = re.compile(rb"\s*<(?:\?xml|!doctype|html|[a-z]+[ >])", re.IGNORECASE)
 _SEPARATORS = (b",", b";", b"\t", b"|")
+_SEPARATOR_LINE = re.compile(rb'\A"?sep=."?\r?\n', re.IGNORECASE)
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+"""Bytes that no text has, in whatever encoding; but the escape of some Japanese ones."""
 _SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
 _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
@@ -98,8 +102,11 @@ def unlike_json(head: bytes) -> Kind | None:
 
 def _text_kind(head: bytes) -> Kind:
     """Return the kind of a file without JSON."""
-    if b"\0" in head or not _is_utf8(head):
+    if b"\0" in head:
         return BINARY
+    # A table of UTF-8 with a few damaged bytes costs their rows; one in another encoding has hardly a letter of UTF-8.
+    if not _is_utf8(head) and not (_is_damaged_utf8(head) and _has_columns(head)):
+        return BINARY if _CONTROL.search(head) else ENCODED
     if _MARKUP.match(head):
         return _WEB
     return CSV if _has_columns(head) else TEXT
@@ -186,9 +193,16 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
+def _is_damaged_utf8(head: bytes) -> bool:
+    """Tell whether more letters beyond ASCII are UTF-8 than bytes are not."""
+    beyond = [character for character in head.decode(errors="surrogateescape") if character > "\x7f"]
+    invalid = sum("\udc80" <= character <= "\udcff" for character in beyond)
+    return len(beyond) >= 2 * invalid
+
+
 def _has_columns(head: bytes) -> bool:
     """Tell whether the first lines have the same separators, as a table's have."""
-    lines = [line for line in head.splitlines()[:5] if line.strip()]
+    lines = [line for line in _SEPARATOR_LINE.sub(b"", head.removeprefix(_BOM), count=1).splitlines()[:5] if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1] or lines
     return any(0 < lines[0].count(mark) == lines[-1].count(mark) for mark in _SEPARATORS) if lines else False

@@ -13,7 +13,7 @@ from schemas.errors import InputError
 from streams.sources.exchange_files.formats import Format, told
 from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source
 from streams.sources.exchange_files.own_export import EXCHANGES, table_of
-from streams.sources.exchange_files.proposals import proposed
+from streams.sources.exchange_files.proposals import proposed, time_problem
 from streams.sources.exchange_files.rows import Json, Row, parquet_columns, read_rows
 from streams.sources.exchange_files.span_exports import SPAN_EXPORTS, SpanExport
 from streams.sources.exchange_files.values import find
@@ -44,7 +44,10 @@ class Layout(NamedTuple):
 
 
 class FirstLook(NamedTuple):
-    """The result of a first look. `sources` are the proposed mapping of a table, or the given one."""
+    """The result of a first look. `sources` are the proposed mapping of a table, or the given one.
+
+    `time_problem` says why a column that is named like a time is none.
+    """
 
     path: Path
     form: Format
@@ -52,6 +55,7 @@ class FirstLook(NamedTuple):
     own_table: str | None = None
     export: SpanExport | None = None
     sources: Mapping[str, Source] = {}
+    time_problem: str | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -74,7 +78,8 @@ class FirstLook(NamedTuple):
             # The first row of a table without a header holds more than names.
             shown = redactor.redact(names)[0]
             fields = ", ".join(self.missing)
-            hint = f"Its columns: {shown}. Write a mapping with --save-map map.yaml, name the column in it, import with --map map.yaml."
+            problem = "" if self.time_problem is None else f"The {redactor.redact(self.time_problem)[0]}. "
+            hint = f"{problem}Its columns: {shown}. Write a mapping with --save-map map.yaml, name the column in it, import with --map map.yaml."
             raise InputError(f"{self.path}: no column gives {fields}", hint=hint)
         return Layout(fields=_fields(self.sources))
 
@@ -91,7 +96,9 @@ def look(path: Path, given: Fields | None = None) -> FirstLook:
         _require_columns(path, given, rows, form)
         return FirstLook(path, form, columns, sources=given.sources())
     export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
-    return FirstLook(path, form, columns, table, export, proposed(rows) if table is None and export is None else {})
+    sources = proposed(rows) if table is None and export is None else {}
+    problem = time_problem(rows) if sources and "occurred_at" not in sources else None
+    return FirstLook(path, form, columns, table, export, sources, problem)
 
 
 def _first_rows(path: Path) -> Iterator[Json]:

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import zstandard
 
-from audit.file_kinds import BINARY, CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
+from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
 from schemas.errors import InputError
 
 WORDS = "JSON lines, CSV or Parquet"
@@ -55,8 +55,8 @@ def told(path: Path) -> Told:
         head = stream.read(HEAD)
     kind = exchanges_kind(head)
     said = SUFFIXES.get(Path(path.stem).suffix if path.suffix in PACKED else path.suffix)
-    if said is Format.CSV and (kind is TEXT or (kind is BINARY and b"\0" not in head)):
-        kind = CSV  # a table of one column has no separator, and a few bytes that are not UTF-8 cost their rows
+    if said is Format.CSV and kind is TEXT:
+        kind = CSV  # a table of one column has no separator
     if kind not in _FORMATS or (kind is PARQUET and packed is not None):
         assert kind is not None  # noqa: S101 - JSON is a format
         raise InputError(f"{path}: is {kind.name}, not {WORDS}", hint=kind.hint)

@@ -3,13 +3,12 @@
 1. A field has a column, or a constant value. A column is named as the file names it, or by a dotted path into its value:
    `usage.input_tokens`, `messages.0.content`.
 2. A column with a whole conversation gives the question and the answer: its last message of the user, and the agent's after it.
-3. A time is ISO 8601 or a number since 1970, unless the mapping gives its `format`, `unit` or `zone`.
+3. A time is in one of the forms that `times` reads, unless the mapping gives its `format` or `unit`; `zone` is that of times without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -128,9 +127,3 @@ def mapping_text(given: Mapping[str, Source], comment: str = "") -> str:
             fields[name] = short
     text = yaml.safe_dump({"version": 1, "fields": fields}, sort_keys=False, allow_unicode=True, width=1000)
     return "".join(f"# {line}\n" for line in comment.splitlines()) + text
-
-
-def moment_of(value: datetime, zone: str | None = None) -> datetime:
-    """Return a time in UTC; one without a zone is in the given one, else in UTC."""
-    at = value if value.tzinfo is not None else value.replace(tzinfo=ZoneInfo(zone) if zone else UTC)
-    return at.astimezone(UTC)

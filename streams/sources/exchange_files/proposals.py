@@ -103,6 +103,18 @@ def _time_source(column: _Column) -> TimeSource | None:
     return found[0] if len(found) == 1 else None
 
 
+def time_problem(rows: Sequence[Json]) -> str | None:
+    """Return why the column that is named like a time is none, with a value of it; None where none is named so."""
+    names = set(map(_plain, NAMES["occurred_at"]))
+    for column in _columns(rows):
+        for value in column.values if names & column.names else ():
+            try:
+                time_in(value, TimeSource(column=column.path))
+            except ValueError as error:
+                return f"column {column.path}: {error}"
+    return None
+
+
 def _most(fits: Callable[[Any], bool], column: _Column) -> bool:
     """Tell whether most values fit: a few rows of any table are broken."""
     return bool(column.values) and sum(map(fits, column.values)) >= MOST * len(column.values)

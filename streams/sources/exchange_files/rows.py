@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Generator, Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -36,6 +37,9 @@ _ITEMS = "data"
 _WHOLE = frozenset({_ITEMS, "meta"})
 """The members of such an answer, which may be one line."""
 _PLAIN = (str, int, float, bool, date, datetime, NoneType)
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
+_SHOWN = 80
+"""Characters of a column's name that an error has."""
 _PARQUET = "read_parquet(?, hive_types_autocast=false)"
 csv.field_size_limit(MAX_LINE)
 
@@ -69,7 +73,7 @@ def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
         return
     with opened(path) as stream:
         if found.form is Format.CSV:
-            yield from _csv_rows(stream)
+            yield from _csv_rows(path, stream)
             return
         head = _first_character(path)
         if head != b"[":
@@ -165,19 +169,24 @@ def _fetched(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
         ) from error
 
 
-def _csv_rows(stream: BinaryIO) -> Iterator[Row]:
+def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     try:
-        yield from _rows_of_text(text)
+        yield from _rows_of_text(path, text)
     finally:
         text.detach()  # who opened the stream closes it
 
 
-def _rows_of_text(text: io.TextIOWrapper) -> Iterator[Row]:
+def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
     first = text.readline(MAX_LINE)
     lines = _Counted(first, text)
-    reader = csv.reader(lines, delimiter=_separator(first))
+    named = _SEPARATOR_LINE.fullmatch(first)
+    if named is not None:  # Excel's first line, before the header
+        next(lines)
+        lines.taken(1)
+    reader = csv.reader(lines, delimiter=named[1] if named is not None else _separator(first))
     header: list[str] | None = None
+    repeats = False
     while True:
         number = lines.read + 1
         try:
@@ -190,8 +199,20 @@ def _rows_of_text(text: io.TextIOWrapper) -> Iterator[Row]:
         line = lines.taken(number)
         if header is None:
             header = [cell.strip() for cell in cells]
+            repeats = len({*header}) < len(header)
         elif cells:
+            if repeats:
+                _require_equal(path, header, cells)
             yield Row(number, _record(header, cells), line)
+
+
+def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> None:
+    """InputError where columns of one name differ in a row: which of them is meant cannot be told. Phoenix has its index twice."""
+    values: dict[str, str] = {}
+    for name, cell in zip(header, cells, strict=False):
+        if name and values.setdefault(name, cell) != cell:
+            shown = name[:_SHOWN]
+            raise InputError(f"{path}: has several columns named {shown}", hint="Give each column a name of its own.")
 
 
 class _Counted:
@@ -230,5 +251,5 @@ def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
     if len(cells) != len(header):
         return Problem("columns", f"the row has {len(cells)} columns, the header has {len(header)}")
     if any(has_surrogates(cell) for cell in cells):
-        return Problem("not_utf8", "the row is not UTF-8")
+        return Problem("not_utf8", "the row is not UTF-8; save the file as UTF-8")
     return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}

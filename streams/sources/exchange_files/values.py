@@ -12,13 +12,16 @@ import msgspec
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds.limits import EARLIEST, LATEST
-from streams.sources.exchange_files.mapping import UNITS, TimeSource, moment_of
+from streams.sources.exchange_files.mapping import UNITS, TimeSource
+from streams.sources.exchange_files.times import exponent_number, moment_of, written_time
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import Message, messages_of, text_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NANOSECONDS = 1e17
 """From here on a number since 1970 can only be nanoseconds."""
+_DAYS = (36_526, 73_051)
+"""The numbers with which spreadsheets count the days of the years 2000 to 2099."""
 _SPOKEN = (
     "text",
     "content",
@@ -165,7 +168,7 @@ def _by_format(text: str, form: str) -> datetime:
     try:
         return datetime.strptime(text, form)  # noqa: DTZ007 - a format without a zone is in that of its source
     except (ValueError, OverflowError):
-        raise ValueError(f"is no time of the form {form[:_SHOWN]}") from None
+        raise ValueError(f"{text[:_SHOWN]!a} is no time of the form {form[:_SHOWN]}") from None
 
 
 def _moment(value: Any, source: TimeSource) -> datetime:
@@ -174,17 +177,16 @@ def _moment(value: Any, source: TimeSource) -> datetime:
         if number is None:
             raise ValueError("is no number")
         return _in_bounds(EPOCH + timedelta(seconds=min(max(number * UNITS[source.unit], -_FAR), _FAR)))
+    if number is None and isinstance(value, str):
+        return _in_bounds(written_time(value, source.zone))
     if number is not None:
         value = number / 1000 if abs(number) >= NANOSECONDS else number
-    elif isinstance(value, str) and source.zone is not None:
-        try:
-            value = moment_of(datetime.fromisoformat(value), source.zone).isoformat()
-        except (ValueError, OverflowError):
-            raise ValueError("is no time in ISO 8601") from None
     try:
         moment = parse_timestamp(value)
     except ValueError as error:
-        raise ValueError(str(error).removeprefix("timestamp: ")) from None
+        is_day = number is not None and _DAYS[0] <= number < _DAYS[1]
+        hint = " (the day number of a spreadsheet? Write the column as ISO 8601)" if is_day else ""
+        raise ValueError(str(error).removeprefix("timestamp: ") + hint) from None
     assert moment is not None  # noqa: S101 - it is not blank
     return moment
 
@@ -192,12 +194,14 @@ def _moment(value: Any, source: TimeSource) -> datetime:
 def _number(value: Any) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    if isinstance(value, str) and len(value) >= 9 and value.replace(".", "", 1).removeprefix("-").isdecimal():
+    if not isinstance(value, str):
+        return None
+    if value.isascii() and value.replace(".", "", 1).removeprefix("-").isdecimal() and (len(value) >= 9 or len(value) == 5):
         return float(value) if "." in value else int(value)
-    return None
+    return exponent_number(value)
 
 
 def _in_bounds(moment: datetime) -> datetime:
     if not EARLIEST <= moment < LATEST:
-        raise ValueError("lies outside the years 2000 to 2099")
+        raise ValueError(f"{moment:%Y-%m-%d %H:%M:%S} lies outside the years 2000 to 2099")
     return moment

@@ -251,3 +251,56 @@ for reading in read_exchange_file(path, context, look(path).layout(redactor), {}
 print(rows, first, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 """Counts the rows, names the first in order of time, and says how much memory it took, in megabytes."""
+
+
+HEADER = "session_id,timestamp,question,answer\n"
+TIME = "2026-11-01T10:00:00Z"
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp1251", "shift_jis", "gb18030", "mac_roman"])
+def test_a_table_in_another_encoding_is_refused_as_such(tmp_path: Path, encoding: str) -> None:
+    """Its user can save it again; of binary data nothing can be made."""
+    texts = {"cp1251": "Где мой заказ?", "shift_jis": "注文はどこですか", "gb18030": "我的订单在哪里"}
+    path = tmp_path / "rows.csv"
+    path.write_bytes(f"{HEADER}s,{TIME},{texts.get(encoding, 'Où est-elle ?')},ok\n".encode(encoding))
+    with pytest.raises(InputError, match="encoding") as raised:
+        look(path)
+    assert "UTF-8" in str(raised.value.hint)
+
+
+def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
+    """A hint to save a picture as UTF-8 would help nobody."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(bytes(range(1, 256)) * 4)
+    with pytest.raises(InputError, match="binary"):
+        look(path)
+
+
+def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+    """Either may be the answer: taking the last one scores half of the table wrongly."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{HEADER.strip()},answer\ns,{TIME},Hi,first,second\n")
+    with pytest.raises(InputError, match="several columns named answer"):
+        look(path)
+
+
+def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: Read) -> None:
+    """Pandas writes an index that is a column, too, twice."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"session_id,{HEADER}s,s,{TIME},Hi,Hello\n")
+    assert ["s"] == [exchange.session_id for exchange in read_file(path).exchanges]
+
+
+@pytest.mark.parametrize("mark", [";", ",", "\t", "|"])
+@pytest.mark.parametrize("form", ["sep={}\r\n", '"sep={}"\n', "\ufeffSEP={}\n"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows"])
+def test_the_separator_that_a_spreadsheet_names_is_used(
+    tmp_path: Path, read_file: Read, mark: str, form: str, name: str
+) -> None:
+    """Excel writes it into the first line where the list separator of the country is another one."""
+    path = tmp_path / name
+    rows = [HEADER.strip().split(","), ["s", TIME, "Hi", "Hello"], ["s", TIME, "Hi"], ["s", TIME, "And?", "Yes"]]
+    path.write_text(form.format(mark) + "".join(f"{mark.join(row)}\n" for row in rows), "utf-8", newline="")
+    reading = read_file(path)
+    assert ["Hello", "Yes"] == [exchange.agent_response for exchange in reading.exchanges]
+    assert [4] == [fault.line for fault in reading.faults]
