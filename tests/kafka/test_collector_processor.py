@@ -184,6 +184,45 @@ def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch
     assert 6 == len(broker.spans)
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_half_a_character_costs_itself_alone(is_json: bool) -> None:
+    """A Collector hands on what an SDK cut, in one message with the spans of others."""
+    sent = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
+    value = sent.as_json.replace(b"@@@", rb"\udc9f") if is_json else sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
+    broker = work(value)
+
+    assert [] == broker.letters
+    assert [False, True] == ["\ufffd" in one.content and "truncated" in one.content for one in broker.spans]
+
+
+def test_a_session_that_is_no_text_is_set_aside() -> None:
+    """Repaired, it could be another session; its neighbours come."""
+    sent = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
+    broker = work(sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
+
+    assert ["session-1"] == [one.session_id for one in broker.spans]
+    [letter] = broker.letters
+    assert ("refused_span", True) == (letter.reason, "gen_ai.conversation.id" in letter.detail)
+
+
+@pytest.mark.parametrize("names", [("resource_spans", "scope_spans"), ("resourceSpans", "instrumentationLibrarySpans")])
+def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
+    """The same that HTTP takes."""
+    groups, scopes = (f'"{name}"'.encode() for name in names)
+    value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
+    broker = work(value)
+    assert ([], ["session-1"]) == (broker.letters, [one.session_id for one in broker.spans])
+
+
+def test_letters_hold_no_secret() -> None:
+    """Names of attributes tell what is one, in protobuf as in JSON."""
+    secret = "not-a-known-form-0123456789"
+    bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
+    letters = [one for value in (traces(bad).as_json, traces(bad).as_protobuf) for one in work(value).letters]
+    assert 2 == len(letters)
+    assert all(secret.encode() not in one.body for one in letters)
+
+
 def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the mapping would end worker after worker at the same message."""
 

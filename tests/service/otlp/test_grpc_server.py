@@ -12,6 +12,10 @@ import pytest
 from api_server import Tokens
 from mapping_processes import mapping_process, ready
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured
 from otlp.spans import agent, body, chat, span
@@ -49,7 +53,8 @@ def export(context: ApiContext, tokens: Tokens, loop: asyncio.Runner) -> Export:
 
 
 async def _exported(context: ApiContext, content: bytes, signal: str, times: int, given: dict[str, Any]) -> Any:
-    answer: Any = {"traces": ExportTraceServiceResponse, "logs": ExportLogsServiceResponse}[signal]
+    answers = {"traces": ExportTraceServiceResponse, "logs": ExportLogsServiceResponse, "metrics": ExportMetricsServiceResponse}
+    answer: Any = answers[signal]
     async with _channel(context) as channel:
         method: Any = channel.unary_unary(f"/{SERVICES[signal]}/Export", response_deserializer=answer.FromString)
         for _ in range(times - 1):
@@ -104,6 +109,33 @@ def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: async
     assert 1 == answer.partial_success.rejected_spans
     assert "future" in answer.partial_success.error_message
     assert 1 == stored(store)
+
+
+def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
+    """Over gRPC a request that was refused as a whole would be lost as a whole, and with it its neighbours."""
+    broken = packed(body([agent(0, answer="Low tide."), agent(1, answer="High @@@")])).replace(b"@@@", b"\xed\xa0\xbc")
+    answer = export(broken)
+    loop.run(engine.land_taken())
+
+    assert not answer.HasField("partial_success")
+    contents = [content for (content,) in store.cursor().execute("SELECT content FROM log.spans ORDER BY span_id").fetchall()]
+    assert [False, True] == ["\ufffd" in content for content in contents]
+    assert [False, True] == ["truncated" in content for content in contents]
+
+
+def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
+    """An exporter that is told UNIMPLEMENTED writes an error each minute."""
+    sent = ExportMetricsServiceRequest()
+    sent.resource_metrics.add().scope_metrics.add().metrics.add().name = "gen_ai.client.token.usage"
+    answer = export(sent.SerializeToString(), signal="metrics")
+    assert 1 == answer.partial_success.rejected_data_points
+    assert "metrics are not stored" in answer.partial_success.error_message
+
+
+def test_a_header_in_percent_encoding_is_taken(export: Export, tokens: Tokens) -> None:
+    """As it stands in OTEL_EXPORTER_OTLP_HEADERS; some exporters send it like that."""
+    metadata = (("authorization", f"Bearer%20{tokens.ops}"),)
+    assert not export(packed(GOOD), metadata=metadata).HasField("partial_success")
 
 
 def test_a_process_beside_the_server_maps_what_comes_over_grpc(
