@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -14,9 +14,13 @@ from audit.exchanges.questions import Invalid
 MAX_ANSWER = 200_000
 """Characters of an answer that is read at all; far beyond what the tokens of any question allow."""
 _MAX_STARTS = 32
-"""Braces at which `json_in` looks for an object, so that the sum of the searches stays linear."""
+"""Braces at which an object is looked for, so that the sum of the searches stays linear."""
 _MAX_NAME = 40
-_DECODER = json.JSONDecoder()
+_THINKING = re.compile(r"[\s\ufeff]*<(think|thinking|reasoning)>")
+"""Where thinking begins that a server did not take out of the text: only there is a mark no part of a quoted text."""
+_BROKEN = re.compile(r'\{\s*"')
+"""Where an object begins: other braces, as in `{name}`, are prose."""
+_WRAPPER = re.compile(r'\{\s*"[^"\\]*"\s*:\s*(\{.*\})\s*\}', re.DOTALL)
 
 
 class _FaultyError(Exception):
@@ -118,28 +122,113 @@ def _problems_of(text: str) -> Any:
     return Invalid(tuple(problems)) if problems else value
 
 
-def json_in(text: str) -> str | None:
-    """The one JSON object in a text that has prose or a code fence around it; None where there is none, or more than one."""
-    found: list[str] = []
-    start = text.find("{") if len(text) <= MAX_ANSWER else -1
+def is_object(text: str) -> bool:
+    """Tell whether a text is one JSON object and nothing else, as structured output has it."""
+    part = _object_at(text, 0) if text.startswith("{") and len(text) <= MAX_ANSWER else None
+    return part is not None and len(part.text) == len(text)
+
+
+def answer_in(text: str, schema: Mapping[str, Any], read: Callable[[str], Any]) -> str | Invalid:
+    """The part of a model's text that is its answer to a question with this schema and reader; `Invalid` where that is not certain.
+
+    1. Thinking in `<think>` at the beginning is no part of the answer, whatever it drafts; where it does not end, there is no answer.
+    2. A text that `read` takes is the answer. It may be quoted as one JSON string.
+    3. Otherwise the answer is a JSON object in the text; prose and fences around it say nothing. It may stand in a wrapper: an object
+       with one member whose name is none of the schema's.
+    4. An object with any field of the schema competes with it: a draft, a correction, a second answer. All of them must be answers
+       that read the same, and none may be broken off. So a later correction makes an answer unreadable: which of both the model
+       means is a guess. An object without any such field, or that repeats the schema, is ignored.
+    """
+    if len(text) > MAX_ANSWER:
+        return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
+    text = _unquoted(_without_thinking(text).strip())
+    whole = read(text)
+    if not isinstance(whole, Invalid):
+        return text
+    fields = _names_of(schema)
+    objects = _objects_in(text)
+    if objects is None:
+        return Invalid((*whole.problems, "a JSON object in it is not complete"))
+    candidates = [_unwrapped(one, fields) for one in objects if one.names & fields and one.value != schema]
+    readings = [read(candidate) for candidate in candidates]
+    problems = next((reading.problems for reading in readings if isinstance(reading, Invalid)), None)
+    if len(candidates) > 1 and (problems is not None or any(reading != readings[0] for reading in readings)):
+        return Invalid(("there is more than one JSON object, and they do not say the same",))
+    if problems is not None:
+        return Invalid(problems)
+    return candidates[0] if candidates else whole
+
+
+def _without_thinking(text: str) -> str:
+    """The text after thinking that stands at its beginning; empty where that does not end."""
+    opening = _THINKING.match(text)
+    if opening is None:
+        return text
+    return text[opening.end() :].partition(f"</{opening[1]}>")[2]
+
+
+def _unquoted(text: str) -> str:
+    """The text, or what it quotes as one JSON string."""
+    if not text.startswith('"'):
+        return text
+    try:
+        quoted = json.loads(text)
+    except ValueError:
+        return text
+    return quoted if isinstance(quoted, str) else text
+
+
+class _Object(NamedTuple):
+    text: str
+    value: dict[str, Any]
+    names: set[str]
+    """Of its members and of those of the objects in it."""
+
+
+def _objects_in(text: str) -> list[_Object] | None:
+    """The outermost JSON objects in a text; None where one of them is broken, or there are too many braces to look at."""
+    objects: list[_Object] = []
+    start = text.find("{")
     for _ in range(_MAX_STARTS):
-        if start < 0 or len(found) > 1:
-            break
-        end = _end_of_object(text, start)
-        if end:
-            found.append(text[start:end])
-        start = text.find("{", end or start + 1)
-    return found[0] if len(found) == 1 and start < 0 else None
+        if start < 0:
+            return objects
+        part = _object_at(text, start)
+        if part is not None:
+            objects.append(part)
+        elif _BROKEN.match(text, start):
+            return None
+        start = text.find("{", start + (len(part.text) if part else 1))
+    return None
+
+
+def _object_at(text: str, start: int) -> _Object | None:
+    """The JSON object that starts here; None where none does."""
+    names: set[str] = set()
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        names.update(members)
+        return members
+
+    try:
+        value, end = json.JSONDecoder(object_pairs_hook=collect).raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return _Object(text[start:end], value, names)
+
+
+def _unwrapped(part: _Object, fields: set[str]) -> str:
+    """The object's text, or that of the only object in it."""
+    wrapper = _WRAPPER.fullmatch(part.text) if len(part.value) == 1 and not part.value.keys() & fields else None
+    return part.text if wrapper is None else wrapper[1]
+
+
+def _names_of(schema: Mapping[str, Any]) -> set[str]:
+    """The names of the members of an answer and of the objects in it."""
+    properties = schema.get("properties", {})
+    return set(properties).union(*map(_names_of, properties.values()))
 
 
 def shown(name: str) -> str:
     """A name the model chose, as it can be shown back: quoted, in ASCII, and short."""
     return json.dumps(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…")
-
-
-def _end_of_object(text: str, start: int) -> int:
-    """Return the end of the JSON object that starts here; 0 where none does."""
-    try:
-        return _DECODER.raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
-        return 0

@@ -15,12 +15,12 @@ from msgspec.structs import astuple
 
 from audit.exchanges.questions import Invalid, Material
 from audit.prompts.answer_fields import Fields, with_quote
-from audit.prompts.answer_json import AnswerForm, json_in, read_json
+from audit.prompts.answer_json import AnswerForm, read_json
 from audit.prompts.answer_schemas import thinking_schema, tier2_schema, tier3_schema
 from audit.prompts.quotes import Quotable
 from schemas.records import DimensionScore
 
-__all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "json_in", "read_thinking", "read_tier2", "read_tier3"]
+__all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "read_thinking", "read_tier2", "read_tier3"]
 
 _TIER2 = tuple(tier2_schema(())["properties"])
 _THINKING = tuple(thinking_schema()["properties"])

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from audit.cost.prices import PromptBound, Usage, believable
 from audit.exchanges.questions import Invalid, Question
-from streams.judges.failures import PROVIDER_ERROR, Failure
+from audit.prompts.answer_json import answer_in
+from streams.judges.failures import PROVIDER_ERROR, Failure, one_line
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.response_parsing import Message
 
@@ -82,6 +83,13 @@ class Asking:
         self.failed(INVALID, "the answer is too long" if text else "the answer has no text")
         return self.gives_up()
 
+    def read(self, message: Message) -> str | Invalid:
+        """The part of a message that answers the question; one that cannot be used does not count."""
+        answer = answer_in((message.text or "").strip(), self.question.schema, self.question.read)
+        if isinstance(answer, Invalid):
+            self.failed(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
+        return answer
+
     def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
         """Return the verdict with this outcome."""
         last = self.last
@@ -102,17 +110,6 @@ class Asking:
     def gives_up(self) -> Verdict:
         """The verdict when the last error is the last word."""
         return self.verdict(self.trouble, self.errors[-1])
-
-
-def usable(question: Question, text: str, part: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The text that the question accepts: all of it, else `part`, the JSON in it; otherwise None, and what is wrong with it."""
-    problems: tuple[str, ...] = ()
-    for candidate in dict.fromkeys([text, part or text]):
-        read = question.read(candidate)
-        if not isinstance(read, Invalid):
-            return candidate, ()
-        problems = read.problems
-    return None, problems
 
 
 def _sum(usages: list[Usage]) -> Usage | None:

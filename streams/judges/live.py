@@ -22,11 +22,11 @@ from typing import Any
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
-from audit.exchanges.questions import Question
-from audit.prompts.answers import json_in
-from streams.judges.asking import INVALID, Asking, usable
+from audit.exchanges.questions import Invalid, Question
+from audit.prompts.answer_json import is_object
+from streams.judges.asking import Asking
 from streams.judges.counting import PromptBounds
-from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of, one_line
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import Limiter, Waiting, exhausted_for
@@ -169,16 +169,15 @@ class LiveJudge:
         if (verdict := asking.unanswered(message)) is not None:
             return verdict
         text = (message.text or "").strip()
-        part = json_in(text)
-        if rung is Rung.STRUCTURED and part != text:
+        answer = asking.read(message)
+        follows_format = is_object(text)
+        if rung is Rung.STRUCTURED and not follows_format:
             self._step_down(asking.question.model, "the answer is not JSON alone")
-        answer, problems = usable(asking.question, text, part)
-        if answer is not None:
+        if not isinstance(answer, Invalid):
             return asking.verdict("answered", answer=answer)
-        asking.failed(INVALID, one_line(f"the answer cannot be used: {'; '.join(problems)}"))
         if repair is not None:
             return asking.gives_up()
-        return None if rung is Rung.STRUCTURED and part is None else Repair(text, problems)
+        return None if rung is Rung.STRUCTURED and not follows_format else Repair(text, answer.problems)
 
     def _step_down(self, model: str, why: str) -> None:
         """From now on the model is asked with the schema in the prompt."""

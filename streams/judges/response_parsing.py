@@ -21,6 +21,7 @@ _MAX_TOKENS = 2**31
 class _Block(msgspec.Struct):
     type: str = ""
     text: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _Body(msgspec.Struct):
@@ -35,7 +36,8 @@ class Message:
     """The judge's answer to one call."""
 
     text: str | None
-    """The first block of text, after any thinking; None when there is none."""
+    """All blocks of text, joined: servers split an answer, or put an empty block or a remark before it. Thinking is left out, and the
+    input of a tool call is text, as servers send it that imitate structured output with a tool. None when there is none of these."""
     model: str | None
     stop_reason: str | None
     usage: Usage | None
@@ -49,10 +51,17 @@ def read_message(content: bytes) -> Message | Failure:
     """The message in a response's body. One that cannot be read was paid for all the same, and is not asked for again."""
     try:
         body = _DECODER.decode(content)
+        blocks = [_text_of(block) for block in body.content]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         return Failure(words=f"unreadable answer: {one_line(str(error))}")
-    text = next((block.text for block in body.content if block.type == "text"), None)
-    return Message(text, _name(body.model), _name(body.stop_reason), _usage(body.usage))
+    texts = [text for text in blocks if text is not None]
+    return Message("".join(texts) if texts else None, _name(body.model), _name(body.stop_reason), _usage(body.usage))
+
+
+def _text_of(block: _Block) -> str | None:
+    if block.type == "tool_use":
+        return bytes(block.input).decode() or None
+    return block.text if block.type == "text" else None
 
 
 def is_simulated(headers: Mapping[str, str], model: str | None = None) -> bool:

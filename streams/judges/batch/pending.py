@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from audit.prompts.answers import json_in
-from streams.judges.asking import INVALID, Asking, usable
+from audit.exchanges.questions import Invalid
+from streams.judges.asking import Asking
 from streams.judges.batch.calls import Patience
 from streams.judges.batch.plans import Asked, Plan
-from streams.judges.failures import Failure, one_line
+from streams.judges.failures import Failure
 from streams.judges.protocol import Verdict
 from streams.judges.requests import Rung
 from streams.judges.response_parsing import Message, is_simulated
@@ -49,12 +49,8 @@ class Pending:
         asking.settle(message)
         if (verdict := asking.unanswered(message)) is not None:
             return verdict
-        text = (message.text or "").strip()
-        answer, problems = usable(asking.question, text, json_in(text))
-        if answer is not None:
-            return asking.verdict("answered", answer=answer)
-        asking.failed(INVALID, one_line(f"the answer cannot be used: {'; '.join(problems)}"))
-        return asking.gives_up()
+        answer = asking.read(message)
+        return asking.gives_up() if isinstance(answer, Invalid) else asking.verdict("answered", answer=answer)
 
 
 @dataclass(slots=True, eq=False)

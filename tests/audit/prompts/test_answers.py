@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
 from audit.prompts.answer_fields import MAX_PROBLEMS, MAX_WORDS
-from audit.prompts.answer_json import MAX_ANSWER
-from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer, json_in
+from audit.prompts.answer_json import MAX_ANSWER, answer_in, is_object
+from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import DimensionScore
 
@@ -348,29 +348,103 @@ def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
     assert (True, "It claims more. [“it is”]") == (read.flagged, read.flag_reason)
 
 
+def scored(score: float, reasoning: str = "It fits.") -> str:
+    """A valid answer on Tier 2 whose first dimension has this score."""
+    return json.dumps(spoilt(lambda a: scope(a).update(score=score, reasoning=reasoning)))
+
+
+def answer(text: str, question: Question = TIER2) -> str | Invalid:
+    """The answer in a text."""
+    return answer_in(text, question.schema, question.read)
+
+
+GOOD = scored(0.75)
+PARTIAL = json.dumps({"dimensions": {"scope_compliance": {"quote": "", "reasoning": "On reflection.", "score": 0.25}}})
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ('{"a": 1}', '{"a": 1}'),
-        ('Sure:\n```json\n{"a": {"b": "}"}}\n```\nDone.', '{"a": {"b": "}"}}'),
-        ('The {placeholder} and { x: {"a": 1}', '{"a": 1}'),
-        ('{"a": 1} and {"a": 2}', None),
-        ('{"a": 1', None),
-        ("[1, 2]", None),
-        ("", None),
-        ("{ " * 40 + '{"a": 1}', None),
-        ('{"a": 1}' + "{" * 100, None),
-        ('{"a":' * 100_000, None),
-        ('{"a": 1}' + " " * MAX_ANSWER, None),
+        GOOD,
+        f"\ufeff{GOOD}",
+        f"Sure:\n```json\n{GOOD}\n```\nDone.",
+        f"The {{placeholder}} and {{ x: {GOOD} :-}}",
+        f"[{GOOD}]",
+        f"{GOOD}\n\n{GOOD}",
+        f"{GOOD}\n```json\n{json.dumps(json.loads(GOOD), indent=1)}\n```",
+        f"<think>Perhaps {scored(0.25)}, or {{0.5}}?</think>\n{GOOD}",
+        f"\n<thinking>{{</thinking> {GOOD}",
+        f"<think>Hm.</think><answer>{GOOD}</answer>",
+        f'{{"type": "object"}}\n{GOOD}',
+        f"The schema is {json.dumps(TIER2.schema)}, so: {GOOD}",
+        json.dumps({"verdict": json.loads(GOOD)}),
+        json.dumps(GOOD),
     ],
 )
-def test_the_one_object_is_found_in_prose(text: str, expected: str | None) -> None:
-    """Servers that ignore structured output talk around the answer; two objects are a choice that nobody should make."""
-    assert expected == json_in(text)
+def test_an_answer_is_read_whatever_stands_around_it(text: str) -> None:
+    """Models think aloud, fence, quote, wrap and repeat; each such answer was paid for and says one thing only."""
+    part = answer(text)
+    assert isinstance(part, str)
+    assert TIER2.read(GOOD) == TIER2.read(part)
 
 
-@given(words, words, json_values.map(lambda value: json.dumps({"a": value})))
-def test_an_object_is_found_whatever_stands_around_it(before: str, after: str, inside: str) -> None:
-    """Only braces can make it ambiguous."""
-    text = f"{before}\n{inside}\n{after}"
-    assert ("{" in before + after) or json_in(text) == inside
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2]",
+        "0.75",
+        f"{GOOD}\n{scored(0.25)}",
+        f"{GOOD} No, wait: {scored(0.25)}",
+        f"{GOOD}\nI correct myself: {PARTIAL}",
+        f'{{"score": 0.25}} was my draft. {GOOD}',
+        f"{GOOD}\n{scored(0.25)[:-30]}",
+        f"{GOOD[:-30]}",
+        f"{GOOD[:-30]}\n{GOOD}",
+        f"<think>Perhaps {GOOD}",
+        f"<think>Never ends. {GOOD}</thinking>",
+        json.dumps({"verdict": json.loads(GOOD), "other": json.loads(scored(0.25))}),
+        json.dumps({"score": json.loads(GOOD)}),
+        GOOD.replace("0.75", '"3.75 of 5"'),
+        GOOD.replace("0.75", "75"),
+        GOOD.replace("0.75", "NaN"),
+        GOOD[:-1] + ', "flagged": true}',
+        "{ " * 40 + GOOD,
+        GOOD + "{" * 100,
+        '{"a":' * 30_000,
+        GOOD + " " * MAX_ANSWER,
+    ],
+)
+def test_an_answer_that_is_not_certain_is_not_read(text: str) -> None:
+    """Which of two scores a model means is a guess, and a guess is a wrong score that nobody notices."""
+    part = answer(text)
+    assert isinstance(part, Invalid)
+    assert part.problems
+
+
+def test_a_flat_answer_that_is_corrected_is_not_read_either() -> None:
+    """The fields of Tier 2.5 stand in no object of their own: a correction that is broken off holds no whole object at all."""
+    text = json.dumps(valid(THINKING))
+    assert text == answer(text, THINKING)
+    assert isinstance(answer(text + '\nCorrection: {"quote": "", "alignment": 0.1', THINKING), Invalid)
+    assert isinstance(answer(text + '\nCorrection: {"alignment": 0.1}', THINKING), Invalid)
+
+
+def test_an_agents_text_that_is_quoted_is_no_mark_of_thinking() -> None:
+    """A quoted mark inside of the answer would otherwise cut it, or make another answer of what an agent wrote."""
+    quoted = scored(0.75, f"It wrote <think></think>{scored(1.0)}")
+    assert quoted == answer(quoted)
+    assert isinstance(answer(f"It wrote </think>{scored(1.0)}. {quoted}"), Invalid)
+
+
+@given(words, words, st.floats(0, 1))
+def test_an_answer_is_found_in_any_prose(before: str, after: str, score: float) -> None:
+    """Only braces, a quotation mark or a mark of thinking at its beginning can make it ambiguous."""
+    text = f"{before}\n{scored(score)}\n{after}"
+    assert set('{"<') & set(before + after) or answer(text) == scored(score)
+
+
+def test_an_object_alone_is_told_from_one_in_prose() -> None:
+    """A server that follows the output format sends nothing else; one that does not is asked in another way."""
+    assert is_object(GOOD)
+    assert not any(map(is_object, ["", "{", f"{GOOD} ", f"{GOOD}{GOOD}", f"[{GOOD}]", "{" + " " * MAX_ANSWER + "}"]))

@@ -81,15 +81,48 @@ def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
     assert asked.api.bodies[0]["messages"][0]["content"].endswith("Score ? this.")
 
 
-def test_the_answer_is_the_first_block_of_text(judge_with: Build, build_question: Build, message: Build) -> None:
-    """A thinking block may come first; reading the first block whatever it is has broken others."""
-    blocks = [
-        {"type": "thinking", "thinking": "hm", "signature": "x"},
-        {"type": "text", "text": GOOD},
-        {"type": "text", "text": "!"},
-    ]
-    (verdict,) = judge_with(message(content=blocks)).ask(build_question())
-    assert ("answered", GOOD) == (verdict.outcome, verdict.answer)
+def text_blocks(*texts: str) -> list[dict[str, Any]]:
+    """The content of a message with these blocks of text."""
+    return [{"type": "text", "text": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "thinking", "thinking": '{"score": 0.1}', "signature": "x"}, *text_blocks(GOOD)],
+        [{"type": "redacted_thinking", "data": "eA=="}, *text_blocks(GOOD)],
+        text_blocks("I looked at it first.", GOOD),
+        text_blocks(GOOD, "!"),
+        text_blocks("", GOOD),
+        text_blocks(GOOD[:9], GOOD[9:]),
+        text_blocks(GOOD, GOOD),
+        text_blocks("<think>Is it ", '{"score": 0.1}?</think>', GOOD),
+        [{"type": "tool_use", "id": "t", "name": "answer", "input": {"score": 0.5}}],
+        [*text_blocks("I call the tool."), {"type": "tool_use", "id": "t", "name": "answer", "input": {"score": 0.5}}],
+    ],
+)
+def test_an_answer_is_read_from_all_blocks(
+    content: list[dict[str, Any]], judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """Servers split an answer, or put something before it; reading one block alone loses what was paid for."""
+    (verdict,) = judge_with(message(content=content)).ask(build_question())
+    assert ("answered", {"score": 0.5}, 1) == (verdict.outcome, json.loads(verdict.answer), verdict.attempts)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        text_blocks(GOOD, '{"score": 0.1}'),
+        [*text_blocks(GOOD), {"type": "tool_use", "id": "t", "name": "answer", "input": {"score": 0.1}}],
+        [{"type": "thinking", "thinking": GOOD, "signature": "x"}],
+    ],
+)
+def test_blocks_that_contradict_each_other_are_no_answer(
+    content: list[dict[str, Any]], judge_with: Build, build_question: Build, message: Build
+) -> None:
+    """The first of two scores is a guess."""
+    (verdict,) = judge_with(message(content=content)).ask(build_question())
+    assert "invalid" == verdict.outcome
 
 
 @pytest.mark.parametrize(
