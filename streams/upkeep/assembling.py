@@ -31,6 +31,7 @@ from schemas.records import AgentEvent, Deployment, Exchange, JudgingRequest, Re
 from streams.engine.record_intake import RecordIntake
 from streams.judging.revising import revise
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.sources.otlp.traces.earlier import EarlierEvent
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
 from streams.upkeep.reviewing import REVIEWS, evaluator_score
@@ -195,11 +196,12 @@ class TraceAssembler:
 
     def _made(self, due: Sequence[Due]) -> Made:
         made = Made()
-        names = {"connections": [one.key[0] for one in due], "trace_ids": [one.key[1] for one in due]}
+        names = _names([one.key for one in due])
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             before = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
             spans = _spans(cursor, names, min(self._open[one.key].first_offset for one in due) if not before else 0)
-            exchanges = _exchanges(cursor, [key for one in due if (key := one.key) in before or self._open[key].may_be_made])
+            made_before = [key for one in due if (key := one.key) in before or self._open[key].may_be_made]
+            exchanges, events = _exchanges(cursor, made_before), _events(cursor, made_before)
         for one in due:
             earlier, records = before.get(one.key), spans.get(one.key, [])
             if not records:
@@ -216,6 +218,7 @@ class TraceAssembler:
                     self._engine.now(),
                     revision=0 if earlier is None else earlier["revision"] + 1,
                     earlier=exchanges.get(one.key, ()),
+                    told=events.get(one.key, ()),
                     session=one.key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
                 ),
             )
@@ -328,10 +331,23 @@ def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[K
     """The exchanges that were made of some traces, as they were told last; the oldest of a trace first."""
     found: dict[Key, list[Exchange]] = {}
     if keys:
-        names = {"connections": [connection for connection, _ in keys], "trace_ids": [trace_id for _, trace_id in keys]}
-        for one in query_records(cursor, "trace_exchanges", Exchange, names):
+        for one in query_records(cursor, "trace_exchanges", Exchange, _names(keys)):
             found.setdefault((one.connection, one.exchange_id.partition(":")[0]), []).append(one)
     return found
+
+
+def _events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[EarlierEvent]]:
+    """The events that were made of some traces, in the order in which they were told."""
+    found: dict[Key, list[EarlierEvent]] = {}
+    if keys:
+        for row in query_rows(cursor, "trace_events", _names(keys)):
+            event = EarlierEvent(row["event_id"], row["event"], row["tool"], row["tool_call_id"])
+            found.setdefault(_key(row), []).append(event)
+    return found
+
+
+def _names(keys: Sequence[Key]) -> dict[str, list[str]]:
+    return {"connections": [connection for connection, _ in keys], "trace_ids": [trace_id for _, trace_id in keys]}
 
 
 def _key(row: dict[str, Any]) -> Key:

@@ -70,6 +70,10 @@ class Trace:
             found += self._children.get(one.span_id, ())
         return sorted(found, key=place_of)
 
+    def are_nested(self, span_id: str, other_id: str) -> bool:
+        """Tell whether one of two spans stands within the other, or they are one."""
+        return other_id in self._around(span_id) or span_id in self._around(other_id)
+
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
         return self._children.get(span.span_id, ())
@@ -158,6 +162,16 @@ class Trace:
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
         return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+
+    def _around(self, span_id: str) -> set[str]:
+        """The ids of a span and of those around it."""
+        found: set[str] = set()
+        at: str | None = span_id
+        while at is not None:
+            found.add(at)
+            parent = self._parents.get(at)
+            at = None if parent is None else parent.span_id
+        return found
 
     @cached_property
     def _only_session(self) -> str | None:

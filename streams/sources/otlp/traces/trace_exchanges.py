@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -51,32 +50,6 @@ def exchanges_of(trace: Trace) -> list[TracedExchange]:
     """The exchanges of a trace, in order of time: one for each turn. Where neither question nor answer is told there is none."""
     exchanges = (_exchange(trace, turn) for turn in turns_of(trace))
     return [exchange for exchange in exchanges if exchange is not None]
-
-
-class Earlier(NamedTuple):
-    """Exchanges of a trace, some under the ids that they had, and the ids of those that are part of another one now."""
-
-    exchanges: list[TracedExchange]
-    absorbed: frozenset[str]
-
-
-def with_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[str], present: Collection[str]) -> Earlier:
-    """Give exchanges the ids under which an earlier revision of the trace made them, the oldest first where there were several.
-
-    An id names the span that was the exchange then: whichever exchange that span belongs to now is the same turn. Of a span that is
-    not among the `present` ones nothing is known, so its exchange stays as it is.
-    """
-    places = places_of(exchanges)
-    ids: dict[int, str] = {}
-    absorbed: set[str] = set()
-    for exchange_id in earlier_ids:
-        place = places.get(exchange_id)
-        if place is not None and place not in ids:
-            ids[place] = exchange_id
-        elif exchange_id in present:
-            absorbed.add(exchange_id)
-    found = [msgspec.structs.replace(one, earlier_id=ids.get(place)) for place, one in enumerate(exchanges)]
-    return Earlier(found, frozenset(absorbed))
 
 
 def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:

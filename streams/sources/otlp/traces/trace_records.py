@@ -18,9 +18,10 @@ from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
+from streams.sources.otlp.traces.earlier import EarlierEvent, with_earlier_ids, without_told
 from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of, without_evaluations
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
-from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of, with_earlier_ids
+from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
 from streams.sources.otlp.traces.unused_spans import EVALUATION, HELPER, NO_CONTENT, unused_spans
 
@@ -47,6 +48,8 @@ class Decision(NamedTuple):
     revision: int = 0
     earlier: Sequence[Exchange] = ()
     """The exchanges that earlier revisions made, the oldest first."""
+    told: Sequence[EarlierEvent] = ()
+    """The events that earlier revisions made."""
     session: str | None = None
     """The session that earlier revisions filed all of the trace under, because no span named one."""
 
@@ -66,7 +69,7 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     used = {event.span.span_id for event in events} | {one.span.span_id for one in traced} | {one.span_id for one in ratings}
     return Assembly(
         exchanges=[*exchanges, *withdrawn],
-        events=_event_records(trace, events, traced, first, decision.now),
+        events=_event_records(trace, without_told(trace, events, decision.told), traced, first, decision.now),
         ratings=ratings,
         decision=TraceAssembly(
             connection=first.connection,
