@@ -341,7 +341,7 @@ def _events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key,
     found: dict[Key, list[EarlierEvent]] = {}
     if keys:
         for row in query_rows(cursor, "trace_events", _names(keys)):
-            event = EarlierEvent(row["event_id"], row["event"], row["tool"], row["tool_call_id"])
+            event = EarlierEvent(row["event_id"], msgspec.json.decode(row["payload"]))
             found.setdefault(_key(row), []).append(event)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
@@ -177,7 +178,9 @@ def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
 
 def late_root() -> tuple[list[Json], list[Json]]:
     """A turn that asks for an approval: what has ended when the approval is asked for, and what ends after it."""
-    first = [chat(2, 1, attributes={"gen_ai.usage.input_tokens": 30})]
+    call = {"type": "tool_call", "id": "call-3", "name": "exec", "arguments": {"n": 3}}
+    parts = [{"role": "assistant", "parts": [{"type": "text", "content": "answer 2"}, call]}]
+    first = [chat(2, 1, attributes={"gen_ai.usage.input_tokens": 30, "gen_ai.output.messages": json.dumps(parts)})]
     return first, [tool(3, 1), chat(4, 1), agent(1, question="Refund it", answer="Refunded.")]
 
 

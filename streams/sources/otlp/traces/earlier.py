@@ -7,29 +7,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from audit.fingerprints import canonical_json
 from streams.sources.otlp.traces.trace import Trace
 from streams.sources.otlp.traces.trace_events import TracedEvent
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, places_of
 
 
 class EarlierEvent(NamedTuple):
-    """An event that an earlier revision made, with what tells that a later one is the same thing."""
+    """An event that an earlier revision made, and its payload."""
 
     event_id: str
-    event: str
-    tool: str | None
-    tool_call_id: str | None
+    said: Mapping[str, Any]
 
     @property
     def span_id(self) -> str:
         """The id of the span that told it."""
-        return self.event_id.partition(":")[0]
+        return ":".join(self.event_id.split(":", 2)[:2])
 
 
 class EarlierIds(NamedTuple):
@@ -48,40 +47,85 @@ def with_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[
     ids: dict[int, str] = {}
     absorbed: set[str] = set()
     for exchange_id in earlier_ids:
-        span_id = exchange_id.rpartition(":")[2]
-        place = places.get(span_id)
+        place = places.get(exchange_id)
         if place is not None and place not in ids:
             ids[place] = exchange_id
-        elif span_id in present:
+        elif exchange_id in present:
             absorbed.add(exchange_id)
     named = [msgspec.structs.replace(one, earlier_id=ids.get(place)) for place, one in enumerate(exchanges)]
     return EarlierIds(named, frozenset(absorbed))
 
 
-def without_told(trace: Trace, events: Sequence[TracedEvent], earlier: Iterable[EarlierEvent]) -> list[TracedEvent]:
+def without_told(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
     """The events that no earlier revision told, neither under their ids nor by another span."""
-    ids = {event.event_id for event in events}
-    told = list(earlier)
-    known = {one.event_id for one in told}
+    if not earlier:
+        return list(events)
+    ids, known = {event.event_id for event in events}, {one.event_id for one in earlier}
+    fresh: dict[str, list[TracedEvent]] = defaultdict(list)
+    for event in events:
+        if event.event_id not in known:
+            fresh[event.said["event"]].append(event)
     superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
-    for one in told:
+    for one in earlier:
         if one.event_id not in ids:
-            superseded[one.event].append(one)
-    return [
-        event
-        for event in events
-        if event.event_id not in known and not _is_told(trace, event, superseded.get(event.said["event"], []))
-    ]
+            superseded[one.said["event"]].append(one)
+    untold = {
+        event.event_id
+        for name, of_type in fresh.items()
+        for event in (_untold_calls if name in _CALLS else _untold)(trace, of_type, superseded[name])
+    }
+    return [event for event in events if event.event_id in untold]
 
 
-def _is_told(trace: Trace, event: TracedEvent, superseded: list[EarlierEvent]) -> bool:
-    """Tell whether a superseded event of its type tells of the same thing; each call is told once."""
-    if "tool_call_id" not in event.said and "tool" not in event.said:
-        return any(trace.are_nested(one.span_id, event.span.span_id) for one in superseded)
-    call_id, tool = event.said.get("tool_call_id"), event.said.get("tool")
-    same = next((one for one in superseded if call_id is not None and one.tool_call_id == call_id), None) or next(
-        (one for one in superseded if (call_id is None or one.tool_call_id is None) and one.tool == tool), None
-    )
-    if same is not None:
-        superseded.remove(same)
-    return same is not None
+def _untold(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+    """Those that no superseded event tells: of two spans within each other both tell of the same, other two once what is alike."""
+    told = trace.in_line_with({one.span_id for one in superseded})
+    beside = trace.in_line_with({event.span.span_id for event in fresh})
+    alike = Counter(_words(one.said) for one in superseded if one.span_id not in beside)
+    for event in fresh:
+        if event.span.span_id in told:
+            continue
+        words = _words(event.said)
+        if alike[words] > 0:
+            alike[words] -= 1
+        else:
+            yield event
+
+
+def _untold_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+    """Those that no superseded event tells, each of one call: by its id, else, where one of the two has none, by the name of the tool."""
+    by_id: dict[Any, EarlierEvent] = {}
+    by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
+    for one in superseded:
+        call_id = one.said.get("tool_call_id")
+        by_name[one.said.get("tool", ""), call_id is None][one.event_id] = one
+        if call_id is not None:
+            by_id[call_id] = one
+    for event in fresh:
+        call_id = event.said.get("tool_call_id")
+        match = None if call_id is None else by_id.get(call_id)
+        match = match or next(_of_same_name(event.said.get("tool", ""), by_name, has_id=call_id is not None), None)
+        if match is None:
+            yield event
+            continue
+        by_id.pop(match.said.get("tool_call_id"), None)
+        for has_none in (True, False):
+            by_name[match.said.get("tool", ""), has_none].pop(match.event_id, None)
+
+
+def _of_same_name(
+    tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
+) -> Iterator[EarlierEvent]:
+    """The events of a tool, or of its transport, whose name is the end of its own; not both have an id."""
+    for start in range(max(0, len(tool) - _LONGEST_NAME), len(tool)):
+        for lacks_id in (True,) if has_id else (True, False):
+            yield from by_name.get((tool[start:], lacks_id), {}).values()
+
+
+def _words(said: Mapping[str, Any]) -> str:
+    return canonical_json({name: value for name, value in said.items() if name not in _FILED})
+
+
+_CALLS = frozenset({"tool_call", "tool_output"})
+_FILED = frozenset({"event_id", "exchange_id"})
+_LONGEST_NAME = 256

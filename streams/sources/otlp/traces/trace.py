@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
@@ -70,9 +70,19 @@ class Trace:
             found += self._children.get(one.span_id, ())
         return sorted(found, key=place_of)
 
-    def are_nested(self, span_id: str, other_id: str) -> bool:
-        """Tell whether one of two spans stands within the other, or they are one."""
-        return other_id in self._around(span_id) or span_id in self._around(other_id)
+    def in_line_with(self, span_ids: Collection[str]) -> frozenset[str]:
+        """The ids of spans that are among those, or stand within or around one of them."""
+        found = set(span_ids)
+        for span in self._downwards:
+            parent = self._parents[span.span_id]
+            if parent is not None and parent.span_id in found:
+                found.add(span.span_id)
+        around = set(span_ids)
+        for span in reversed(self._downwards):
+            parent = self._parents[span.span_id]
+            if parent is not None and span.span_id in around:
+                around.add(parent.span_id)
+        return frozenset(found | around)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
@@ -162,16 +172,6 @@ class Trace:
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it tell."""
         return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
-
-    def _around(self, span_id: str) -> set[str]:
-        """The ids of a span and of those around it."""
-        found: set[str] = set()
-        at: str | None = span_id
-        while at is not None:
-            found.add(at)
-            parent = self._parents.get(at)
-            at = None if parent is None else parent.span_id
-        return found
 
     @cached_property
     def _only_session(self) -> str | None:
