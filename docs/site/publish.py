@@ -1,6 +1,6 @@
-"""Writes the pages that are made from the code: the reference, and the list of decisions.
+"""Writes the pages that are made from the code: the reference, the list of decisions, and the stacks of the guide to OpenTelemetry.
 
-python docs/site/publish.py             write docs/reference/*.md and docs/decisions/index.md
+python docs/site/publish.py             write docs/reference/*.md, docs/decisions/index.md and the stacks of docs/how-to/opentelemetry.md
 python docs/site/publish.py --check     change nothing, exit 1 when one of them is out of date
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reference import PAGES
+from reference.stacks import with_stacks
 from repository import DOCS, ROOT, decisions
 
 from schemas.generated import bring_up_to_date
@@ -21,8 +22,10 @@ _HEAD = "<!-- Made from the code by docs/site/publish.py: change the code and ru
 
 def wanted() -> Mapping[Path, str]:
     """The text of every page that is made, by its file."""
+    guide = ROOT / DOCS / "how-to/opentelemetry.md"
     pages = {f"reference/{name}": made for name, made in PAGES.items()} | {"decisions/index": decisions}
-    return {ROOT / DOCS / f"{name}.md": _HEAD + made() for name, made in pages.items()}
+    made = {ROOT / DOCS / f"{name}.md": _HEAD + page() for name, page in pages.items()}
+    return made | {guide: with_stacks(guide.read_text(encoding="utf-8"))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

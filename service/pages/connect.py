@@ -33,7 +33,11 @@ ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
 
 
 class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One stack of agents and how it is connected: what to install, which lines to add, and where a session's id comes from."""
+    """One stack of agents and how it is connected: what to install, which lines to add, and where a session's id comes from.
+
+    `variables` are those that it needs beside the environment of all, `notes` say what stands beside it and what its spans do not tell,
+    `tried` names the versions that were run.
+    """
 
     key: str
     name: str
@@ -42,6 +46,9 @@ class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     has_exporter: bool
     code: str
     session: str
+    variables: str = ""
+    notes: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
 
 class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,9 +61,14 @@ class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def lines(self, stack: Stack, filled: Mapping[str, str]) -> str:
         """The lines to add to a program, or to a configuration, whose places are filled."""
-        if stack.language == "yaml":
-            return stack.code.format(**filled)
-        return f"{self.exporter}\n{stack.code}" if stack.has_exporter else stack.code
+        return fill(f"{self.exporter}\n{stack.code}" if stack.has_exporter else stack.code, filled)
+
+
+def fill(text: str, filled: Mapping[str, str]) -> str:
+    """Return a text with its places filled, such as `{url}`; braces of code stay."""
+    for name, value in filled.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
 
 
 @cache
@@ -79,7 +91,7 @@ async def connect(
     values = {
         "stacks": known.stacks,
         "chosen": chosen,
-        "environment": known.environment.format(**filled),
+        "environment": fill(known.environment + chosen.variables, filled),
         "content": known.content,
         "lines": known.lines(chosen, filled),
         "may_add": viewer.project is None and "admin" in viewer.scopes,

@@ -27,7 +27,7 @@ from otlp.capturing.programs import scenario
 from otlp.capturing.readable import readable
 from otlp.capturing.shape import records
 from otlp.guided import SESSION, TURNS, WITHOUT_CONTENT, Turn
-from service.pages.connect import Stack, stacks
+from service.pages.connect import Stack, fill, stacks
 
 POLICY = "version: 1\ndefaults: {traces: {settleSeconds: 1}}\n"
 PROJECT = "shop"
@@ -36,6 +36,11 @@ OVER_GRPC = "opentelemetry.exporter.otlp.proto.grpc.trace_exporter"
 """Modules of Python's exporters."""
 WITHOUT_A_TURN = {"collector", "any"}
 """The Collector is a program of its own, and the lines for any SDK are a turn by themselves."""
+FRAMEWORKS = {
+    *("google-adk", "strands", "crewai", "smolagents", "llama-index", "autogen", "dspy", "haystack", "agno", "agent-framework"),
+    *("semantic-kernel", "litellm", "openllmetry", "mastra"),
+}
+"""Stacks whose conversations are captured from programs of their own."""
 
 
 def stack_of(turn: Turn) -> Stack:
@@ -56,7 +61,7 @@ class Connected:
 
     def run(self, name: str, text: str, requirements: str, folder: Path, more: str = "") -> str:
         """What a program prints that has this text; `more` is typed after the guide's variables."""
-        exports = stacks().environment.format(url=self.url, token=self.token) + more
+        exports = fill(stacks().environment, {"url": self.url, "token": self.token}) + more
         with written(name, text, requirements, ENVIRONMENTS) as program:
             done = subprocess.run(
                 ["/bin/bash", "-c", f'{exports}\nexec "$@"', "bash", *program.command],
@@ -237,7 +242,7 @@ def test_a_program_has_the_words_of_the_guide(name: str) -> None:
 
 def test_every_stack_has_a_turn() -> None:
     """One that was added later would be tried by those who believe it."""
-    assert {stack.key for stack in stacks().stacks} == {turn.stack for turn in TURNS.values()} | WITHOUT_A_TURN
+    assert {stack.key for stack in stacks().stacks} == {turn.stack for turn in TURNS.values()} | WITHOUT_A_TURN | FRAMEWORKS
 
 
 @pytest.mark.parametrize("name", TURNS)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from reference.alerts import alerts
 from reference.commands import commands
 from reference.detectors import detectors
+from reference.dialects import dialects
 from reference.endpoints import endpoints
 from reference.errors import errors
 from reference.metrics import metrics
@@ -29,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "records": records,
     "tiers": tiers,
     "detectors": detectors,
+    "dialects": dialects,
     "queries": queries,
     "alerts": alerts,
     "metrics": metrics,

@@ -12,6 +12,7 @@ _PAGES = (
     ("[Topics](topics.md), [records](records.md)", "what is kept, field by field"),
     ("[Tiers, states, gates](tiers.md)", "what a score says, and why it is missing"),
     ("[Detectors](detectors.md)", "what goes wrong in sessions"),
+    ("[Dialects of traces](dialects.md)", "which names are read, and what came of each instrumentor"),
     ("[Queries and views](queries.md)", "what SQL finds"),
     ("[Alerts](alerts.md), [metrics](metrics.md)", "alerts, to people and to monitoring"),
     ("[Files of an evaluation](../evaluation-files.md)", "cases, profiles, results"),

@@ -225,6 +225,18 @@ COUNTING = (
     ),
     _openai("langfuse", "langfuse.observation.usage_details"),
     _anthropic("langfuse", "langfuse.observation.usage_details"),
+    Counting(
+        "langsmith",
+        container="langsmith.metadata.usage_metadata",
+        cache_is="included",
+        reasoning_is="included",
+        input=("input_tokens",),
+        output=("output_tokens",),
+        cache_read=("input_token_details.cache_read",),
+        cache_write=("input_token_details.cache_creation",),
+        reasoning=("output_token_details.reasoning",),
+        total=("total_tokens",),
+    ),
     _openai("mlflow", "mlflow.chat.tokenUsage"),
     _anthropic("mlflow", "mlflow.chat.tokenUsage"),
     Counting(

@@ -15,6 +15,7 @@ from streams.sources.otlp.span_facts import Usage
 from streams.sources.otlp.usage import UsageReading, read_usage
 
 LANGFUSE, MLFLOW = "langfuse.observation.usage_details", "mlflow.chat.tokenUsage"
+LANGSMITH = "langsmith.metadata.usage_metadata"
 VERCEL, ADK, GENKIT = "ai.response.providerMetadata", "gcp.vertex.agent.llm_response", "genkit:output"
 READ, WRITTEN, FROM_CACHE, INTO_CACHE = 900, 70, 600, 50
 WANTED = Usage(READ, WRITTEN, FROM_CACHE, INTO_CACHE)
@@ -170,6 +171,21 @@ DIALECTS: dict[str, tuple[dict[str, Any], Usage]] = {
                 "cache_creation_input_tokens": INTO_CACHE,
                 "output_tokens": WRITTEN,
             }
+        },
+        WANTED,
+    ),
+    "LangSmith beside OpenTelemetry's counts": (
+        {
+            "gen_ai.usage.input_tokens": READ,
+            "gen_ai.usage.output_tokens": WRITTEN,
+            "gen_ai.usage.total_tokens": READ + WRITTEN,
+            LANGSMITH: {
+                "input_tokens": READ,
+                "output_tokens": WRITTEN,
+                "total_tokens": READ + WRITTEN,
+                "input_token_details": {"cache_read": FROM_CACHE, "cache_creation": INTO_CACHE},
+                "output_token_details": {"reasoning": REASONED},
+            },
         },
         WANTED,
     ),
