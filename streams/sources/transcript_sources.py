@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import zstandard
@@ -81,12 +82,21 @@ def _session_of_openclaw(path: Path) -> str | None:
     """The session that a transcript tells of; a checkpoint may have an id of its own, and its name says whose it is."""
     if path.suffix == ".sqlite":
         return None
+    whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl") if CHECKPOINT in path.name else path
+    file = whose if whose.is_file() else path
     try:
-        whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl")
-        session = read_header(whose if CHECKPOINT in path.name and whose.is_file() else path).get("id")
-    except OSError:
+        return _session_in(file, file.stat().st_ino)
+    except (LookupError, OSError):
         return None
-    return session if isinstance(session, str) else None
+
+
+@lru_cache(maxsize=65_536)
+def _session_in(path: Path, _inode: int) -> str:
+    """The session that a transcript's header names; LookupError where it names none. A header never changes, so it is remembered."""
+    session = read_header(path).get("id")
+    if isinstance(session, str):
+        return session
+    raise LookupError(path)
 
 
 def _session_of_codex(path: Path) -> str | None:
