@@ -1430,7 +1430,7 @@ class TraceAssembly(Record, frozen=True, kw_only=True):
     events: int
     """Events that were made of it."""
     state: str
-    """complete (it made an exchange); not_understood (it has spans whose kind Driftline does not know); no_content (the sender records no texts, so there are events only); helper (guardrails, evaluators, embeddings and the like only), evaluation (runs of Langfuse's evaluators and experiments only) or no_model (nothing in it asks a model)."""
+    """complete (it made an exchange); continued (its spans belong to an exchange of another trace); not_understood (it has spans whose kind Driftline does not know); no_content (the sender records no texts, so there are events only); helper (guardrails, evaluators, embeddings and the like only), evaluation (runs of Langfuse's evaluators and experiments only) or no_model (nothing in it asks a model)."""
     unused_spans: tuple[UnusedSpans, ...] = ()
     """Spans of which nothing was made, by the reason why; at most 32 groups, those that nobody expects first."""
     truncated: bool

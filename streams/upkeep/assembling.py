@@ -3,7 +3,8 @@
 1. When a trace is complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
 2. Exchanges and events are taken in before that record. A kill between them makes a trace be assembled once more, into the same ids.
 3. Late spans add events and revise exchanges: the one that a turn has keeps its id, and one that turns out to be part of another is
-   withdrawn. A revision of what nothing is decided on yet waits, and all of its trace with it.
+   withdrawn. A revision of what nothing is decided on yet waits, and all of its trace with it. Traces that tell of one turn together
+   (`streams.upkeep.linking`) are assembled as one.
 4. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
 5. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
    logged and set aside, one letter per trace.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refu
 from streams.sources.otlp.traces.earlier import EarlierEvent
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
+from streams.upkeep.linking import Part, TraceLinker
 from streams.upkeep.reviewing import REVIEWS, evaluator_score
 from streams.upkeep.seen_versions import SeenVersions
 
@@ -71,6 +73,20 @@ class Due(NamedTuple):
     reason: str
 
 
+class _Draft(NamedTuple):
+    """What a complete trace is made into by itself."""
+
+    key: Key
+    decision: Decision
+    assembly: Assembly
+
+    @property
+    def part(self) -> Part:
+        """The trace as a part of others."""
+        session_id = self.assembly.decision.session_id
+        return Part(self.key, session_id if session_id != self.key[1] else None, self.assembly.links)
+
+
 @dataclass
 class Made:
     """The records that some traces were made into."""
@@ -100,6 +116,7 @@ class TraceAssembler:
         """Where the next look at each partition begins."""
         self._open: dict[Key, OpenTrace] = {}
         self._versions = SeenVersions(engine.store, engine.redactor)
+        self._linker = TraceLinker()
 
     async def run(self) -> None:
         """Look for spans that have come and assemble the traces that are complete, again and again while there are many."""
@@ -168,6 +185,7 @@ class TraceAssembler:
         """Assemble traces; returns those that are to be assembled again a little later."""
         engine = self._engine
         await engine.land_taken("exchanges")
+        await engine.landed("agent-events")
         made = await asyncio.to_thread(self._made, due)
         for one in due:
             self._open[one.key].may_be_made = True
@@ -202,27 +220,55 @@ class TraceAssembler:
             spans = _spans(cursor, names, min(self._open[one.key].first_offset for one in due) if not before else 0)
             made_before = [key for one in due if (key := one.key) in before or self._open[key].may_be_made]
             exchanges, events = _exchanges(cursor, made_before), _events(cursor, made_before)
-        for one in due:
-            earlier, records = before.get(one.key), spans.get(one.key, [])
-            if not records:
-                continue  # erased meanwhile
-            if earlier is not None and earlier["spans"] >= len(records):
-                # Read again after a start, or what was deleted is followed by more.
-                self._note_late(made, [one for one in records if one.ingested_at > earlier["assembled_at"]])
-                continue
-            self._make(
-                made,
-                records,
-                Decision(
+            drafts = list[_Draft]()
+            for one in due:
+                earlier, records = before.get(one.key), spans.get(one.key, [])
+                if not records:
+                    continue  # erased meanwhile
+                if earlier is not None and earlier["spans"] >= len(records):
+                    # Read again after a start, or what was deleted is followed by more.
+                    self._note_late(made, [one for one in records if one.ingested_at > earlier["assembled_at"]])
+                    continue
+                decision = Decision(
                     one.reason,
                     self._engine.now(),
                     revision=0 if earlier is None else earlier["revision"] + 1,
                     earlier=exchanges.get(one.key, ()),
                     told=events.get(one.key, ()),
                     session=one.key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
-                ),
-            )
+                )
+                if (assembly := self._assembled(made, records, decision)) is not None:
+                    drafts.append(_Draft(one.key, decision, assembly))
+            joined = set[Key]()
+            for group in self._linker.groups(cursor, [draft.part for draft in drafts], lambda keys: _spans_of(cursor, keys)):
+                members = [draft for draft in drafts if draft.key in group and draft.key not in joined]
+                if sum(map(len, group.values())) <= MAX_SPANS and self._join(cursor, made, group, members):
+                    joined.update(draft.key for draft in members)
+        for draft in drafts:
+            if draft.key not in joined:
+                self._add(made, draft.assembly, draft.decision, [draft.key])
         return made
+
+    def _join(
+        self, cursor: duckdb.DuckDBPyConnection, made: Made, group: Mapping[Key, Sequence[Span]], members: Sequence[_Draft]
+    ) -> bool:
+        """Assemble linked traces as one; `members` are those that are complete now. Tells whether that was possible."""
+        keys = list(group)
+        exchanges, events = _exchanges(cursor, keys), _events(cursor, keys)
+        earlier = sorted((one for own in exchanges.values() for one in own), key=lambda one: (one.occurred_at, one.exchange_id))
+        told = [one for own in events.values() for one in own]
+        records = [record for own in group.values() for record in own]
+        assemblies = list[tuple[Assembly, Decision]]()
+        for draft in members:
+            decision = draft.decision._replace(earlier=earlier, told=told, session=None, trace_id=draft.key[1])
+            if (assembly := self._assembled(made, records, decision)) is None:
+                return False
+            assemblies.append((assembly, decision))
+        (first, decision), *others = assemblies
+        if self._add(made, first, decision, [draft.key for draft in members]):
+            # What they were made into together is there once; that each is complete is a decision of its own.
+            made.assemblies += [assembly._replace(exchanges=[], events=[], ratings=[]) for assembly, _ in others]
+        return True
 
     def _deployed(self, exchanges: Sequence[Exchange]) -> list[Deployment]:
         return list(self._versions.deployments(exchanges, self._engine.now()))
@@ -237,21 +283,29 @@ class TraceAssembler:
                 if review is not None:
                     yield review
 
-    def _make(self, made: Made, records: Sequence[Span], decision: Decision) -> None:
+    def _assembled(self, made: Made, records: Sequence[Span], decision: Decision) -> Assembly | None:
+        """What a trace is made into; None where it cannot be assembled, and is set aside."""
         if len(records) > MAX_SPANS:
             words = (
                 f"trace {records[0].trace_id} has {len(records)} spans; {MAX_SPANS} are assembled at most: end its root earlier"
             )
             self._set_aside(made.letters, records[0], Refusal(self.name, TOO_MANY, words))
-            return
+            return None
         try:
-            assembly = self._revised(made, assemble(records, decision), decision)
+            return assemble(records, decision)
         except Exception as error:
             log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
             self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
-        else:
-            if assembly is not None:
-                made.assemblies.append(assembly)
+            return None
+
+    def _add(self, made: Made, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
+        """Add an assembly once its exchanges are revised; tells whether it was, or waits with all of these traces."""
+        revised = self._revised(made, assembly, decision)
+        if revised is None:
+            made.deferred.update(keys)
+            return False
+        made.assemblies.append(revised)
+        return True
 
     def _revised(self, made: Made, assembly: Assembly, decision: Decision) -> Assembly | None:
         """The assembly with those of its exchanges that are new, once the others are revised; None where it has to wait."""
@@ -262,7 +316,6 @@ class TraceAssembler:
         told = [one for one in assembly.exchanges if one.exchange_id in earlier]
         revisions = revise(engine.store, engine.policy, told, engine.now())
         if revisions.waiting:
-            made.deferred.add((assembly.decision.connection, assembly.decision.trace_id))
             return None
         made.revised += [one for one in revisions.records if isinstance(one, JudgingRequest) or one.revision]
         return assembly._replace(
@@ -318,6 +371,10 @@ def _placed(events: Sequence[AgentEvent], rows: dict[str, dict[str, Any]]) -> li
             following[event.session_id] = seq + 1
             placed.append(msgspec.structs.replace(event, seq=seq))
     return placed
+
+
+def _spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Span]]:
+    return _spans(cursor, _names(keys), 0) if keys else {}
 
 
 def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import resource
-from collections.abc import Coroutine, Iterator
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -453,3 +454,80 @@ def test_ten_thousand_traces_at_once_take_bounded_memory(fleet: Fleet) -> None:
     assert count == len(decisions(fleet))
     assert count == len(fleet.rows("exchanges", "exchange_id"))
     assert grown < 400_000, "kilobytes"
+
+
+def step(number: int, trace: str, sent: Sequence[Json], came: Json, **told: object) -> Json:
+    """A request of a turn, in a trace of its own."""
+    texts = {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps([came])}
+    made = chat(number, None, trace=trace, attributes={"session.id": "s1", **texts, **told})
+    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 500_000_000)}
+
+
+ASKED = {"role": "user", "parts": [{"type": "text", "content": "Which gate?"}]}
+CALL = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "find", "arguments": {}}]}
+OUTPUT = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "4"}]}
+ANSWER = {"role": "assistant", "parts": [{"type": "text", "content": "Gate 4"}]}
+TOOL = {"gen_ai.tool.call.id": "c1", "gen_ai.tool.name": "find", "session.id": "s1"}
+
+
+def parts_of_a_turn(first: int = 1, mark: str = "a") -> list[Json]:
+    """A turn whose requests and call have traces of their own."""
+    return [
+        step(first, mark * 32, [ASKED], CALL),
+        tool(first + 1, None, trace=mark * 31 + "7", attributes=TOOL),
+        step(first + 2, mark * 31 + "8", [ASKED, CALL, OUTPUT], ANSWER),
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
+@pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
+def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
+    fleet: Fleet, order: tuple[int, ...], wait: timedelta
+) -> None:
+    """Whether its parts come together or each after the one before was assembled, and in whatever order they come."""
+    parts = parts_of_a_turn()
+    for place in order:
+        fleet.send(parts[place])
+        fleet.pass_by(wait)
+    fleet.pass_by(SETTLE)
+    current = "SELECT user_message, agent_response, input_tokens, session_id FROM log.current_exchanges"
+    assert [("Which gate?", "Gate 4", 24, "s1")] == fleet.store.cursor().execute(current).fetchall()
+    calls = "SELECT event, json_extract_string(payload, '$.tool_call_id') FROM log.agent_events WHERE event LIKE 'tool%' ORDER BY ALL"
+    assert [("tool_call", "c1"), ("tool_output", "c1")] == fleet.store.cursor().execute(calls).fetchall()
+    assert 2 == len(fleet.rows("agent_events WHERE event = 'token_usage'", "event"))
+
+
+def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet: Fleet) -> None:
+    """A user repeats, and a server counts the calls of each answer from the first one again."""
+    for part in (*parts_of_a_turn(), *parts_of_a_turn(10, "b")):
+        fleet.send(part)
+        fleet.pass_by(SETTLE)
+    current = "SELECT agent_response, input_tokens FROM log.current_exchanges ORDER BY occurred_at"
+    assert [("Gate 4", 24), ("Gate 4", 42)] == fleet.store.cursor().execute(current).fetchall()
+    assert 2 == len(fleet.rows("agent_events WHERE event = 'tool_call'", "event"))
+    assert 2 == len(fleet.rows("agent_events WHERE event = 'tool_output'", "event"))
+
+
+def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
+    """Ids of calls are the sender's."""
+    first, _, last = parts_of_a_turn()
+    fleet.send(first, step(3, "d" * 32, [ASKED, CALL, OUTPUT], ANSWER, **{"session.id": "s2"}), last)
+    fleet.pass_by(SETTLE)
+    assert [("s1",), ("s2",)] == fleet.rows("exchanges", "session_id")
+
+
+@pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
+def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait: timedelta) -> None:
+    """Each begins a trace of its own, and one of them does not know the session: exchange, tokens and call count once, in the session."""
+    shared = {"gen_ai.response.id": "r1", "gen_ai.tool.call.id": None, "gen_ai.conversation.id": None}
+    for trace, named in (("b" * 32, {}), ("a" * 32, {"session.id": "s1"})):
+        around = agent(0, trace=trace, attributes={**shared, **named}, endTimeUnixNano=str(START + 60_000_000_000))
+        call = tool(1, trace=trace, attributes={**shared, "gen_ai.tool.call.arguments": "{}"})
+        fleet.send(around, call, chat(2, trace=trace, attributes=shared))
+        fleet.pass_by(wait)
+    fleet.pass_by(SETTLE)
+    current = "SELECT session_id, user_message, input_tokens FROM log.current_exchanges"
+    assert [("s1", "Is it well?", 12)] == fleet.store.cursor().execute(current).fetchall()
+    assert {"token_usage": 1, "tool_call": 1, "tool_output": 1} == Counter(
+        row[0] for row in fleet.rows("agent_events", "event")
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -87,15 +87,15 @@ def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
     better = told_better(every)
     tools = _told_in_one_trace(span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
-    returned = _returned(trace)
+    outputs = _Outputs(trace)
     joined = _joined(tools, told)
     for span in tools:
         message = joined.get(span.span_id)
-        yield from _events_of_span(span, None if message is None else message.call, returned)
+        yield from _events_of_span(span, None if message is None else message.call, outputs)
     taken = {(message.span.span_id, message.place) for message in joined.values()}
     for message in told:
         if (message.span.span_id, message.place) not in taken:
-            yield from _events_of_message(message, returned)
+            yield from _events_of_message(message, outputs)
 
 
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
@@ -124,14 +124,22 @@ def _speaking(trace: Trace) -> list[KeptSpan]:
     return trace.spoken or [span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids]
 
 
-def _returned(trace: Trace) -> Mapping[str, tuple[KeptSpan, ToolResult]]:
-    """The outputs that messages tell of, by the id of the call, as they were told first."""
-    found: dict[str, tuple[KeptSpan, ToolResult]] = {}
-    for span in trace.spans:
-        for result in span.facts.results:
-            if result.call_id is not None:
-                found.setdefault(result.call_id, (span, result))
-    return found
+class _Outputs:
+    """The outputs that messages tell of, by the id of the call; some senders count the calls of each turn from the first one again."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._told = defaultdict[str, list[tuple[KeptSpan, ToolResult]]](list)
+        for span in trace.spans:
+            for result in span.facts.results:
+                if result.call_id is not None:
+                    self._told[result.call_id].append((span, result))
+
+    def of(self, call_id: str | None, caller: KeptSpan) -> tuple[KeptSpan, ToolResult] | None:
+        """The first output of a call that was told after it, with the span that tells it; of clocks that differ any."""
+        told = self._told.get(call_id or "", [])
+        return next(
+            (one for one in told if one[0] is not caller and one[0].started_at >= caller.started_at), told[0] if told else None
+        )
 
 
 def _joined(tools: list[KeptSpan], told: list[_Told]) -> dict[str, _Told]:
@@ -170,9 +178,7 @@ def _by_handoff(call: ToolCall) -> str | None:
     return None if match is None else _apart("_", match[1].lower())
 
 
-def _events_of_span(
-    span: KeptSpan, message: ToolCall | None, returned: Mapping[str, tuple[KeptSpan, ToolResult]]
-) -> Iterator[TracedEvent]:
+def _events_of_span(span: KeptSpan, message: ToolCall | None, outputs: _Outputs) -> Iterator[TracedEvent]:
     own, told = span.facts.called or ToolCall(), message or ToolCall()
     call_id = own.call_id or told.call_id
     is_telling = own.arguments is not None and (isinstance(own.arguments, dict) or told.arguments is None)
@@ -180,9 +186,9 @@ def _events_of_span(
     name = told.name if is_handoff else own.name or told.name
     call = ToolCall(name, call_id, own.arguments if is_telling and not is_handoff else told.arguments)
     yield _event(span.started_at, 1, span, "call", _call(call))
-    message_output = returned[call_id][1] if call_id is not None and call_id in returned else None
-    output = span.facts.returned or message_output
-    if output is not None and message_output is not None and message_output.is_error:
+    told_output = outputs.of(call_id, span)
+    output = span.facts.returned or (None if told_output is None else told_output[1])
+    if output is not None and told_output is not None and told_output[1].is_error:
         output = msgspec.structs.replace(output, is_error=True)
     if output is not None:
         said = _output(output, call)
@@ -190,12 +196,12 @@ def _events_of_span(
         yield _event(span.ended_at, 2, span, "out", said)
 
 
-def _events_of_message(message: _Told, returned: Mapping[str, tuple[KeptSpan, ToolResult]]) -> Iterator[TracedEvent]:
+def _events_of_message(message: _Told, outputs: _Outputs) -> Iterator[TracedEvent]:
     span, call = message.span, message.call
     yield _event(span.ended_at, 1, span, f"call:{message.place}", _call(call))
-    if call.call_id is not None and call.call_id in returned:
-        asking, output = returned[call.call_id]
-        yield _event(max(span.ended_at, asking.started_at), 2, span, f"out:{message.place}", _output(output, call))
+    if (output := outputs.of(call.call_id, span)) is not None:
+        asking, result = output
+        yield _event(max(span.ended_at, asking.started_at), 2, span, f"out:{message.place}", _output(result, call))
 
 
 def _call(call: ToolCall) -> Json:

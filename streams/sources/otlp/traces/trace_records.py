@@ -19,13 +19,14 @@ from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.traces.earlier import EarlierEvent, with_earlier_ids, without_told
-from streams.sources.otlp.traces.trace import KeptSpan, Trace, place_of, without_evaluations
+from streams.sources.otlp.traces.links import Links, links_of
+from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE, KeptSpan, Trace, place_of, without_evaluations
 from streams.sources.otlp.traces.trace_events import TracedEvent, events_of
 from streams.sources.otlp.traces.trace_exchanges import TracedExchange, exchanges_of, places_of
 from streams.sources.otlp.traces.trace_ratings import TracedRating, ratings_of
 from streams.sources.otlp.traces.unused_spans import EVALUATION, HELPER, NO_CONTENT, unused_spans
 
-COMPLETE, NOT_UNDERSTOOD, NO_MODEL = "complete", "not_understood", "no_model"
+COMPLETE, CONTINUED, NOT_UNDERSTOOD, NO_MODEL = "complete", "continued", "not_understood", "no_model"
 _NONE: Counter[str] = Counter()
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 
@@ -38,6 +39,8 @@ class Assembly(NamedTuple):
     events: list[AgentEvent]
     ratings: list[TracedRating]
     decision: TraceAssembly
+    links: Links
+    """What may link the trace to others."""
 
 
 class Decision(NamedTuple):
@@ -52,15 +55,25 @@ class Decision(NamedTuple):
     """The events that earlier revisions made."""
     session: str | None = None
     """The session that earlier revisions filed all of the trace under, because no span named one."""
+    trace_id: str | None = None
+    """The trace that is complete, where there are spans of others that tell the same turns."""
 
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
-    """Make a trace into records. The same spans give the same exchanges and events, whatever the order and however often they came."""
+    """Make a trace into records, with what traces that are linked to it tell of the same turns.
+
+    The same spans give the same exchanges and events, whatever the order and however often they came.
+    """
     first = min(records, key=place_of)
     kept = sorted(map(kept_span, records), key=place_of)
+    trace_id = decision.trace_id or first.trace_id
+    own = [span for span in kept if span.trace_id == trace_id]
     trace = Trace(first.trace_id, without_evaluations(kept), decision.session)
     earlier = {one.exchange_id: one for one in decision.earlier if not one.withdrawn}
-    traced, absorbed = with_earlier_ids(exchanges_of(trace), earlier, {span.span_id for span in kept})
+    traced = exchanges_of(trace)
+    named = {name: one for name, one in earlier.items() if not _is_misfiled(one, traced, decision)}
+    traced, absorbed = with_earlier_ids(traced, named, {span.span_id for span in kept})
+    absorbed |= earlier.keys() - named.keys()
     exchanges = [_exchange(one, first, decision.now) for one in traced]
     withdrawn = [replace(one, withdrawn=True, ingested_at=decision.now) for name, one in earlier.items() if name in absorbed]
     events = events_of(trace)
@@ -76,27 +89,39 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
             project=first.project,
             agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
             session_id=traced[0].session_id if traced else trace.session_of(trace.spans[0]) if trace.spans else first.trace_id,
-            trace_id=first.trace_id,
+            trace_id=trace_id,
             revision=decision.revision,
             reason=decision.reason,
-            spans=len(records),
-            exchanges=sum(one.exchange_id not in earlier for one in exchanges),
+            spans=len(own),
+            exchanges=sum(one.exchange_id not in earlier for one in traced if one.span.trace_id == trace_id),
             kept_exchanges=0,
             withdrawn_exchanges=len(withdrawn),
-            events=len(events),
-            state=COMPLETE if traced else _state(kept),
-            unused_spans=unused_spans(kept, used, trace.helper_ids, has_exchange=bool(traced)),
+            events=sum(event.span.trace_id == trace_id for event in events),
+            state=_state(own, traced),
+            unused_spans=unused_spans(own, used, trace.helper_ids, has_exchange=bool(traced)),
             truncated=any(TRUNCATED in facts.tags for facts in said),
             sampling_probability=next((facts.probability for facts in said if facts.probability is not None), None),
-            started_at=first.started_at,
-            ended_at=max(record.ended_at for record in records),
+            started_at=own[0].started_at,
+            ended_at=max(span.ended_at for span in own),
             assembled_at=decision.now,
         ),
+        links=links_of(own),
     )
 
 
-def _state(spans: Sequence[KeptSpan]) -> str:
-    """The state of a trace that made no exchange: the reason that its sender can do most about."""
+def _is_misfiled(exchange: Exchange, traced: Sequence[TracedExchange], decision: Decision) -> bool:
+    """Tell whether an earlier exchange has the id of its trace for a session, and a trace that is linked to it names the session."""
+    names_session = any(SESSION_FROM_TRACE not in one.tags for one in traced)
+    return decision.trace_id is not None and SESSION_FROM_TRACE in exchange.tags and names_session
+
+
+def _state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) -> str:
+    """The state of a trace; of one that made no exchange the reason that its sender can do most about."""
+    ids = {span.span_id for span in spans}
+    if any(one.span.span_id in ids for one in traced):
+        return COMPLETE
+    if any(not ids.isdisjoint(one.within) for one in traced):
+        return CONTINUED
     own = without_evaluations(spans)
     if not own:
         return EVALUATION

@@ -1,0 +1,174 @@
+"""Traces that tell of one turn together are one exchange: a sender may begin a trace for each request, and two instrumentors tell twice."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from otlp.captured import NOW, Json, records_of
+from otlp.spans import START, agent, chat, request, span, tool
+
+from schemas.records import Span
+from streams.sources.otlp.kept_spans import kept_span
+from streams.sources.otlp.traces.links import RecentRequests, ToldRequest, links_of
+from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+USAGE = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 2}
+QUESTION = {"role": "user", "parts": [{"type": "text", "content": "Which gate?"}]}
+
+
+def calling(call_id: str) -> Json:
+    """The message of a model that calls a tool."""
+    return {"role": "assistant", "parts": [{"type": "tool_call", "id": call_id, "name": "exec", "arguments": {"of": call_id}}]}
+
+
+def output(call_id: str, result: str = "result of c1") -> Json:
+    """The message with the output of a tool."""
+    return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": result}]}
+
+
+def asked(number: int, trace: str, sent: list[Json], came: Json, **told: Any) -> Json:
+    """A request of a session, in a trace of its own."""
+    texts = {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps([came])}
+    made = chat(number, None, trace=trace, attributes={**USAGE, "session.id": "s1", **texts, **told})
+    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 500_000_000)}
+
+
+def answer(text: str) -> Json:
+    """The message of a model that answers."""
+    return {"role": "assistant", "parts": [{"type": "text", "content": text}]}
+
+
+def made_of(*spans: Json) -> Assembly:
+    """What is made of traces that are linked."""
+    records = records_of([request(*spans)])
+    return assemble(records, Decision("settled", NOW, trace_id=records[0].trace_id))
+
+
+def payloads(made: Assembly, kind: str) -> list[Json]:
+    """The payloads of events of a type."""
+    return [json.loads(event.payload) for event in made.events if event.event == kind]
+
+
+def steps() -> list[Json]:
+    """A turn of three requests and two calls, each request in a trace of its own."""
+    return [
+        asked(1, A, [QUESTION], calling("c1")),
+        asked(3, B, [QUESTION, calling("c1"), output("c1")], calling("c2")),
+        asked(5, C, [QUESTION, calling("c1"), output("c1"), calling("c2"), output("c2", "result of c2")], answer("Gate 4")),
+    ]
+
+
+def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
+    """Each of them gave an exchange with the same question."""
+    made = made_of(*steps())
+    [exchange] = made.exchanges
+    assert ("Which gate?", "Gate 4", 30, 6) == (
+        exchange.user_message,
+        exchange.agent_response,
+        exchange.input_tokens,
+        exchange.output_tokens,
+    )
+    assert exchange.exchange_id.startswith(A)
+    assert {exchange.exchange_id} == {event.exchange_id for event in made.events}
+    assert [("c1", "result of c1"), ("c2", "result of c2")] == [
+        (said["tool_call_id"], said["result"]) for said in payloads(made, "tool_output")
+    ]
+    assert 2 == len(payloads(made, "tool_call"))
+
+
+def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
+    """Ids of calls may be the same in each turn: the outputs are those of the turn."""
+    again = [
+        asked(7, "d" * 32, [QUESTION, answer("Gate 4"), QUESTION], calling("c1")),
+        asked(
+            9, "e" * 32, [QUESTION, answer("Gate 4"), QUESTION, calling("c1"), output("c1", "again")], answer("Still gate 4")
+        ),
+    ]
+    made = made_of(*steps(), *again)
+    assert ["Gate 4", "Still gate 4"] == [exchange.agent_response for exchange in made.exchanges]
+    assert [30, 20] == [exchange.input_tokens for exchange in made.exchanges]
+    assert ["result of c1", "result of c2", "again"] == [said["result"] for said in payloads(made, "tool_output")]
+
+
+def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
+    """Message and span tell of one call."""
+    own = tool(2, None, trace=B, attributes={"gen_ai.tool.call.id": "c1", "session.id": "s1"})
+    made = made_of(asked(1, A, [QUESTION], calling("c1")), own)
+    assert ["c1"] == [said["tool_call_id"] for said in payloads(made, "tool_call")]
+    assert ["result 2"] == [said["result"] for said in payloads(made, "tool_output")]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bool) -> None:
+    """Its tokens and calls count once, whether both have the id of the answer or neither."""
+    texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
+    told = {**USAGE, **texts, "gen_ai.response.id": "r1" if ids else None}
+    call = {"gen_ai.tool.call.id": None, "gen_ai.tool.call.arguments": '{"n": 1}'}
+    spans: list[Json] = []
+    for trace in (A, B):
+        spans += [
+            agent(0, None, "Which gate?", "Gate 4", trace=trace, endTimeUnixNano=str(START + 60_000_000_000)),
+            tool(1, 0, trace=trace, attributes=call),
+            chat(2, 0, trace=trace, attributes=told),
+        ]
+    spans.append(chat(2, None, trace=C, attributes=told))
+    made = made_of(*spans)
+    [exchange] = made.exchanges
+    assert ("Gate 4", 10, 2) == (exchange.agent_response, exchange.input_tokens, exchange.output_tokens)
+    assert 1 == len(payloads(made, "token_usage"))
+    assert 1 == len(payloads(made, "tool_call"))
+    assert 1 == len(payloads(made, "tool_output"))
+
+
+def test_the_decision_is_of_the_trace_that_is_complete() -> None:
+    """What another trace had is not counted again."""
+    records = records_of([request(*steps())])
+    decision = assemble(records, Decision("settled", NOW, trace_id=C)).decision
+    assert (C, 1, 0, "continued") == (decision.trace_id, decision.spans, decision.exchanges, decision.state)
+
+
+def kept(*spans: Json) -> list[Any]:
+    """Spans as they are kept."""
+    return [kept_span(record) for record in records_of([request(*spans)])]
+
+
+def test_a_trace_with_both_sides_of_its_calls_needs_no_other() -> None:
+    """Most traces are of a whole turn: nothing is looked for then."""
+    whole = [
+        asked(1, A, [QUESTION], calling("c1")),
+        asked(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
+    ]
+    assert not links_of(kept(*whole)).texts
+    assert not links_of(kept(agent(0), chat(1))).texts
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: int) -> None:
+    """The texts are in the contents of the other parts as they are stored."""
+    parts = records_of([request(*steps())])
+    links = links_of([kept_span(parts[number])])
+    assert (number > 0) == links.resumes
+    for other in parts:
+        assert any(text in other.content for text in links.texts)
+
+
+def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
+    """The same answer is given again in another turn."""
+    recent: RecentRequests[str] = RecentRequests()
+    first = ToldRequest("r", NOW, NOW + timedelta(seconds=2))
+    later = ToldRequest("r", NOW + timedelta(seconds=9), NOW + timedelta(seconds=10))
+    assert [] == list(recent.add([first], "x"))
+    assert [] == list(recent.add([first], "x"))
+    assert ["x"] == list(recent.add([first], "y"))
+    assert [] == list(recent.add([later], "z"))
+
+
+def test_linked_traces_in_any_order_make_the_same() -> None:
+    """They come as they end."""
+    records: list[Span] = records_of([request(*steps(), span(6, None, trace=A))])
+    decision = Decision("settled", NOW, trace_id=A)
+    assert assemble(records, decision) == assemble(records[::-1], decision)
