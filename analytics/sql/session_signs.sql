@@ -34,13 +34,13 @@ WITH signs AS (
 )
 SELECT
     connection, session_id, s.project, s.last_received, md5(connection || '/' || session_id) AS place,
-    greatest(s.answered, t.settled) AS ended,
-    ended IS NOT NULL AND (s.last_heartbeat IS NULL OR s.last_heartbeat <= ended)
+    e.ended IS NOT NULL AND (s.last_heartbeat IS NULL OR s.last_heartbeat <= e.ended)
         -- Events of a turn may come after its exchange.
-        AND NOT coalesce(s.acted > ended AND (s.answered_at IS NULL OR s.acted_at > s.answered_at), false) AS is_idle
+        AND NOT coalesce(s.acted > e.ended AND (s.answered_at IS NULL OR s.acted_at > s.answered_at), false) AS is_idle
 FROM sessions AS s
 LEFT JOIN closings AS c USING (connection, session_id)
 LEFT JOIN traces AS t USING (connection, session_id)
+CROSS JOIN LATERAL (SELECT greatest(s.answered, t.settled) AS ended) AS e
 WHERE ($project IS NULL OR s.project = $project) AND NOT starts_with(s.project, 'anchors.')
     AND ($silent_since IS NULL OR s.last_received < $silent_since::TIMESTAMP)
     AND (

@@ -22,10 +22,11 @@ from typing import NamedTuple
 from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
+from schemas.records import Exchange
 from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.sources.copies import Account
-from streams.sources.source import EVERY_SESSION, FileSource, LeftOut, Reading, ReadingContext, SessionRange
+from streams.sources.source import EVERY_SESSION, FileSource, LeftOut, OpenAnswer, Reading, ReadingContext, SessionRange
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.stop_signals import end_with_parent
 
@@ -42,6 +43,9 @@ class FileRecords:
     """The result of reading a file or a part of one: encoded records, session ids, whether all of it was read, and traces that gave no exchange."""
 
     accepted: Accepted = field(default_factory=Accepted)
+    revisable: list[Exchange] = field(default_factory=list)
+    """Exchanges that may be known with what was read of them before."""
+    open: list[OpenAnswer] = field(default_factory=list)
     session_ids: list[str] = field(default_factory=list)
     complete: bool = True
     left_out: Counter[LeftOut] = field(default_factory=Counter)
@@ -107,7 +111,14 @@ class FileReader:
 
     def _encoded(self, path: Path, reading: Reading) -> FileRecords:
         part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, left_out=reading.left_out)
-        self._admission.admit(part.accepted, "exchanges", reading.exchanges, source=str(path))
+        part.open = reading.open
+        part.revisable = [one for one in reading.exchanges if one.exchange_id in reading.revisable] if reading.revisable else []
+        settled = (
+            [one for one in reading.exchanges if one.exchange_id not in reading.revisable]
+            if part.revisable
+            else reading.exchanges
+        )
+        self._admission.admit(part.accepted, "exchanges", settled, source=str(path))
         self._admission.admit(part.accepted, "agent-events", reading.events, source=str(path))
         for fault in reading.faults:
             place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
@@ -120,6 +131,8 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
     for part in parts:
         whole.accepted.extend(part.accepted)
         whole.session_ids += part.session_ids
+        whole.revisable += part.revisable
+        whole.open += part.open
         whole.complete &= part.complete
         whole.left_out += part.left_out
     return whole

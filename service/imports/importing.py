@@ -10,23 +10,28 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from analytics.queries import run_query
 from audit.exchanges.outcomes import RULE_VERSION
 from audit.fingerprints import canonical_json, digest
-from schemas.records import ImportProgress
+from schemas.codec.single_object import encode
+from schemas.records import Exchange, ImportProgress, JudgingRequest
 from service.imports.file_reading import FileReader, FileRecords, parts_of, read_transcripts
 from service.sessions import close_idle_sessions
 from service.wiring import redaction_key_of
 from service.workspace import Workspace
-from streams.log.admission import Accepted
+from streams.judging.revising import revise
+from streams.log.admission import Accepted, Admission
 from streams.sources.copies import Account, count_own_lines
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companion_files import trajectory_beside
-from streams.sources.source import FileSource, LeftOut
+from streams.sources.source import FileSource, LeftOut, OpenAnswer
 from streams.sources.transcript_sources import TranscriptSource
 
+EXCHANGES = "exchanges"
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "3"
 """Version of the reader: a file that an older version read is read again."""
@@ -39,6 +44,7 @@ class ImportSummary:
     `left_out` are traces of an export that gave no exchange. `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
     `copies` are the files that told of a session which another file was read for, `lines_in_copies` those of their lines that could not
     be joined with it.
+    `revised` are exchanges of which their source now tells more, `open` the answers that do not count yet.
     """
 
     files: int = 0
@@ -49,15 +55,18 @@ class ImportSummary:
     events: int = 0
     known: int = 0
     conflicts: int = 0
+    revised: int = 0
     faults: int = 0
     sessions: set[str] = field(default_factory=set)
     sessions_closed: int = 0
     left_out: Counter[LeftOut] = field(default_factory=Counter)
+    open: list[OpenAnswer] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counts, with the number of sessions read, and the traces that gave no exchange by reason."""
+        """Return the counts, with the number of sessions read, the open answers, and the traces that gave no exchange by reason."""
         left_out = [{**reason._asdict(), "traces": traces} for reason, traces in self.left_out.most_common()]
-        return {**vars(self), "sessions": len(self.sessions), "left_out": left_out}
+        still_open = [answer._asdict() for answer in self.open]
+        return {**vars(self), "sessions": len(self.sessions), "left_out": left_out, "open": still_open}
 
 
 Report = Callable[[int], None]
@@ -130,6 +139,9 @@ class Importer:
         self._layouts = layouts or {}
         self._summary = ImportSummary()
         self._accepted = Accepted()
+        self._revisable: list[tuple[Path, Exchange]] = []
+        self._waiting: set[str] = set()
+        """The files of revisions that have to be brought again."""
         self._progress: list[ImportProgress] = []
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
@@ -142,7 +154,7 @@ class Importer:
         parts = [part for account, stamp in changed for part in parts_of(source, account, stamp.size)]
         stamps, complete = {account.path: stamp for account, stamp in changed}, True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
-            self._take(records)
+            self._take(part.path, records)
             complete &= records.complete
             if part.ends:
                 self._note(source.name, part.path, stamps[part.path], complete=complete)
@@ -165,7 +177,7 @@ class Importer:
             complete = True
             for records in self._reader.parts(source, path):
                 complete &= records.complete
-                self._take(records)
+                self._take(path, records)
             self._note(source.name, path, stamp, complete=complete)
             report(stamp.size)
         return self._finish()
@@ -186,7 +198,9 @@ class Importer:
                 changed.append((account, stamp))
         return changed
 
-    def _take(self, records: FileRecords) -> None:
+    def _take(self, path: Path, records: FileRecords) -> None:
+        self._revisable += [(path, exchange) for exchange in records.revisable]
+        self._summary.open += records.open
         self._summary.sessions.update(records.session_ids)
         self._summary.left_out += records.left_out
         self._accepted.extend(records.accepted)
@@ -214,15 +228,39 @@ class Importer:
 
     def _flush(self) -> None:
         """Publish the collected records and run the stages over them."""
-        done = self._workspace.runner.publish(self._accepted, self._progress, are_own=True)
+        revised = self._revise()
+        progress = [replace(one, complete=one.complete and one.path not in self._waiting) for one in self._progress]
+        done = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
         for appended in done.values():
             self._summary.known += appended.known
             self._summary.conflicts += len(appended.conflicts)
             self._summary.exchanges += appended.written.get("exchanges", 0)
             self._summary.events += appended.written.get("agent_events", 0)
             self._summary.faults += appended.written.get("dead_letters", 0)
+        self._summary.exchanges -= revised
+        self._summary.revised += revised
         self._accepted, self._progress = Accepted(), []
         self._workspace.runner.run()
+
+    def _revise(self) -> int:
+        """Add the exchanges that may be revisions of what was read before; how many of them are.
+
+        The stages have read what was published before. A revision that has to wait all the same is brought when its file is read again.
+        """
+        if not self._revisable:
+            return 0
+        workspace = self._workspace
+        revisions = revise(workspace.store, workspace.policy, [exchange for _, exchange in self._revisable], workspace.now())
+        admission = Admission(workspace.redactor, workspace.now())
+        for record in revisions.records:
+            if isinstance(record, JudgingRequest):
+                self._accepted.add(EXCHANGES, encode(record))
+            else:
+                admission.admit(self._accepted, EXCHANGES, [record], source="import")
+        waiting = {exchange.exchange_id for exchange in revisions.waiting}
+        self._waiting |= {str(path) for path, exchange in self._revisable if exchange.exchange_id in waiting}
+        self._revisable = []
+        return revisions.revised
 
     def _finish(self) -> ImportSummary:
         """Publish the rest, close idle sessions and run the stages over that."""

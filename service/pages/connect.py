@@ -21,7 +21,7 @@ from service.http.bounds import OTLP_LETTERS
 from service.http.context import ApiContext, Services
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.unused_spans import read_unused_spans, sum_up_expected
+from service.unused_spans import WITHIN, read_unused_spans, sum_up_expected
 from streams.sources.otlp.traces.unused_spans import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)
@@ -106,13 +106,12 @@ async def connect(
 def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) -> dict[str, Any]:
     """Return what came from a connection: its records, the spans of which nothing was made, and those that were refused."""
     unused = read_unused_spans(cursor, now, connection)
-    source = f"{OTLP_LETTERS}:{connection}/"
     return {
         "came": query_rows(cursor, "arrivals", {"connection": connection}),
         "lost": [group for group in unused if group.needs_action],
         "lacks_texts": any(group.state == NO_CONTENT for group in unused),
         "expected": sum_up_expected(unused),
-        "refused": [row for row in query_rows(cursor, "dead_letters") if row["source"].startswith(source)],
+        "refused": query_rows(cursor, "refused_spans", {"source": f"{OTLP_LETTERS}:{connection}/", "since": now - WITHIN}),
     }
 
 

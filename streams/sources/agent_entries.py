@@ -34,6 +34,7 @@ class AgentDialect:
 
     parent_field = "parentUuid"
     derives = False
+    ends_turns = False
 
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
         """The events of the entry."""

@@ -25,13 +25,14 @@ class Dialect(Protocol):
     """Reads the lines of one transcript.
 
     `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
-    `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
+    `ends_turns` says that its lines tell when a turn is over, by an entry of kind TURN_END. `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
     """
 
     source: str
     id_field: str
     parent_field: str
     derives: bool
+    ends_turns: bool
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
@@ -60,6 +61,7 @@ class OpenClawDialect:
     id_field = "id"
     parent_field = "parentId"
     derives = True
+    ends_turns = False
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """The entry that the line is."""

@@ -54,12 +54,23 @@ class LeftOut(NamedTuple):
     example: str = ""
 
 
+class OpenAnswer(NamedTuple):
+    """An answer that does not count yet: why, and when it does at the latest, if nothing more is written."""
+
+    session_id: str
+    exchange_id: str
+    asked_at: datetime
+    reason: str
+    counts_at: datetime
+
+
 @dataclass(slots=True)
 class Reading:
     """The records from one transcript, one session of a database, or one batch of an event file.
 
     `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over. `left_out` counts
     the traces that gave no exchange.
+    `open` are the answers that do not count yet, `revisable` the ids of the exchanges that may have been handed out before and went on.
     """
 
     exchanges: Sequence[Exchange] = field(default_factory=list)
@@ -68,6 +79,8 @@ class Reading:
     complete: bool = True
     session_ids: list[str] = field(default_factory=list)
     left_out: Counter[LeftOut] = field(default_factory=Counter)
+    open: list[OpenAnswer] = field(default_factory=list)
+    revisable: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

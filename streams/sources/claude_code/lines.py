@@ -41,7 +41,7 @@ from streams.sources.claude_code.kinds import ASSISTANT_BLOCKS, BOOKKEEPING, NOT
 from streams.sources.claude_code.messages import Spoken, called_tools, results_of, spoken, texts_of, usage_of
 from streams.sources.claude_code.places import Message, Place, Places
 from streams.sources.lines import Line, Problem, json_type
-from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
+from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
 
 SOURCE = "claude-code"
 
@@ -266,7 +266,8 @@ class ClaudeCodeDialect(AgentDialect):
             self._places.stand_in(body["uuid"], place)
         facts = {name: body[name] for name in _RUN_FACTS if isinstance(body.get(name), str | int | float)}
         event: Json = {"event": "state_transition", "action": "run_result", **facts}
-        return [*found, self._entry(EVENTS, body, place, suffix="run", body_fields={"events": [event]})]
+        run = self._entry(EVENTS, body, place, suffix="run", body_fields={"events": [event]})
+        return [*found, run, self._entry(TURN_END, body, place, suffix="end")]
 
     def _spend(self, usage: Json) -> None:
         for name, count in usage.items():

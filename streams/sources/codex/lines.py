@@ -35,7 +35,7 @@ from streams.sources.codex.kinds import IGNORED_ITEMS, IGNORED_LINES, SHOWN
 from streams.sources.codex.rollout_lines import in_envelope
 from streams.sources.codex.usage import UsageCounter
 from streams.sources.lines import Line, Problem, json_type
-from streams.sources.openclaw.entry import Entry, blocks_of, mended_body
+from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
 from streams.sources.openclaw.text import text_of
 
 SOURCE = "codex"
@@ -52,6 +52,7 @@ class CodexDialect(AgentDialect):
 
     source = SOURCE
     id_field = "ordinal"
+    ends_turns = True
 
     def __init__(self, copied: int = 0) -> None:
         self._copied = copied
@@ -211,13 +212,13 @@ class CodexDialect(AgentDialect):
         error, was_told = payload.get("error"), self._has_failed
         found = [] if was_told or not isinstance(error, dict) else self._fail(line, error)
         self._is_under_way = False
-        return found
+        return [*found, _turn_end(line)]
 
     def _fail(self, line: Json, error: Json) -> list[Entry | Problem]:
         return self._said(line, [], stop="error", errorMessage=_words(error))
 
     def _abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        return self._said(line, [], stop="aborted", errorMessage=_words(payload))
+        return [*self._said(line, [], stop="aborted", errorMessage=_words(payload)), _turn_end(line)]
 
     def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """The usage of one response, and how full the context is."""
@@ -247,6 +248,10 @@ class CodexDialect(AgentDialect):
 
     def _events(self, name: str, line: Json, *events: Json) -> Entry:
         return make_entry(EVENTS, name, line, body={"events": list(events)})
+
+
+def _turn_end(line: Json) -> Entry:
+    return make_entry(TURN_END, f"{line['_id']}/end", line)
 
 
 def _is_summary(line: Json) -> bool:

@@ -21,6 +21,12 @@ Chain = tuple[Any, str]
 """Texts linked from the last to the first: (those before or None, the last one)."""
 
 _FAILURES = {"error": "error", "aborted": "aborted"}
+_AWAITED = {
+    "toolUse": "a tool was called, and the agent has not answered since",
+    "tool_use": "a tool was called, and the agent has not answered since",
+    "error": "a request failed, and may be tried again",
+    "aborted": "it was interrupted, and may go on",
+}
 _ENDED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
 
 
@@ -74,7 +80,9 @@ class Fold(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, gc=False):
     """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for.
 
-    `exchange_id` is the id of its exchange, as soon as that is known.
+    `exchange_id` is the id of its exchange, as soon as that is known. `is_turn_over` says that a line told so; `went_on` that more came
+    although the answer counted already, so that an exchange that was handed out may have changed. `last_at` is when its last entry was
+    written.
     """
 
     key: str
@@ -84,6 +92,26 @@ class Answer(msgspec.Struct, gc=False):
     side: bool
     sealed: bool = False
     exchange_id: str = ""
+    is_turn_over: bool = False
+    went_on: bool = False
+    last_at: datetime | None = None
+
+    def counts(self, *, ends_turns: bool) -> bool:
+        """Tell whether the answer ended by itself: it counts at once. `ends_turns`: a line tells when a turn is over."""
+        return self.is_turn_over or (not ends_turns and self.fold.has_ended and bool(self.fold.text.strip()))
+
+    def add(self, entry: Entry, at: datetime, *, ends_turns: bool) -> None:
+        """Take a further message."""
+        self.went_on = self.went_on or self.counts(ends_turns=ends_turns)
+        self.is_turn_over, self.last_at = False, at
+        self.fold = folded(self.fold, entry)
+
+    @property
+    def waits_for(self) -> str:
+        """What is awaited before the answer counts, in words."""
+        if not self.fold.length:
+            return "it has no answer yet"
+        return _AWAITED.get(self.fold.stop or "", "its turn has not ended")
 
 
 def outcome_of(text: str, stop: str | None) -> str:

@@ -1,7 +1,8 @@
 """OpenClaw transcripts as exchanges and events: lines → entries → tree → records, in one pass.
 
 The path from lines to records is pure: the same lines and context give the same records. What was handed out for the first
-lines of a file is handed out unchanged for all of it, except that an exchange may have become abandoned since.
+lines of a file is handed out unchanged for all of it, except that an exchange may have become abandoned since, and that an answer that
+ended by itself counts at once: if its turn goes on after all, its exchange is among the `revisable` ones.
 
 Identity: an exchange is `<session id>:<entry id of the user message>`, a further answer to the same message
 `…~<entry id of its first message>`. What stands between the parts is escaped within them (`%3A`, `%7E`, and `%25` for `%`).
@@ -39,7 +40,7 @@ from streams.sources.openclaw.run_facts import Notes, events_of_run, skills_even
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
-from streams.sources.source import Reading, ReadingContext
+from streams.sources.source import OpenAnswer, Reading, ReadingContext
 
 Json = dict[str, Any]
 
@@ -126,14 +127,25 @@ def read_session(
     if idle:
         transcript.end()
     own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
-    over = [answer for answer in own if answer.sealed or idle]
+    pending = [answer for answer in own if not (answer.sealed or idle)]
+    still_open = [answer for answer in pending if not answer.counts(ends_turns=dialect.ends_turns)]
+    keys = {answer.key for answer in still_open}
+    counted = [answer for answer in own if answer.key not in keys]
     return Reading(
-        exchanges=EncodedRecords(builder.exchanges([(answer, answer.key in abandoned) for answer in over])),
+        exchanges=EncodedRecords(builder.exchanges([(answer, answer.key in abandoned) for answer in counted])),
         events=EncodedRecords(builder.events.written(transcript.session_id)),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
-        complete=not transcript.is_torn and len(over) == len(own) and (told or is_left),
+        complete=not transcript.is_torn and not pending and (told or is_left),
         session_ids=[transcript.session_id],
+        open=[_open(answer, transcript, context) for answer in still_open],
+        revisable=frozenset(transcript.exchange_id(answer) for answer in counted if answer.went_on),
     )
+
+
+def _open(answer: Answer, transcript: Transcript, context: ReadingContext) -> OpenAnswer:
+    reason = "its last line is still being written" if transcript.is_torn else answer.waits_for
+    counts_at = (answer.last_at or answer.at) + context.session_gap
+    return OpenAnswer(transcript.session_id, transcript.exchange_id(answer), answer.at, reason, counts_at)
 
 
 def _skills(window: Window, trajectory: Trajectory | None) -> frozenset[str]:

@@ -17,7 +17,7 @@ from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw.answer import Answer, exchange_id_of
 from streams.sources.openclaw.derived import DerivedEvents
-from streams.sources.openclaw.entry import Entry, content_of, has_bad_time
+from streams.sources.openclaw.entry import TURN_END, Entry, content_of, has_bad_time
 from streams.sources.openclaw.events import wrapped_calls
 from streams.sources.openclaw.run_facts import Note, Notes
 from streams.sources.openclaw.tree import Placement, Tree
@@ -54,7 +54,7 @@ class Transcript:
         self.session_id = session_id
         self.own_answers: set[str] = set()
         self.faults: list[LineFault] = []
-        self.tree = Tree(context.session_gap)
+        self.tree = Tree(context.session_gap, ends_turns=dialect.ends_turns)
         self.is_torn = False
         self._context = context
         self._sink = sink
@@ -119,6 +119,8 @@ class Transcript:
         if tree.just_sealed:
             for over in tree.take_sealed():
                 self._emit_derived(over)
+        if entry.kind == TURN_END:
+            return None
         if entry.is_copy or entry.id in self._inherited:
             if answer is not None and not answer.sealed and self._dialect.derives:
                 self._derived.take(entry, at, answer, None)

@@ -8,7 +8,7 @@
 3. A user message opens an answer; the assistant messages below it, up to the next user message, belong to that answer. Where
    they branch, or go on after the answer was over, each further branch is an answer of its own.
 4. An answer is over when a user message follows, or when nothing follows for longer than the session gap. It is never added
-   to afterwards, so that an exchange that was handed out once is the same at every later reading.
+   to afterwards. One that ended by itself counts before: what is added to it then revises its exchange.
 5. An answer is abandoned when its last message is not on the path from the active leaf to the root.
 6. A parent that was never seen may have been a line that was damaged: its children stand where that line stood. Where no line
    was damaged they begin a tree of their own.
@@ -22,7 +22,7 @@ import msgspec
 
 from streams.sources.lines import Problem
 from streams.sources.openclaw.answer import Answer, Fold, Question, folded, key_of
-from streams.sources.openclaw.entry import Entry
+from streams.sources.openclaw.entry import TURN_END, Entry
 
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
@@ -51,7 +51,8 @@ _ASIDE = Placement(None, is_retry=False, problem=None)
 class Tree:
     """The tree, grown entry by entry; linear in the number of entries, and without recursion."""
 
-    def __init__(self, gap: timedelta) -> None:
+    def __init__(self, gap: timedelta, *, ends_turns: bool = False) -> None:
+        self._ends_turns = ends_turns
         self.answers: list[Answer] = []
         self.just_sealed: list[Answer] = []
         self._gap = gap
@@ -93,6 +94,10 @@ class Tree:
         if answer == _NOBODY:
             return _ASIDE if problem is None else Placement(None, is_retry=False, problem=problem)
         own = self.answers[answer]
+        if entry.kind == TURN_END:
+            own.is_turn_over = True
+        else:
+            own.last_at = at
         may_retry = role == "assistant" and (bool(self._failed) or entry.stop == "error")
         return Placement(own, may_retry and self._is_retry(entry, own), problem)
 
@@ -174,7 +179,7 @@ class Tree:
         answer = self.answers[place]
         # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
         if before.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
-            answer.fold = folded(answer.fold, entry)
+            answer.add(entry, at, ends_turns=self._ends_turns)
             return place, answer.fold, None
         return self._branch(entry, answer.question, before, at)
 

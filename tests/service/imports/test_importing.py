@@ -45,6 +45,7 @@ def line(name: str, role: str, text: str, **more: object) -> str:
 
 
 QUESTION, ANSWER = line("q1", "user", "Is the backup healthy?"), line("a1", "assistant", "It is.", stopReason="stop")
+REMARK = line("a1", "assistant", "Let me look.", stopReason="toolUse")
 NEXT = line("q2", "user", "And the one of db3?")
 
 
@@ -120,6 +121,7 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
 ) -> None:
     """No byte is written when a session falls silent; a folder on a share is gone for a moment."""
     root, looks = tmp_path / "agents", iter(range(1000))
+    transcript.write_text(transcript.read_text("utf-8").replace(ANSWER, REMARK), "utf-8")
     aside = tmp_path / "elsewhere"
     whole = type(OPENCLAW).files_in
 

@@ -46,6 +46,10 @@ LEFT_OUT = {
 """Why a trace gave no exchange, by the state of its assembly."""
 _REASONS = 8
 """Reasons that are shown."""
+OPEN_SHOWN = 5
+"""Open answers that are named; the rest are counted."""
+OPEN_NAME = 100
+"""Characters that are shown of a session's id."""
 SEE_LETTERS = "driftline dead-letters list"
 
 
@@ -116,6 +120,20 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
     for (state, example), traces in summary.left_out.most_common(_REASONS):
         said = f" ({plain(example, 100)})" if example else ""
         out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{said}")
+    if summary.revised:
+        revised = counted(summary.revised, "exchange")
+        out.say(f"{revised} {'was' if summary.revised == 1 else 'were'} revised: more was written after the answer")
+    if summary.open:
+        out.say(f"{counted(len(summary.open), 'answer')} still open:")
+        for answer in sorted(summary.open, key=lambda answer: answer.counts_at)[:OPEN_SHOWN]:
+            counts_at = f"{answer.counts_at:%Y-%m-%d %H:%M} UTC"
+            session = plain(answer.session_id, OPEN_NAME)
+            out.say(
+                f"  session {session}, asked at {answer.asked_at:%Y-%m-%d %H:%M} UTC: {answer.reason}. "
+                f"It counts as soon as it ends, or when it is read after {counts_at} with nothing added."
+            )
+        if len(summary.open) > OPEN_SHOWN:
+            out.say(f"  … and {len(summary.open) - OPEN_SHOWN} more")
     if summary.copies:
         copies = counted(summary.copies, "file")
         out.say(

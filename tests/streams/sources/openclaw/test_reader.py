@@ -142,15 +142,30 @@ def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
 
 
 def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingContext) -> None:
-    """Scoring half an answer would be scoring another one."""
-    entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "One moment.", stopReason="stop")]
+    """Scoring half an answer would be scoring another one; what is held back is named, with the time when silence ends it."""
+    entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "One moment.", stopReason="toolUse")]
     at = datetime(2026, 11, 3, 9, tzinfo=UTC)
     early = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap))
     late = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap + timedelta(microseconds=1)))
     followed = read([*entries, _message("u2", "a1", "user", "And?")], dataclasses.replace(context, ingested_at=at))
     assert ([], False) == (early.exchanges, early.complete)
-    assert (["s"], True) == (["s" for _ in late.exchanges], late.complete)
+    assert [("file:u1", at, at + context.session_gap)] == [(one.exchange_id, one.asked_at, one.counts_at) for one in early.open]
+    assert (["file:u1"], True, []) == ([one.exchange_id for one in late.exchanges], late.complete, late.open)
     assert (["file:u1"], False) == ([exchange.exchange_id for exchange in followed.exchanges], followed.complete)
+    assert ["file:u2"] == [one.exchange_id for one in followed.open]
+    assert early.open[0].reason != followed.open[0].reason
+
+
+def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: ReadingContext) -> None:
+    """An import right after a session used to find nothing; until silence shows that the turn is over, the file is read again."""
+    entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Hello.", stopReason="stop")]
+    soon = dataclasses.replace(context, ingested_at=datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC))
+    reading = read(entries, soon)
+    assert ["Hello."] == [exchange.agent_response for exchange in reading.exchanges]
+    assert ([], False, frozenset()) == (reading.open, reading.complete, reading.revisable)
+    further = read([*entries, _message("a2", "a1", "assistant", "And bye.", stopReason="stop")], soon)
+    assert ["And bye."] == [exchange.agent_response for exchange in further.exchanges]
+    assert {"file:u1"} == further.revisable
 
 
 @pytest.mark.parametrize(
