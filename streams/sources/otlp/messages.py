@@ -14,6 +14,7 @@ from audit.fingerprints import canonical_json
 from audit.surrogates import json_bytes
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.span_facts import ToolCall, ToolResult
+from streams.sources.otlp.tool_errors import failed_by_result
 
 Json = Mapping[str, Any]
 ROLES = {
@@ -193,11 +194,12 @@ def _call(given: Json) -> ToolCall:
 
 
 def _result(given: Json, text: str | None) -> ToolResult:
-    output = text if text is not None else text_of(_first(given, "response", "result", "output", "content"))
-    failed = True if given.get("status") == "error" else _first(given, "is_error", "isError")
-    return ToolResult(
-        output, _named(given, "name", "toolName", "tool_name"), _id(given), failed if isinstance(failed, bool) else None
-    )
+    output = _first(given, "response", "result", "output", "content")
+    failed = failed_by_result(given)
+    if failed is None:
+        failed = True if given.get("status") == "error" else failed_by_result(output)
+    text = text if text is not None else text_of(output)
+    return ToolResult(text, _named(given, "name", "toolName", "tool_name"), _id(given), failed)
 
 
 def text_of(value: Any) -> str:

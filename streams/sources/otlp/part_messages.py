@@ -12,6 +12,7 @@ import msgspec
 from streams.sources.otlp.attributes import MAX_PARSED, parsed
 from streams.sources.otlp.messages import ROLES, Message, text_of
 from streams.sources.otlp.span_facts import ToolCall, ToolResult
+from streams.sources.otlp.tool_errors import failed_by_result
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +58,7 @@ def _message(given: _Message) -> Message:
             calls.append(ToolCall(part.name or None, part.id or None, parsed(part.arguments).value))
         elif kind == "result":
             output = part.content if part.response is None else part.response
-            results.append(ToolResult(text_of(output), part.name or None, part.id or None))
+            results.append(ToolResult(text_of(output), part.name or None, part.id or None, failed_by_result(output)))
         elif part.content:
             thoughts.append(part.content)
     role = ROLES[given.role]
