@@ -160,6 +160,7 @@ COUNTING = (
             "gen_ai.usage.details.cache_read_input_tokens",
             "gen_ai.usage.cache_read_tokens",
             "gen_ai.usage.input_tokens.cached",
+            "gen_ai.usage.input_cached_tokens",
         ),
         cache_write=(
             "gen_ai.usage.cache_write.input_tokens",

@@ -48,8 +48,8 @@ def read_usage(values: Mapping[str, Any], conventions: Sequence[Counting]) -> Us
     for convention in conventions:
         counts = _read_counts(values, convention)
         present = len(counts) - counts.count(None)
-        # A total alone says nothing of what was read and written.
-        if present > most and any(count is not None for count in counts[:-1]):
+        # A total alone says nothing of what was read and written, and no request reads and writes nothing: some write zeros for unknown.
+        if present > most and any(counts[:-1]):
             best, most = (convention, counts), present
     return None if best is None else _interpret(*best)
 

@@ -277,6 +277,23 @@ def test_a_count_is_a_whole_number_that_may_be_a_text(value: Any, count: int | N
     assert Usage(count, 1) == usage_of(attributes).counts
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"llm.token_count.prompt": 0, "llm.token_count.completion": 0},
+        {"gen_ai.usage.input_tokens": 0, "gen_ai.usage.output_tokens": 0, "gen_ai.usage.total_tokens": 0},
+        {"gen_ai.usage.total_tokens": 70},
+        {"gen_ai.usage.input_tokens": "many"},
+        {LANGFUSE: "[]"},
+        {LANGFUSE: {"unit": "TOKENS"}},
+    ],
+)
+def test_counts_that_say_nothing_are_missing(attributes: dict[str, Any]) -> None:
+    """A streamed answer whose usage nobody asked for was not free: some write zeros for it."""
+    values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
+    assert read_usage(values, present_in(values).counting) is None
+
+
 def test_sums_stay_within_what_a_record_holds() -> None:
     """A sender's counts, added up, are still a count."""
     assert (
