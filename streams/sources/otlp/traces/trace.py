@@ -355,14 +355,14 @@ def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
 def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     """The spans, each request to a model in one of them.
 
-    Requests are one where they have the same id of the answer, where one is the only request within the other, or where two traces tell
-    the same question and answer of the same time. The span that tells most of the messages stands for it and takes what else the others
+    Requests are one where they have the same id of the answer, where one is the only request within the other, or where two instrumentors
+    tell the same question and answer of the same time. The span that tells most of the messages stands for it and takes what else the others
     tell; they are no requests then.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
     around = _around(spans) if requests else {}
     answers = [span.facts.response_id for span in requests if span.facts.response_id is not None]
-    if not around and len(set(answers)) == len(answers) and len({span.trace_id for span in requests}) < 2:
+    if not around and len(set(answers)) == len(answers) and len({told_by(span) for span in requests}) < 2:
         return list(spans)
     changed: dict[str, KeptSpan] = {}
     for group in _groups(requests, around):
@@ -410,7 +410,7 @@ def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[li
         answer = span.facts.response_id
         if answer is not None:
             first[head(span.span_id)] = head(first_by_answer.setdefault(answer, span.span_id))
-    for span, other in _told_in_two_traces(requests):
+    for span, other in _told_by_two(requests):
         first[head(span.span_id)] = head(other.span_id)
     found = defaultdict[str, list[KeptSpan]](list)
     for span in requests:
@@ -418,8 +418,13 @@ def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[li
     return (group for group in found.values() if len(group) > 1)
 
 
-def _told_in_two_traces(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
-    """Requests that say the same at the same time in traces of their own, each with the one before it: two instrumentors tell of them."""
+def told_by(span: KeptSpan) -> tuple[str, str | None]:
+    """The instrumentor of a span, as far as it is known: spans of one call of two of them are in other traces or have other scopes."""
+    return span.trace_id, span.facts.scope
+
+
+def _told_by_two(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
+    """Requests of two instrumentors that say the same at the same time, each with the one before it."""
     alike = defaultdict[tuple[str, str, tuple[str | None, ...]], list[KeptSpan]](list)
     for span in requests:
         facts = span.facts
@@ -427,7 +432,7 @@ def _told_in_two_traces(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan
             alike[facts.question, facts.answer or "", tuple(call.name for call in facts.calls)].append(span)
     for group in alike.values():
         for before, span in pairwise(group):
-            if before.trace_id != span.trace_id and span.started_at <= before.ended_at:
+            if told_by(before) != told_by(span) and span.started_at <= before.ended_at:
                 yield span, before
 
 

@@ -20,7 +20,7 @@ import msgspec
 from audit.fingerprints import canonical_json
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult, Usage
 from streams.sources.otlp.traces.tool_transports import told_better
-from streams.sources.otlp.traces.trace import KeptSpan, Trace
+from streams.sources.otlp.traces.trace import KeptSpan, Trace, told_by
 
 SOURCE = "otlp"
 """The source that events of traces name."""
@@ -85,7 +85,7 @@ def _usage(usage: Usage) -> Json:
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
     every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
     better = told_better(every)
-    tools = _told_in_one_trace(span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
+    tools = _told_by_one(span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
     outputs = _Outputs(trace)
     joined = _joined(tools, told)
@@ -103,13 +103,13 @@ def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
     return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
 
 
-def _told_in_one_trace(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
-    """The tools' spans without those that another trace told already: of the same call at the same time."""
+def _told_by_one(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
+    """The tools' spans without those that another instrumentor told already: of the same call at the same time."""
     told, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
     for span in tools:
         call = None if span.facts.called is None else _by_arguments(span.facts.called)
         before = by_call.setdefault(call, span)
-        if call is None or before.trace_id == span.trace_id or span.started_at > before.ended_at:
+        if call is None or told_by(before) == told_by(span) or span.started_at > before.ended_at:
             told.append(span)
             by_call[call] = span
     return told

@@ -1,11 +1,11 @@
 """The turns of a trace: which of its agents and requests answer one message of a user, however the sender cuts its traces.
 
 1. A turn begins where the input of a request ends in a new message of the user, and ends with the answer that calls no tool.
-2. The outermost agents, chains and requests are what turns are made of. One that tells both a question and an answer is whole. One that
-   does not is taken apart where those within it are several turns: it is then the frame of a conversation.
-3. Of two that follow each other, the second begins a turn if it was sent more messages of the user than the first, or if its agent was
-   asked something else before. It does not where it asks the same, runs beside the first, is given its answer or the outputs of tools, or
-   serves the same call of a server.
+2. The outermost agents, chains and requests are what turns are made of. One that tells both a question and an answer is whole, and so is
+   an agent that tells a question. Any other is taken apart where those within it are several turns: it is the frame of a conversation.
+3. Of two that follow each other, the second begins a turn if the first one ended and the second was sent more messages of the user, or if
+   both are of the only agent so far, which is asked something else. It does not where it asks the same, runs beside the first, is given
+   its answer or the outputs of tools, or serves the same call of a server.
 4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
 5. Spans beside them, and tools, belong to the turn in which they began.
 """
@@ -66,9 +66,14 @@ class Unit:
         return self.span.facts.error is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
 
     @property
-    def agent(self) -> str:
-        """What tells its agent from another."""
-        return self.span.facts.agent or self.span.facts.name
+    def has_ended(self) -> bool:
+        """Tell whether it came to an answer, or its last request failed."""
+        return self.answered is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
+
+    @property
+    def agent(self) -> str | None:
+        """What tells its agent from another; None where it is none, such as a step of a program."""
+        return (self.span.facts.agent or self.span.facts.name) if self.span.facts.kind == "agent" else None
 
     @cached_property
     def user_messages(self) -> int:
@@ -112,8 +117,8 @@ def turns_of(trace: Trace) -> list[Turn]:
 
 
 def is_silent(facts: SpanFacts) -> bool:
-    """Tell whether a span does not tell both what was asked and what was answered."""
-    return not (facts.question and facts.answer)
+    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
+    return not (facts.question and (facts.answer or facts.kind == "agent"))
 
 
 def _units(trace: Trace, span: KeptSpan) -> list[Unit]:
@@ -160,11 +165,11 @@ def _begins(trace: Trace, turn: Turn, unit: Unit) -> bool:
     if runs_beside:
         return False
     answers = [one.answered.answer or "" for one in turn.units if one.answered is not None]
-    if question not in answers and _was_sent_more(turn, unit, is_same_question=is_same_question):
+    if before.has_ended and question not in answers and _was_sent_more(turn, unit, is_same_question=is_same_question):
         return True
     is_passed_on = any(len(answer) >= PASSED_ON and answer in question for answer in answers)
     is_step = is_same_question or is_passed_on or not are_agents or trace.serves(unit.span)
-    return not is_step and unit.agent in {one.agent for one in turn.units}
+    return not is_step and unit.agent is not None and {unit.agent} == {one.agent for one in turn.units}
 
 
 def _was_sent_more(turn: Turn, unit: Unit, *, is_same_question: bool) -> bool:

@@ -160,6 +160,70 @@ def test_a_window_over_a_long_conversation_has_its_turns_too() -> None:
     assert TURNS[1:] == talk(exchanges)
 
 
+def test_steps_of_a_program_are_no_turns() -> None:
+    """DSPy's chains are all named alike, and each has a prompt of its own."""
+    steps = []
+    for number, (prompt, answer) in ((1, ("Think of a step", "Look it up")), (3, ("Answer now", "By an hour"))):
+        steps.append(brief(span(number, 0, name="Predict.forward", attributes=ROOTS["chain"])))
+        steps.append(turn_request(number + 1, number, [], prompt, answer))
+    exchanges, _ = made_of(root("chain"), *steps)
+    assert [("Think of a step", "By an hour")] == talk(exchanges)
+
+
+def test_a_loop_of_agents_is_one_turn() -> None:
+    """A supervisor gives the same agent one task after the other."""
+    spans = [
+        brief(agent(1, 0, "Plan my trip", "Ask the researcher", attributes={"gen_ai.agent.name": "supervisor"})),
+        brief(agent(2, 0, "Find a train", "At nine", attributes={"gen_ai.agent.name": "researcher"})),
+        brief(agent(3, 0, "Find a hotel", "The Anchor", attributes={"gen_ai.agent.name": "researcher"})),
+        brief(agent(4, 0, "Plan my trip", "Train at nine, then The Anchor", attributes={"gen_ai.agent.name": "supervisor"})),
+    ]
+    exchanges, _ = made_of(root("chain"), *spans)
+    assert [("Plan my trip", "Train at nine, then The Anchor")] == talk(exchanges)
+
+
+def test_a_turn_that_did_not_end_goes_on() -> None:
+    """A framework that gives up after some steps asks for an answer in words of its own, which it sends as the user."""
+    call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "exec", "arguments": {}}]}])
+    first = brief(said(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
+    forced = turn_request(3, 0, [("Is it late?", "I look")], "Answer from what you have", "I do not know")
+    exchanges, _ = made_of(root("agent"), first, brief(tool(2, 0)), forced)
+    assert [("Is it late?", "I do not know")] == talk(exchanges)
+
+
+def test_an_agent_that_tells_its_question_is_whole() -> None:
+    """It failed before it could answer, after several attempts with words of its own."""
+    around = long(agent(0, None, "Is it late?", "", attributes={"gen_ai.output.messages": None}))
+    spans = [turn_request(1, 0, [], "Is it late?", "{"), turn_request(2, 0, [("Is it late?", "{")], "That is no JSON", "}")]
+    exchanges, _ = made_of(around, *spans)
+    assert ["Is it late?"] == [exchange.user_message for exchange in exchanges]
+
+
+@pytest.mark.parametrize("told", [{}, {"gen_ai.response.id": "r1"}])
+def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(told: Json) -> None:
+    """Both wrap the framework, side by side, and one of them knows the id of the answer."""
+    sent = {
+        "gen_ai.input.messages": history([], "Is it late?"),
+        "gen_ai.output.messages": messages("assistant", "No"),
+        "gen_ai.response.id": None,
+    }
+    around = long(span(0, name="root", attributes=ROOTS["agent"]))
+    call = tool(2, 0, attributes={"gen_ai.tool.call.id": None})
+    one = request(around, said(1, 0, **sent), call, scope="openinference.instrumentation.langchain")
+    other = request(said(3, 0, **{**sent, **told}), tool(4, 0), scope="opentelemetry.instrumentation.langchain")
+    at = {
+        name: one.request["resourceSpans"][0]["scopeSpans"][0]["spans"][1][name]
+        for name in ("startTimeUnixNano", "endTimeUnixNano")
+    }
+    of_tool = one.request["resourceSpans"][0]["scopeSpans"][0]["spans"][2]
+    request_span, tool_span = other.request["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    request_span.update(at)
+    tool_span.update({name: of_tool[name] for name in ("startTimeUnixNano", "endTimeUnixNano", "attributes")})
+    [assembly] = assembled(records_of([one, other]))
+    assert [10] == [exchange.input_tokens for exchange in assembly.exchanges]
+    assert ["token_usage", "tool_call", "tool_output"] == sorted(event.event for event in assembly.events)
+
+
 HELPERS = {
     "guardrail": {"openinference.span.kind": "GUARDRAIL"},
     "evaluator": {"langfuse.observation.type": "evaluator"},
