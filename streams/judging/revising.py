@@ -4,8 +4,7 @@
 2. The time and the session of an exchange are those of its first revision, so that nothing that is counted by day or by session moves.
 3. With a revision goes a request to score it, under the turn and the sampling that are in force, as a rejudgement has one. The request
    stands before the exchange: where only it became durable, the exchange still differs, and both are brought again.
-4. An exchange that is not decided on yet has no turn that a request could name: its revision waits, but not for one of which nothing is
-   decided, because its project was not audited when it came.
+4. An exchange that is not decided on yet has no turn that a request could name: its revision waits.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -33,10 +32,6 @@ TOLD = (
     "outcome", "multi_user", "tags", "labels",
 )  # fmt: skip
 """The fields that a source tells of a turn and may tell otherwise later."""
-
-
-UNDECIDED = timedelta(hours=1)
-"""The age from which on an exchange that nothing is decided on is taken for one of a project that was not audited."""
 
 
 @dataclass
@@ -83,8 +78,7 @@ def revise(
                 revisions.records.append(exchange)
             continue
         before, decision = stored[subject], decisions.get(subject)
-        is_audited = policy.for_project(exchange.project).settings.enabled and now < before.ingested_at + UNDECIDED
-        if decision is None and not exchange.withdrawn and is_audited:
+        if decision is None and not exchange.withdrawn and policy.for_project(exchange.project).settings.enabled:
             revisions.waiting.append(exchange)
             continue
         revision = replace(exchange, revision=before.revision + 1, occurred_at=before.occurred_at, session_id=before.session_id)

@@ -29,7 +29,7 @@ _FIELDS: Mapping[str, Sequence[str | Place]] = {
     "why it stopped": conventions.STOP,
     "error": conventions.ERROR,
 }
-_SHAPES = {"json": "", "flat": ".N.…", "text": ""}
+_SHAPES = {"json": "", "flat": ".N.…", "text": "", "tasks": ""}
 
 
 def dialects() -> str:
@@ -59,7 +59,9 @@ def dialects() -> str:
             ],
         ),
         "## Names",
-        "The first that is there is read.",
+        "The first that has anything is read: for messages, arguments and outputs as text, lists of text, objects or JSON, in the shape of any "
+        "provider. Beside attributes, events tell messages (`gen_ai.*.message`, `gen_ai.choice`, `gen_ai.content.*`, also with the whole of it in "
+        "`gen_ai.event.content`), and records of a log with these names, whose body may be JSON.",
         table(
             ("field", "attributes"),
             [(field, ", ".join(code(_name(name)) for name in names)) for field, names in _FIELDS.items()],

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from streams.sources.agent_entries import call_block, number_of
+from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import text_of
 
 MAX_SAID = 256 * 1024
@@ -153,9 +154,9 @@ def _details(given: Any) -> Iterator[tuple[str, Any]]:
 
 
 def texts_of(blocks: Sequence[Json]) -> str:
-    """The text of a message without blocks that are nothing but a reminder of the program."""
-    texts = [block for block in blocks if not _is_reminder(block)]
-    return text_of(texts)
+    """The text of a message without blocks that are nothing but a reminder of the program; the placeholders of what it shows without any."""
+    own = [block for block in blocks if not _is_reminder(block)]
+    return text_of(own) or placeholders_in(own)
 
 
 def _is_reminder(block: Json) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streams.sources.agent_entries import call_block, number_of, parsed_object
+from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import text_of
 
 Json = dict[str, Any]
@@ -89,9 +90,23 @@ def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
     kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
     if isinstance(kinds, list) and len(kinds) == len(blocks) and kinds:
         own = [block for block, kind in zip(blocks, kinds, strict=True) if isinstance(kind, str) and kind.startswith("user.")]
-        return text_of([{**block, "type": "text"} for block in own]) if own else None
+        return _user_text(own) if own else None
     own = [block for block in blocks if not _is_context(block)]
-    return text_of([{**block, "type": "text"} for block in own]) if own or not blocks else None
+    return _user_text(own) if own or not blocks else None
+
+
+def _user_text(blocks: Sequence[Json]) -> str:
+    """The text of a user's blocks, without the tags that Codex puts around an image; the placeholders of what they show without any."""
+    shown = placeholders_in(blocks)
+    texts = [block for block in blocks if not (shown and _is_image_tag(block))]
+    return text_of([{**block, "type": "text"} for block in texts]) or shown
+
+
+def _is_image_tag(block: Json) -> bool:
+    text = block.get("text")
+    return isinstance(text, str) and (
+        text in ("<image>", "</image>") or (text.startswith("<image name=") and text.endswith(">"))
+    )
 
 
 def _is_context(block: Json) -> bool:

@@ -93,7 +93,7 @@ def conversation_in(value: Any, role: str) -> list[Message]:
     read = as_json(value) if isinstance(value, str) else value
     found = [] if isinstance(read, str) else messages_of(read, role)
     # What a function was called with has the shape of a message, too.
-    return found if any(message.texts or message.calls or message.results for message in found) else []
+    return found if any(message.has_content for message in found) else []
 
 
 def _said(value: Any, role: str) -> str:
@@ -108,7 +108,7 @@ def _said(value: Any, role: str) -> str:
 def _last(messages: Sequence[Message], role: str) -> str:
     """Return the last text of a role, the agent's only where no user speaks after it."""
     for message in reversed(messages):
-        if message.role == role and message.texts:
+        if message.role == role and (message.asks if role == "user" else message.text):
             return message.text
         if role == "assistant" and message.role == "user":
             return ""

@@ -21,6 +21,7 @@ from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
 from schemas.bounds.name_rules import is_plain_identifier
 from streams.sources.lines import Problem, decode_json, json_type
+from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import MIRROR_MODEL
 
 Json = dict[str, Any]
@@ -63,9 +64,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     content as a list of blocks, a plain string being one text block. `digest` identifies the content; None: the line does. `is_copy` marks
     what is known to be copied from another session.
 
-    The rest is what a message says: the text of its text blocks, its blocks that call tools, and of an assistant why it ended (one that
-    asks for a tool and gives no reason ended for the tool), its usage (None where it is missing, which zeros beside content say, too) and
-    whether it is a copy of what was delivered.
+    The rest is what a message says: the text of its text blocks (of a user's message without any, the placeholders of what it shows), its
+    blocks that call tools, and of an assistant why it ended (one that asks for a tool and gives no reason ended for the tool), its usage
+    (None where it is missing, which zeros beside content say, too) and whether it is a copy of what was delivered.
     """
 
     kind: str
@@ -102,15 +103,15 @@ def entry_of(
     is_copy: bool = False,
 ) -> Entry:
     """The entry with these checked fields; see `Entry`."""
-    text, calls = _contents(blocks)
     role = message.get("role")
+    text, calls = _contents(blocks, role)
     stop, usage, is_mirror = _answered(message, blocks, calls) if role == "assistant" else (None, None, False)
     fixed = (kind, entry_id, parent, linked, side, at, body, role, message, blocks, digest, is_copy)
     return Entry(*fixed, text, calls, stop, usage, is_mirror)
 
 
-def _contents(blocks: list[Json]) -> tuple[str, list[Json]]:
-    """The text of the text blocks, and the blocks that call tools."""
+def _contents(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
+    """The text of the text blocks, of a user's message without any the placeholders of what it shows; and the blocks that call tools."""
     if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
         text = blocks[0].get("text")
         return (text if isinstance(text, str) else ""), []
@@ -124,7 +125,8 @@ def _contents(blocks: list[Json]) -> tuple[str, list[Json]]:
                 texts.append(text)
         elif shown == "toolCall":
             calls.append(block)
-    return texts[0] if len(texts) == 1 else "\n".join(texts), calls
+    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    return text or (placeholders_in(blocks) if role == "user" else ""), calls
 
 
 def _answered(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
@@ -155,7 +157,7 @@ def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
             return checked
         message, blocks = body["message"], checked
         role = message["role"]
-        text, calls = _contents(blocks)
+        text, calls = _contents(blocks, role)
         if role == "assistant":
             stop, usage, is_mirror = _answered(message, blocks, calls)
     at, linked, side = _moment(body, message), "parentId" in body, get("appendMode") == "side"

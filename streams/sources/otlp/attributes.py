@@ -24,7 +24,12 @@ MAX_PARSED = 4 * 1024 * 1024
 
 
 _IS_JSON = re.compile(r"\s*[{\[]").match
+_IS_ENCODED_AGAIN = re.compile(r'\s*"(?:\s|\\[nrt])*(?:\[|\{|\\")').match
+"""A text of JSON in a text of JSON."""
+MAX_ENCODED = 4
+"""Times that a text is encoded as JSON and still read."""
 _decode = msgspec.json.Decoder().decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
@@ -61,9 +66,15 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 def parsed(value: Any) -> Parsed:
-    """Read a text of JSON, whole or broken off in the middle; anything else, and any other text, stays as it is."""
-    if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED or not _IS_JSON(value):
+    """Read a text of JSON that is an object or a list, whole or broken off in the middle; anything else stays as it is.
+
+    What was encoded twice is decoded twice.
+    """
+    if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED:
         return Parsed(value)
+    if not _IS_JSON(value):
+        inner = _decoded_again(value)
+        return Parsed(value) if inner is None else parsed(inner)
     try:
         return Parsed(_decode(value))
     except RecursionError:
@@ -71,6 +82,20 @@ def parsed(value: Any) -> Parsed:
     except (msgspec.DecodeError, UnicodeError):
         whole = mended_escapes(value)
         return _beginning(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
+
+
+def _decoded_again(text: str) -> str | None:
+    """The text of an object or a list that was encoded as JSON once more, or oftener; None for any other text."""
+    for _ in range(MAX_ENCODED):
+        if not _IS_ENCODED_AGAIN(text):
+            return None
+        try:
+            text = _decode_text(text)
+        except (msgspec.DecodeError, UnicodeError):
+            return None
+        if _IS_JSON(text):
+            return text
+    return None
 
 
 def _beginning(text: str) -> Parsed:

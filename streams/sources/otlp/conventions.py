@@ -1,19 +1,21 @@
 """Conventions: the names under which instrumentors put what Driftline reads, as tables. First names win.
 
-Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page, OpenInference's
-`semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's instrumentation, and the
-telemetry of Vercel's AI SDK; `tests/otlp/captures` has what each of them really sent. What says the kind of a span is in `kinds`.
+Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page and the events of versions 1.26
+to 1.36, OpenInference's `semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's
+instrumentation, the telemetry of Vercel's AI SDK, and the own names of Google's ADK, MLflow, LiveKit, Genkit, Pipecat, Sentry, Azure AI
+Inference, OpenLIT, Mastra, Strands, Haystack and Semantic Kernel, each as its source writes them; `tests/otlp/captures` has what some of
+them really sent. What says the kind of a span is in `kinds`.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Shape = Literal["json", "flat", "text"]
+Shape = Literal["json", "flat", "text", "tasks"]
 
 
 class Place(NamedTuple):
-    """An attribute that holds messages: as JSON, flat over many attributes that begin with the name, or as one text."""
+    """An attribute that holds messages: as JSON, flat over many attributes that begin with the name, as one text, or as CrewAI's tasks."""
 
     name: str
     shape: Shape
@@ -28,11 +30,27 @@ SENT = (
     Place("gen_ai.prompt", "json"),
     Place("ai.prompt.messages", "json"),
     Place("ai.prompt", "json"),
+    Place("gen_ai.request.messages", "json"),
+    Place("gcp.vertex.agent.llm_request", "json"),
+    Place("mlflow.spanInputs", "json"),
+    Place("genkit:input", "json"),
+    Place("lk.pii.chat_ctx", "json"),
+    Place("lk.chat_ctx", "json"),
+    Place("lk.pii.user_input", "text"),
+    Place("lk.user_input", "text"),
+    Place("mastra.agent_run.input", "json"),
+    Place("mastra.model_generation.input", "json"),
+    Place("mastra.workflow_run.input", "json"),
+    Place("haystack.agent.input", "json"),
+    Place("haystack.agent.step.llm.input", "json"),
+    Place("haystack.component.input", "json"),
     Place("langfuse.observation.input", "json"),
     Place("langfuse.trace.input", "json"),
     Place("traceloop.entity.input", "json"),
     Place("prompt", "text"),
     Place("input.value", "json"),
+    Place("input", "json"),
+    Place("crew_tasks", "tasks"),
 )
 """Places of the messages that were sent. OpenInference's have more than those of OpenTelemetry that it writes beside them."""
 CAME = (
@@ -41,16 +59,34 @@ CAME = (
     Place("gen_ai.completion", "flat"),
     Place("gen_ai.completion", "json"),
     Place("ai.response.text", "text"),
+    Place("gen_ai.response.text", "json"),
+    Place("gcp.vertex.agent.llm_response", "json"),
+    Place("mlflow.spanOutputs", "json"),
+    Place("genkit:output", "json"),
+    Place("lk.pii.response.text", "text"),
+    Place("lk.response.text", "text"),
+    Place("mastra.agent_run.output", "json"),
+    Place("mastra.model_generation.output", "json"),
+    Place("mastra.workflow_run.output", "json"),
+    Place("haystack.agent.output", "json"),
+    Place("haystack.agent.step.llm.output", "json"),
+    Place("haystack.component.output", "json"),
     Place("langfuse.observation.output", "json"),
     Place("langfuse.trace.output", "json"),
     Place("final_result", "json"),
     Place("traceloop.entity.output", "json"),
     Place(OUTPUT, "json"),
+    Place("output", "json"),
 )
 """Places of what came back."""
 WHOLE = ("pydantic_ai.all_messages", "all_messages_events", "events")
 """Places of a conversation with both: messages of the model among and after those of the user."""
-CALLED = ("ai.response.toolCalls",)
+CALLED = (
+    "ai.response.toolCalls",
+    "gen_ai.response.tool_calls",
+    "lk.pii.response.function_calls",
+    "lk.response.function_calls",
+)
 """Places of a list of tool calls that stands beside the message."""
 THOUGHT = ("ai.response.reasoning",)
 """Places of a text of reasoning that stands beside the message."""
@@ -65,6 +101,11 @@ SESSION = (
     "langsmith.metadata.session_id",
     "langsmith.metadata.conversation_id",
     "traceloop.association.properties.thread_id",
+    "gcp.vertex.agent.session_id",
+    "mlflow.trace.session",
+    "genkit:sessionId",
+    "genkit:metadata:sessionId",
+    "conversation.id",
 )
 AGENT = (
     "gen_ai.agent.name",
@@ -73,6 +114,7 @@ AGENT = (
     "ai.telemetry.functionId",
     "langsmith.metadata.lc_agent_name",
     "traceloop.association.properties.lc_agent_name",
+    "lk.agent_name",
 )
 AGENT_OF_ENTITY, AGENT_NODE = "traceloop.entity.name", "graph.node.id"
 """They name the agent where the span is one."""
@@ -89,7 +131,10 @@ MODEL = (
     "llm.request.model_name",
     "langfuse.observation.model.name",
     "ai.model.id",
+    "mlflow.llm.model",
 )
+MODEL_OF_REQUEST = "genkit:name"
+"""Names the model where the span is a request."""
 RESPONSE_ID = ("gen_ai.response.id", "ai.response.id")
 
 
@@ -268,11 +313,20 @@ STOP = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",
     "ai.response.finishReason",
+    "gen_ai.response.finish_reason",
     "gen_ai.completion.0.finish_reason",
     "langfuse.observation.metadata.finish_reason",
     "anthropic.message.stop_reason",
 )
-TOOL = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "traceloop.entity.name")
+TOOL = (
+    "gen_ai.tool.name",
+    "tool.name",
+    "ai.toolCall.name",
+    "lk.function_tool.name",
+    "haystack.tool.name",
+    "traceloop.entity.name",
+    "genkit:name",
+)
 TOOL_CALL_ID = (
     "gen_ai.tool.call.id",
     "gen_ai.tool.call_id",
@@ -284,6 +338,13 @@ TOOL_CALL_ID = (
 ARGUMENTS = (
     "input.value",
     "gen_ai.tool.call.arguments",
+    "gen_ai.tool.input",
+    "gcp.vertex.agent.tool_call_args",
+    "lk.pii.function_tool.arguments",
+    "lk.function_tool.arguments",
+    "haystack.agent.step.tool.input",
+    "mlflow.spanInputs",
+    "genkit:input",
     "tool_arguments",
     "ai.toolCall.args",
     "ai.toolCall.input",
@@ -295,6 +356,13 @@ ARGUMENTS = (
 """OpenInference's name comes first: beside it, OpenTelemetry's may hold the schema of the arguments."""
 RESULT = (
     "gen_ai.tool.call.result",
+    "gen_ai.tool.output",
+    "gcp.vertex.agent.tool_response",
+    "lk.pii.function_tool.output",
+    "lk.function_tool.output",
+    "haystack.agent.step.tool.output",
+    "mlflow.spanOutputs",
+    "genkit:output",
     "tool_response",
     "ai.toolCall.result",
     "ai.toolCall.output",
@@ -303,8 +371,23 @@ RESULT = (
     OUTPUT,
     "gen_ai.completion",
 )
-QUOTED = ("traceloop.entity.output", "langfuse.observation.metadata.finish_reason")
+QUOTED = (
+    *("traceloop.entity.output", "langfuse.observation.metadata.finish_reason"),
+    *("mlflow.spanInputs", "mlflow.spanOutputs", "mlflow.llm.model", "mlflow.trace.session", "genkit:input", "genkit:output"),
+)
 """Texts that are written as JSON, quotes and escapes included."""
+ELIDED = dict.fromkeys(
+    (
+        "gcp.vertex.agent.llm_request",
+        "gcp.vertex.agent.llm_response",
+        "gcp.vertex.agent.tool_call_args",
+        "gcp.vertex.agent.tool_response",
+    ),
+    "{}",
+)
+"""What stands in an attribute whose content its sender keeps to itself."""
+MERGED_CALLS = "(merged tools)"
+"""The tool that a span of Google's ADK names which tells again of calls that ran at the same time."""
 SCRUBBED = "[Scrubbed due to "
 """The beginning of what Logfire puts in the place of a value that it takes for a secret: it may be a session's id."""
 NAMELESS = frozenset(
@@ -365,6 +448,13 @@ MESSAGE_EVENTS = {
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
     "gen_ai.choice": "choice",
+    "gen_ai.prompt": "user",
+    "gen_ai.content.prompt": "user",
+    "gen_ai.content.completion": "choice",
 }
-"""Events that are one message each."""
+"""Events that are messages, by their role; `choice` is what came back. The last two are of versions 1.26 and 1.27."""
+EVENT_CONTENT = ("gen_ai.event.content", "gen_ai.prompt", "gen_ai.completion")
+"""Attributes of such an event that have the whole of it, where it has not an attribute for each field."""
+TOOL_ARGUMENTS_EVENT, TOOL_RESULT_EVENT = "gen_ai.tool.message", "gen_ai.choice"
+"""Events of a tool's span, as Strands writes them: what it was called with, and what it gave back."""
 EVALUATION_EVENT = "gen_ai.evaluation.result"

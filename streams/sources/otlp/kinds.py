@@ -134,9 +134,9 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
 """Dialect, the attribute that says what a span is, and what its values mean. `other`: neither a request nor a part of a turn."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
 """Parts of a value by which a helper's task is known whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
-TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name")
-AGENT_SIGNS = ("gen_ai.agent.name", "agent.name")
-REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type")
+TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name")
+AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps", "lk.generation_id")
+REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type", "haystack.agent.step.llm.input")
 HELPER_SIGNS = (
     *("gen_ai.embeddings.dimension.count", "embedding.model_name", "reranker.model_name", "reranker.query"),
     *("ai.embedding", "ai.embeddings"),

@@ -1,10 +1,18 @@
 """Messages in whatever shape an instrumentor writes them: as parts, as blocks of content, or flat as chat completions have them.
 
-The shapes are told apart by the names of their fields, not by who wrote them, because frameworks pass on what their providers sent.
+One normaliser reads them all. It tells the shapes apart by the names of their fields, not by who wrote them, because frameworks pass on
+what their providers sent:
+
+1. A value is a text, a list, an object, or JSON of one of these in a text, also twice encoded.
+2. An object is a message (it has a role or parts, or wraps what has), holds messages under a known name, is a block of content, or is what
+   a function was called with or gave back: the member that tells a question or an answer is the text then.
+3. A block is told by its `type`, else by the key that holds it (`text`, `function_call`, `toolUse`, `inline_data` …).
+4. What Python prints of an object (`ChatMessage(_role=…`) is nobody's words, and no message.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,166 +20,324 @@ import msgspec
 
 from audit.fingerprints import canonical_json
 from audit.surrogates import json_bytes
+from streams.sources.media import joined, placeholder_of
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.span_facts import ToolCall, ToolResult
-from streams.sources.otlp.tool_errors import failed_by_result
 
 Json = Mapping[str, Any]
+MAX_NESTED = 8
+"""Levels of values that hold messages, of content within content, and of envelopes: what lies deeper is not looked at."""
 ROLES = {
     "human": "user", "ai": "assistant", "model": "assistant", "function": "tool", "tool_response": "tool", "developer": "system",
     "humanmessage": "user", "aimessage": "assistant", "toolmessage": "tool", "systemmessage": "system", "bot": "assistant",
     "humanmessagechunk": "user", "aimessagechunk": "assistant", "system": "system", "tool": "tool", "user": "user", "assistant": "assistant",
 }  # fmt: skip
 """The roles by all the names they have somewhere."""
+ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>"})
+"""What Google's ADK writes in the place of a value that it keeps to itself."""
 
 
 class Message(msgspec.Struct):
-    """One message: what was said in it, thought, called and returned."""
+    """One message: what was said in it, shown, thought, called and returned. `media` are the placeholders of what is no text."""
 
     role: str
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     results: list[ToolResult] = []
+    media: list[str] = []
     compacted: bool = False
     finish: str | None = None
 
     @property
     def text(self) -> str:
-        """Its texts, joined by line ends."""
-        return "\n".join(self.texts)
+        """Its texts, joined by line ends; without any, the placeholders of what it shows."""
+        return "\n".join(self.texts) or joined(self.media)
+
+    @property
+    def asks(self) -> bool:
+        """Tell whether a message in the user's role is a turn of the user, and no mere carrier of tools' outputs."""
+        return bool(self.texts) or (bool(self.media) and not self.results)
+
+    @property
+    def has_content(self) -> bool:
+        """Tell whether anything is in it."""
+        return bool(self.texts or self.calls or self.results or self.thoughts or self.media or self.compacted)
 
 
-def messages_of(value: Any, role: str = "user") -> list[Message]:
+def messages_of(value: Any, role: str = "user", depth: int = MAX_NESTED) -> list[Message]:
     """The messages of a value: a list of them, one of them, an object that holds them, or a text of the given role."""
+    if depth <= 0:
+        return []
     if isinstance(value, str):
-        return [Message(role, texts=[value])] if value else []
-    if isinstance(value, dict):
-        if isinstance(value.get("output"), dict):
-            return messages_of(value["output"], role)
-        inner = next((value[name] for name in _HOLDERS if isinstance(value.get(name), list)), None)
-        return messages_of(inner, role) if inner is not None else [message_of(value, role)] if _is_message(value) else []
-    return _listed(value, role) if isinstance(value, list) else []
+        return _messages_in_text(value, role, depth)
+    if isinstance(value, list):
+        return _messages_in_list(value, role, depth)
+    return _messages_in_object(value, role, depth) if isinstance(value, dict) else []
 
 
-def _listed(value: list[Any], role: str) -> list[Message]:
-    """The messages of a list: each is one, or all together are the blocks of one."""
-    if value and isinstance(value[0], list) and all(isinstance(one, list) for one in value):
+def _messages_in_text(text: str, role: str, depth: int) -> list[Message]:
+    inner = parsed(text).value
+    if inner is not text:
+        return messages_of(inner, role, depth - 1)
+    return [] if not text or is_repr(text) or text in ELIDED else [Message(role, texts=[text])]
+
+
+def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]:
+    """The messages of a list. Blocks that stand beside each other are one message, in the role that their kind has."""
+    if values and isinstance(values[0], list) and all(isinstance(value, list) for value in values):
         # LangChain has a list of messages for each prompt of a batch.
-        return messages_of(value[0], role)
-    if any(isinstance(one, dict) and _is_message(one) for one in value):
-        return [message_of(one, role) for one in value if isinstance(one, dict)]
-    joined = Message(role)
-    _add_blocks(joined, value)
-    return [joined] if joined.texts or joined.calls or joined.results or joined.thoughts else []
+        return messages_of(values[0], role, depth - 1)
+    messages = list[Message]()
+    last: Message | None = None
+    for value in values:
+        if type(value) is dict and "role" in value:  # as most
+            messages.append(message_of(value, role, depth))
+            last = None
+            continue
+        if isinstance(value, str) and is_repr(value):
+            continue
+        item = _object_in(value)
+        if isinstance(item, dict) and not _is_block(item):
+            messages += _held_messages(item, role, depth - 1)
+            last = None
+            continue
+        block = Message(role)
+        _add_content(block, [item], depth)
+        if block.results and not block.texts:
+            block.role = "tool"
+        elif block.calls or block.thoughts:
+            block.role = "assistant"
+        if not block.has_content:
+            continue
+        if last is None or last.role != block.role:
+            last = block
+            messages.append(last)
+        else:
+            _extend(last, block)
+    return messages
 
 
-def message_of(given: Json, role: str = "user") -> Message:
+def _object_in(value: Any) -> Any:
+    """The message in a text of JSON, as an attribute's list of texts has it; any other value as it is."""
+    inner = parsed(value).value if isinstance(value, str) and value.startswith("{") else value
+    return inner if isinstance(inner, dict) and (_is_message(inner) or _is_block(inner)) else value
+
+
+def _messages_in_object(value: Json, role: str, depth: int) -> list[Message]:
+    if _is_typed(value) and not _is_message(value):
+        return _messages_in_list([value], role, depth)
+    if messages := _held_messages(value, role, depth):
+        return messages
+    if text := spoken_in(value, role, depth):
+        return [Message(role, texts=[text])]
+    return _messages_in_list([value], role, depth) if _is_block(value) else []
+
+
+def _held_messages(value: Json, role: str, depth: int) -> list[Message]:
+    """The message that an object is, or the messages that it holds under a known name."""
+    if depth <= 0:
+        return []
+    if _is_message(value):
+        return [message_of(value, role, depth)]
+    for name in _ANSWER_HOLDERS if role == "assistant" else _HOLDERS:
+        inner = value.get(name)
+        if isinstance(inner, list | dict) and (messages := messages_of(inner, role, depth - 1)):
+            # The reason to stop may stand beside the message, as in Gemini's candidates.
+            messages[-1].finish = messages[-1].finish or _finish(value)
+            return messages
+    return []
+
+
+def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
+    """The text that is the question or the answer in what a function was called with or gave back; None where no member tells it."""
+    if not isinstance(value, dict) or depth <= 0:
+        return None
+    for name in _ANSWERS if role == "assistant" else _QUESTIONS:
+        text = value.get(name)
+        if isinstance(text, str) and text and not is_repr(text) and text not in ELIDED:
+            return text
+    for name in _ENVELOPES:
+        inner = value.get(name)
+        if isinstance(inner, dict) and (text := spoken_in(inner, role, depth - 1)):
+            return text
+    arguments = value.get("args")
+    if isinstance(arguments, list) and arguments and isinstance(arguments[0], str) and not is_repr(arguments[0]):
+        return arguments[0] or None
+    return None
+
+
+def is_repr(text: str) -> bool:
+    """Tell whether a text is what Python prints of an object, such as `StopEvent(result=None)` or `<Agent object at 0x7f>`."""
+    return _REPR.match(text) is not None and _REPR_END.search(text[-_LONGEST_END:]) is not None
+
+
+def message_of(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Message:
     """The message that an object is."""
-    inner = _wrapped(given)
-    if inner is not None:
-        named = given["id"][-1] if isinstance(given.get("id"), list) and given["id"] else given.get("type", role)
-        return message_of({"finish_reason": _finish(given), **inner, "type": str(named)}, role)
-    message = Message(_role(given, role))
+    inner = _wrapped(value)
+    if inner is not None and depth > 0:
+        named = value["id"][-1] if isinstance(value.get("id"), list) and value["id"] else value.get("type", role)
+        return message_of({"finish_reason": _finish(value), **inner, "type": str(named)}, role, depth - 1)
+    message = Message(_role(value, role))
     for name in _PARTS:
-        if name in given:
-            _add_content(message, given[name])
-    if not message.texts and "content" in given:
-        _add_content(message, _content(given["content"]))
-    if not _THOUGHTS.isdisjoint(given):
+        if name in value:
+            _add_content(message, value[name], depth)
+    if not message.texts:
+        content = next((value[name] for name in _CONTENTS if value.get(name) is not None), None)
+        _add_content(message, content, depth)
+    if not _THOUGHTS.isdisjoint(value):
         for name in _THOUGHT_NAMES:
-            _add_text(message.thoughts, given.get(name))
-    if calls := given.get("tool_calls") or given.get("toolCalls"):
-        _add_calls(message, calls)
+            _add_text(message.thoughts, value.get(name))
+    if calls := value.get("tool_calls") or value.get("toolCalls") or value.get("function_call"):
+        _add_calls(message, calls if isinstance(calls, list) else [calls])
     if message.role == "tool" and not message.results:
-        message.results.append(_result(given, message.text))
-        message.texts = []
-    message.finish = _finish(given)
+        message.results.append(_result(value, message.text or None))
+        message.texts, message.media = [], []
+    message.finish = _finish(value)
     return message
 
 
-def _finish(given: Json) -> str | None:
-    if _FINISHES.isdisjoint(given):
+def _finish(value: Json) -> str | None:
+    if _FINISHES.isdisjoint(value):
         return None
-    about = given.get("generation_info")
+    about = value.get("generation_info")
     beside = _named(about, "finish_reason") if isinstance(about, dict) else None
-    return _named(given, *_FINISH_NAMES) or beside
+    return _named(value, *_FINISH_NAMES) or beside
 
 
-def _wrapped(given: Json) -> Json | None:
+def _wrapped(value: Json) -> Json | None:
     """The message inside a choice of a chat completion, or inside what LangChain makes of one."""
-    if _WRAPPING.isdisjoint(given):
+    if _WRAPPING.isdisjoint(value):
         return None
     for name in _WRAPPERS:
-        if isinstance(inner := given.get(name), dict):
+        if isinstance(inner := value.get(name), dict) and not _SAYING.isdisjoint(inner):
             return inner
     return None
 
 
-def _add_calls(message: Message, calls: Any) -> None:
+def _add_calls(message: Message, calls: Iterable[Any]) -> None:
     """Add the calls that stand beside the content and are not among its blocks."""
-    known = {call.call_id for call in message.calls} - {None}
-    told = [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    message.calls += [call for call in told if call.call_id not in known]
+    ids = {call.call_id for call in message.calls} - {None}
+    beside = [_call(call) for call in calls if isinstance(call, dict)]
+    message.calls += [call for call in beside if call.call_id not in ids]
 
 
-def _content(value: Any) -> Any:
-    """The content of a message: a text of blocks as the blocks, any other as it is, for a tool may answer in JSON."""
-    blocks = parsed(value).value
-    return blocks if isinstance(blocks, list) and blocks and all(_is_block(one) for one in blocks) else value
-
-
-def _is_block(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") in _BLOCKS
-
-
-def _is_message(given: Json) -> bool:
+def _is_message(value: Json) -> bool:
+    kind = value.get("type")
     return (
-        "role" in given
-        or "parts" in given
-        or _wrapped(given) is not None
-        or (given.get("type") in ROLES and "content" in given)
+        "role" in value
+        or isinstance(value.get("parts"), list)
+        or bool(value.get("tool_calls") or value.get("toolCalls"))
+        or (isinstance(kind, str) and kind.lower() in ROLES and "content" in value)
+        or ("content" in value and value.get("source") in ("user", "assistant"))
+        or _wrapped(value) is not None
     )
 
 
-def _role(given: Json, role: str) -> str:
-    name = given.get("role")
-    if type(name) is str and (known := ROLES.get(name)) is not None:
-        return known
-    name = name or (given.get("type") if str(given.get("type")).lower() in ROLES else None) or role
+def _role(value: Json, role: str) -> str:
+    name = value.get("role")
+    if type(name) is str and (usual := ROLES.get(name)) is not None:
+        return usual
+    kind, source = value.get("type"), value.get("source")  # AutoGen's messages name their source
+    name = (
+        name
+        or (kind if isinstance(kind, str) and kind.lower() in ROLES else None)
+        or (source if source in ("user", "assistant") else None)
+        or role
+    )
     lower = str(name).lower()
     return ROLES.get(lower, lower)
 
 
-def _add_content(message: Message, content: Any) -> None:
-    if isinstance(content, list):
-        _add_blocks(message, content)
+def _add_content(message: Message, content: Any, depth: int) -> None:
+    """Add what a message has as its content: a text, blocks, one block, or JSON of blocks in a text."""
+    if depth <= 0:
+        return
+    if isinstance(content, str):
+        inner = parsed(content).value
+        # Any other JSON is a text: a tool may answer in it, and a user may paste it.
+        if inner is not content and _is_content(inner):
+            _add_content(message, inner, depth - 1)
+        elif content not in ELIDED:
+            _add_text(message.texts, content)
+    elif isinstance(content, list):
+        for item in content:
+            if isinstance(item, dict):
+                _add_block(message, item, depth - 1)
+            elif isinstance(item, str):
+                _add_content(message, item, depth - 1) if item.startswith("{") else _add_text(message.texts, item)
     elif isinstance(content, dict):
-        _add_blocks(message, [content])
+        _add_block(message, content, depth - 1)
+
+
+def _is_content(value: Any) -> bool:
+    """Tell whether the value of a text of JSON is the content of a message: blocks, or a message around them."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, dict) and (_is_block(item) or "role" in item) for item in value)
+    return isinstance(value, dict) and ("parts" in value or ("role" in value and "content" in value) or _is_typed(value))
+
+
+def _is_typed(value: Json) -> bool:
+    kind = value.get("type", value.get("block_type"))
+    return isinstance(kind, str) and (kind in _BLOCKS or placeholder_of(value) is not None)
+
+
+def _is_block(value: Json) -> bool:
+    if "role" in value:
+        return False
+    if _is_typed(value):
+        return True
+    if "type" in value or "block_type" in value:
+        return False
+    return any(name in value for name in _KEYS) or isinstance(value.get("text"), str) or placeholder_of(value) is not None
+
+
+def _add_block(message: Message, block: Json, depth: int) -> None:
+    """Add a block of content: by its type, else by the key that holds it."""
+    kind = block.get("type", block.get("block_type"))
+    add = _BLOCKS.get(kind) if isinstance(kind, str) else None
+    if add is not None:
+        add(message, block)
+        return
+    if (placeholder := placeholder_of(block)) is not None:
+        # A voice's transcript is what was said.
+        message.texts.append(block["transcript"]) if _named(block, "transcript") else message.media.append(placeholder)
+        return
+    for name, add_inner in _KEYS.items():
+        if (inner := block.get(name)) is not None and kind is None:
+            add_inner(message, inner if isinstance(inner, dict) else block)
+            return
+    if isinstance(block.get("text"), str):
+        _add_text(message.thoughts if block.get("thought") is True else message.texts, block["text"])
     else:
-        _add_text(message.texts, content)
+        for name in (*_PARTS, "content"):
+            if isinstance(inner := block.get(name), list | dict) or (isinstance(inner, str) and kind is None):
+                _add_content(message, inner, depth)
+                return
 
 
-def _add_blocks(message: Message, blocks: Iterable[Any]) -> None:
-    for block in blocks:
-        if isinstance(block, str):
-            _add_text(message.texts, block)
-        elif isinstance(block, dict):
-            add = _BLOCKS.get(str(block.get("type", "text" if "text" in block or "content" in block else "")))
-            if add is not None:
-                add(message, block)
+def _extend(message: Message, block: Message) -> None:
+    message.texts += block.texts
+    message.thoughts += block.thoughts
+    message.calls += block.calls
+    message.results += block.results
+    message.media += block.media
+    message.compacted = message.compacted or block.compacted
 
 
 def _text_block(message: Message, block: Json) -> None:
-    _add_text(message.texts, _first(block, "content", "text"))
+    text = _first(block, "content", "text", "refusal")
+    _add_text(message.thoughts if block.get("thought") is True else message.texts, text)
 
 
 def _thought_block(message: Message, block: Json) -> None:
-    summary = block.get("summary")
+    summary = _first(block, "summary", "reasoningText")
     if isinstance(summary, list):
-        message.thoughts += [one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)]
+        message.thoughts += [item["text"] for item in summary if isinstance(item, dict) and isinstance(item.get("text"), str)]
         return
-    _add_text(message.thoughts, _first(block, "content", "thinking", "reasoning", "text", "summary"))
+    if isinstance(summary, dict):
+        block = summary
+    _add_text(message.thoughts, _first(block, "content", "thinking", "reasoning", "text", "reasoning_text", "summary"))
 
 
 def _call_block(message: Message, block: Json) -> None:
@@ -186,45 +352,75 @@ def _compaction_block(message: Message, _block: Json) -> None:
     message.compacted = True
 
 
-def _call(given: Json) -> ToolCall:
-    function = given.get("function")
-    inner = function if isinstance(function, dict) else given
-    arguments = parsed(_first(inner, "arguments", "args", "input")).value
-    return ToolCall(_named(inner, "name", "toolName", "tool_name"), _id(given), arguments)
+def _call(value: Json) -> ToolCall:
+    function = value.get("function")
+    inner = function if isinstance(function, dict) else value
+    arguments = parsed(_first(inner, "arguments", "args", "input", "tool_kwargs")).value
+    return ToolCall(_named(inner, "name", "toolName", "tool_name"), _id(value), arguments)
 
 
-def _result(given: Json, text: str | None) -> ToolResult:
-    output = _first(given, "response", "result", "output", "content")
-    failed = failed_by_result(given)
-    if failed is None:
-        failed = True if given.get("status") == "error" else failed_by_result(output)
-    text = text if text is not None else text_of(output)
-    return ToolResult(text, _named(given, "name", "toolName", "tool_name"), _id(given), failed)
+def _result(value: Json, text: str | None) -> ToolResult:
+    output = text_of(text if text is not None else _first(value, "response", "result", "output", "content"))
+    origin = value.get("origin")  # Haystack's results name their call
+    about = origin if isinstance(origin, dict) else value
+    failed = True if value.get("status") == "error" else _first(value, "is_error", "isError", "error")
+    return ToolResult(
+        output, _named(about, "name", "toolName", "tool_name"), _id(about), failed if isinstance(failed, bool) else None
+    )
+
+
+def result_of(value: Any) -> ToolResult | None:
+    """The output of a tool that a whole message tells, with the id of its call: LangChain's, or a function's response of Gemini."""
+    if isinstance(value, dict) and isinstance(value.get("response"), dict) and isinstance(value.get("name"), str):
+        return _result(value, None)
+    return next((message.results[0] for message in messages_of(value) if message.results), None)
 
 
 def text_of(value: Any) -> str:
-    """The text of a value: of content its texts, of anything else its JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    if is_text(value):
-        return "\n".join(one["text"] for one in value)
-    if isinstance(value, dict) and set(value) == {"type", "value"}:
-        return text_of(value["value"])
+    """The text of a tool's output: of content its texts, of anything else its JSON. A text of JSON that is one text loses its quotes."""
+    text = unquoted(value)
+    content = _output_content(parsed(text).value)
+    if content is not None:
+        return content
+    if value is None or isinstance(text, str):
+        return text or ""
     try:
         return canonical_json(value)
     except ValueError:  # an infinity, which attributes can hold and JSON cannot
         return json_bytes(value).decode()
 
 
-def is_text(value: Any) -> bool:
-    """Tell whether a value is a list of blocks of text."""
+def _output_content(value: Any) -> str | None:
+    """The text of an output that is content, or has it inside the envelope of its protocol; None for any other."""
+    if isinstance(value, dict) and set(value) == {"type", "value"}:
+        return text_of(value["value"])
+    if isinstance(value, dict):
+        value = next((value[name] for name in _OUTPUT_BLOCKS if _is_output(value.get(name))), None)
+    if not _is_output(value):
+        return None
+    return "\n".join(block["text"] if isinstance(block.get("text"), str) else str(placeholder_of(block)) for block in value)
+
+
+def _is_output(value: Any) -> bool:
+    """Tell whether a value is a list of blocks of text, or of what placeholders stand for."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in value)
+        and all(
+            isinstance(block, dict) and (isinstance(block.get("text"), str) or placeholder_of(block) is not None)
+            for block in value
+        )
     )
+
+
+def unquoted(value: Any) -> Any:
+    """The text in a text of JSON, such as `"stop"` with its quotes; any other value as it is."""
+    if not isinstance(value, str) or not value.startswith('"'):
+        return value
+    try:
+        return msgspec.json.decode(value, type=str)
+    except (msgspec.DecodeError, UnicodeError):
+        return value
 
 
 def _add_text(texts: list[str], value: Any) -> None:
@@ -232,22 +428,22 @@ def _add_text(texts: list[str], value: Any) -> None:
         texts.append(value)
 
 
-def _first(given: Json, *names: str) -> Any:
+def _first(value: Json, *names: str) -> Any:
     for name in names:
-        if (value := given.get(name)) is not None:
-            return value
+        if (member := value.get(name)) is not None:
+            return member
     return None
 
 
-def _named(given: Json, *names: str) -> str | None:
+def _named(value: Json, *names: str) -> str | None:
     for name in names:
-        if isinstance(value := given.get(name), str) and value:
-            return value
+        if isinstance(member := value.get(name), str) and member:
+            return member
     return None
 
 
-def _id(given: Json) -> str | None:
-    return _named(given, "tool_call_id", "tool_use_id", "toolCallId", "call_id", "id")
+def _id(value: Json) -> str | None:
+    return _named(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
 
 
 def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -257,7 +453,7 @@ def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     for name, value in values.items():
         if not name.startswith(prefix) or name[start - 1 : start] != ".":
             continue
-        node, steps = tree, [step for step in name[start:].split(".") if step not in _UNWRAPPED]
+        node, steps = tree, [step for step in name[start:].split(".", _STEPS) if step not in _UNWRAPPED]
         for step in steps[:-1]:
             inner = node.setdefault(step, {})
             if not isinstance(inner, dict):
@@ -266,8 +462,8 @@ def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
         else:
             if steps:
                 node[steps[-1]] = value
-    found = _lists(tree)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    objects = _lists(tree)
+    return [item for item in objects if isinstance(item, dict)] if isinstance(objects, list) else []
 
 
 def _lists(node: Any) -> Any:
@@ -283,19 +479,63 @@ _UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
 """Steps of OpenInference's flat names that only say what follows."""
 _DIGITS = 6
 """Digits of the longest number that is a place in a list."""
-_HOLDERS = ("messages", "input", "output", "choices", "generations", "prompt")
+_STEPS = 32
+"""Steps of a flat name that are told apart: a sender can write thousands into one."""
+_REPR = re.compile(
+    r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_role=…
+    r"|<[\w.]{1,256} object at 0x"  # <crewai.agent.Agent object at 0x7f…
+    r"|\w{1,64}=(?:['\"\[{]|None\b|[A-Z]\w{0,127}\().{0,4096}? \w{1,64}=(?:['\"\[{]|None\b|True\b|False\b|[A-Z]\w{0,127}\()",
+    re.DOTALL,
+)
+"""How Python prints an object: its class with named fields, its address, or, of Pydantic's models, two fields or more."""
+_REPR_END = re.compile(r"(?:[)\]>}'\"\d…]|\.\.\.|None|True|False)\s*\Z")
+_LONGEST_END = 16
+_HOLDERS = (
+    "messages", "new_message", "contents", "items", "history", "input", "prompt", "message", "content", "output", "choices", "candidates",
+    "generations", "response", "chat_message", "replies",
+)  # fmt: skip
+"""Members that hold messages, in the order in which they are looked at for those that were sent."""
+_ANSWER_HOLDERS = (
+    "choices", "candidates", "generations", "output", "message", "chat_message", "content", "replies", "messages", "last_message",
+    "response", "items", "input", "prompt",
+)  # fmt: skip
+"""The same for what came back."""
+_QUESTIONS = (
+    "task", "question", "query", "user_msg", "user_message", "user_input", "user_query", "user_prompt", "prompt", "input", "message",
+    "messages", "text", "content",
+)  # fmt: skip
+"""Members of what an agent or chain was called with that are the question, where they are texts."""
+_ANSWERS = (
+    "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw",
+)  # fmt: skip
+"""Members of what it gave back that are the answer."""
+_ENVELOPES = ("input_args", "inputs", "kwargs")
+"""Members that hold the arguments of a function."""
 _WRAPPERS = ("kwargs", "data", "message")
 _WRAPPING = frozenset(_WRAPPERS)
-_PARTS = ("parts", "contents")
+_SAYING = frozenset({"role", "content", "parts", "tool_calls", "toolCalls", "function_call"})
+"""Members of a message, by which it is known inside another object."""
+_PARTS = ("parts", "contents", "blocks")
+_CONTENTS = ("content", "message", "text")
 _THOUGHT_NAMES = ("thinking", "reasoning", "reasoning_content")
 _THOUGHTS = frozenset(_THOUGHT_NAMES)
 _FINISH_NAMES = ("finish_reason", "stop_reason", "finishReason")
 _FINISHES = frozenset({*_FINISH_NAMES, "generation_info"})
+_OUTPUT_BLOCKS = ("content", "blocks")
+"""Members of a tool's output that hold its blocks: of MCP's and of LlamaIndex's."""
 _BLOCKS: dict[str, Callable[[Message, Json], None]] = {
-    **dict.fromkeys(("text", "input_text", "output_text"), _text_block),
+    **dict.fromkeys(("text", "input_text", "output_text", "refusal", "text_content"), _text_block),
     **dict.fromkeys(("reasoning", "thinking"), _thought_block),
-    **dict.fromkeys(("tool_call", "tool-call", "tool_use", "toolCall", "function_call"), _call_block),
-    **dict.fromkeys(("tool_call_response", "tool-result", "tool_result", "tool_return", "function_call_output"), _result_block),
+    **dict.fromkeys(("tool_call", "tool-call", "tool_use", "toolCall", "function_call", "server_tool_use", "mcp_call"), _call_block),
+    **dict.fromkeys(
+        ("tool_call_response", "tool-result", "tool_result", "tool_return", "function_call_output", "mcp_tool_result"), _result_block
+    ),
     "compaction": _compaction_block,
-}
+}  # fmt: skip
 """What a block of content adds to its message, by its type."""
+_KEYS: dict[str, Callable[[Message, Json], None]] = {
+    **dict.fromkeys(("function_call", "functionCall", "toolUse", "toolRequest", "tool_call"), _call_block),
+    **dict.fromkeys(("function_response", "functionResponse", "toolResult", "toolResponse", "tool_call_result"), _result_block),
+    **dict.fromkeys(("reasoningContent", "reasoning"), _thought_block),
+}
+"""What a block without a type adds, by the key that holds it: of Gemini, Bedrock, Genkit and Haystack."""

@@ -38,6 +38,7 @@ class Present(NamedTuple):
     agent_node: Names
     metadata: Names
     model: Names
+    model_of_request: Names
     response_id: Names
     output: Names
     counting: tuple[named.Counting, ...]
@@ -83,6 +84,7 @@ def _found(names: Names) -> Present:
         agent_node=among((named.AGENT_NODE,)),
         metadata=among((named.METADATA,)),
         model=among(named.MODEL),
+        model_of_request=among((named.MODEL_OF_REQUEST,)),
         response_id=among(named.RESPONSE_ID),
         output=among((named.OUTPUT,)),
         counting=tuple(_counting(there)),

@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from schemas.bounds.limits import MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conversations import ConversationReader, Told
 from streams.sources.otlp.kinds import read_kind
-from streams.sources.otlp.messages import Message, is_text, message_of, messages_of, text_of
+from streams.sources.otlp.messages import ELIDED, MAX_NESTED, Message, message_of, result_of, text_of, unquoted
 from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.tool_errors import failed_by_attributes, failed_by_result
@@ -75,15 +73,15 @@ class FactReader:
             agent=_identifier(_agent(values, has, metadata, kind)),
             service=self._service,
             question=None if is_tool else sent.question,
-            asked=0 if is_tool else sum(message.role == "user" and bool(message.texts) for message in sent.messages),
+            asked=0 if is_tool else sum(message.role == "user" and message.asks for message in sent.messages),
             answer=None if is_tool or answer is None else answer.text or None,
             thinking="\n\n".join(_thoughts(values, has, sent, answer)) or None,
             choices=len(came.messages) if is_request else 0,
             calls=() if is_tool or answer is None else _calls(values, has, answer),
             results=() if is_tool else sent.results,
-            called=_called(values, has, observed.name, returned) if is_tool else None,
+            called=_called(values, has, observed, returned) if is_tool else None,
             returned=returned,
-            model=_identifier(_told(has.model, values)) if has.model else None,
+            model=_identifier(_told(has.model, values) or (_told(has.model_of_request, values) if is_request else None)),
             response_id=_response_id(values, has, kind),
             usage=None if usage is None else usage.counts,
             stop_reason=_stop_reason(values, has, answer),
@@ -156,21 +154,11 @@ def _with_details(observed: Observed) -> tuple[Values, Present]:
     if not observed.events and not has.quoted:
         return values, has
     details = [event.attributes for event in observed.events if event.name == named.DETAILS_EVENT]
-    quoted = {name: _unquoted(values[name]) for name in has.quoted}
+    quoted = {name: unquoted(values[name]) for name in has.quoted}
     if not details and not quoted:
         return values, has
     values = {name: value for one in (*details, values, quoted) for name, value in one.items()}
     return values, present_in(values) if details else has
-
-
-def _unquoted(value: Any) -> Any:
-    """The text in a text of JSON, such as `"stop"` with its quotes; any other value as it is."""
-    if not isinstance(value, str) or not value.startswith('"'):
-        return value
-    try:
-        return msgspec.json.decode(value, type=str)
-    except (msgspec.DecodeError, UnicodeError):
-        return value
 
 
 def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
@@ -184,6 +172,7 @@ def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
             texts=[text for message in came for text in message.texts],
             thoughts=[text for message in came for text in message.thoughts],
             calls=[call for message in came for call in message.calls],
+            media=[placeholder for message in came for placeholder in message.media],
         )
     return came[0]
 
@@ -202,6 +191,7 @@ def _response_id(values: Values, has: Present, kind: Kind) -> str | None:
 def _id_within(values: Values) -> str | None:
     """The id of the provider's answer, where the whole of that was kept."""
     answer = parsed(values[named.OUTPUT]).value
+    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
 
 
@@ -219,10 +209,18 @@ def _listed(value: Any) -> list[Any]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _called(values: Values, has: Present, span_name: str, returned: ToolResult | None) -> ToolCall:
-    name = _told(has.tool, values) or span_name.removeprefix("execute_tool ").removesuffix(".tool")
+def _called(values: Values, has: Present, observed: Observed, returned: ToolResult | None) -> ToolCall:
+    name = _told(has.tool, values) or observed.name.removeprefix("execute_tool ").removesuffix(".tool")
     call_id = _identifier(_told(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
-    return ToolCall(_tool_name(name), call_id, _arguments(parsed(_first(has.arguments, values)).value))
+    arguments = _first(has.arguments, values)
+    if arguments is None:
+        arguments = _told_by_event(observed.events, named.TOOL_ARGUMENTS_EVENT, "content")
+    return ToolCall(_tool_name(name), call_id, _arguments(parsed(arguments).value))
+
+
+def _told_by_event(events: Iterable[Event], name: str, field: str) -> Any:
+    """What an event of a tool's span has in a field; None without such an event."""
+    return next((event.attributes.get(field) for event in events if event.name == name), None)
 
 
 def _tool_name(name: str | None) -> str | None:
@@ -231,23 +229,31 @@ def _tool_name(name: str | None) -> str | None:
 
 
 def _arguments(value: Any) -> Any:
-    """The arguments of a call; of a decorated Python function, which is called with names alone, those."""
-    if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and not value["args"]:
-        return value["kwargs"]
+    """The arguments of a call, without the envelope that a framework puts around them: a function's positional and named ones, or LangChain's."""
+    for _ in range(MAX_NESTED):
+        if not isinstance(value, dict):
+            return value
+        for inner, around in _ENVELOPES:
+            # A positional argument has no name, so that the envelope is all that tells it.
+            if isinstance(value.get(inner), dict) and value.keys() <= around and not value.get("args"):
+                value = value[inner]
+                break
+        else:
+            return value
     return value
 
 
 def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | None:
     """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
     output = _first(has.result, values)
+    if output is None:
+        output = _told_by_event(observed.events, named.TOOL_RESULT_EVENT, "message")
     error = _error(observed, values, has)
     failed = error is not None or failed_by_attributes(values)
     if output is None and not failed:
         return None
     read = parsed(output).value
-    message = next((one for one in messages_of(read) if one.results), None)
-    text = text_of(read if is_text(read) else output) if output is not None else error or ""
-    told = ToolResult(text) if message is None else message.results[0]
+    told = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
     call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
     failed = failed or told.is_error is True or failed_by_result(read) is True
     return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
@@ -328,7 +334,7 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
             if (value := source.get(name)) is None:
                 continue
             if isinstance(value, str):
-                if value and not value.isspace() and not value.startswith(named.SCRUBBED):
+                if value and not value.isspace() and not value.startswith(named.SCRUBBED) and value not in ELIDED:
                     return value
             elif type(value) in _NUMBERS:
                 return str(value)
@@ -336,8 +342,9 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
 
 
 def _first(names: Names, values: Values) -> Any:
+    """The first of the attributes that has a value, which its sender does not keep to itself."""
     for name in names:
-        if (value := values[name]) is not None:
+        if (value := values[name]) is not None and value not in ("", named.ELIDED.get(name)):
             return value
     return None
 
@@ -356,6 +363,11 @@ def _clean(value: str) -> str:
 
 
 _NO_METADATA: Values = {}
+_ENVELOPES = (
+    ("kwargs", frozenset({"args", "kwargs", "sanitize_inputs_outputs"})),
+    ("inputs", frozenset({"input_str", "inputs", "tags", "metadata", "kwargs", "run_id", "name"})),
+)
+"""The member of an envelope that has the arguments, and the members that the envelope may have."""
 _STACK = "Traceback (most recent call last)"
 """What begins the stack of a Python program, which some append to the words of an error."""
 _NUMBERS = frozenset({int, float})

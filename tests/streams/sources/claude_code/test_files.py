@@ -259,3 +259,19 @@ def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
     (projects / "-srv" / "link.jsonl").symlink_to(projects / "-srv" / "a.jsonl")
     found = [str(path.relative_to(tmp_path)) for path in find_claude_code(tmp_path)]
     assert ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"] == found
+
+
+@pytest.mark.parametrize(
+    ("blocks", "question"),
+    [
+        ([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}], "[image]"),
+        ([{"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}], "[file]"),
+        ([{"type": "image", "source": {"type": "file", "file_id": "f"}}, {"type": "text", "text": "And this?"}], "And this?"),
+    ],
+)
+def test_a_turn_without_text_says_what_it_was(read_claude: Read, blocks: list[Line], question: str) -> None:
+    """An empty question looks like one that was lost."""
+    lines = Lines()
+    lines.add("user", message={"role": "user", "content": blocks})
+    lines.said("m", text("I see."), stop="end_turn")
+    assert [question] == [exchange.user_message for exchange in read_claude(lines.lines).exchanges]

@@ -217,3 +217,25 @@ def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: Re
     path.write_bytes(zstandard.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
     reading = read_codex(path, context)
     assert (["too_long"], [SESSION]) == ([fault.reason for fault in reading.faults], reading.session_ids)
+
+
+@pytest.mark.parametrize(
+    ("texts", "question"),
+    [
+        ([], "[image]"),
+        (["<image>", "</image>"], "[image]"),
+        (["<image name=[Image #1]>", "And this?", "</image>"], "And this?"),
+    ],
+)
+def test_a_turn_without_text_says_what_it_was(read_rollout: Read, texts: list[str], question: str) -> None:
+    """Codex writes tags around an image, which are not the user's words."""
+    lines = Lines()
+    lines.event("task_started", turn_id="t")
+    blocks = [
+        {"type": "input_image", "image_url": "data:image/png;base64,eA=="},
+        *({"type": "input_text", "text": said} for said in texts),
+    ]
+    lines.item("message", role="user", content=blocks)
+    lines.said("I see.")
+    lines.event("task_complete")
+    assert [question] == [exchange.user_message for exchange in read_rollout(lines.lines).exchanges]

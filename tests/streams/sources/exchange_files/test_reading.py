@@ -304,3 +304,15 @@ def test_the_separator_that_a_spreadsheet_names_is_used(
     reading = read_file(path)
     assert ["Hello", "Yes"] == [exchange.agent_response for exchange in reading.exchanges]
     assert [4] == [fault.line for fault in reading.faults]
+
+
+@pytest.mark.parametrize("encode", [lambda value: value, json.dumps], ids=["value", "json"])
+def test_a_turn_without_text_in_a_cell_is_its_placeholder(
+    tmp_path: Path, read_file: Read, encode: Callable[[object], object]
+) -> None:
+    """A column of messages has the whole conversation: an earlier question is not that of the new answer."""
+    history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}
+    row = {**ROWS[0], "prompt": encode([*history, picture])}
+    [exchange] = read_file(write_lines(tmp_path / "rows.jsonl", [row])).exchanges
+    assert "[image]" == exchange.user_message

@@ -396,3 +396,10 @@ def test_a_call_is_written_alike_on_every_way(context: ReadingContext, arguments
     (written,) = EncodedRecords[AgentEvent](messages.written("s"))
 
     assert written == messages._record(event, 0, at, "s")
+
+
+def test_a_turn_without_text_says_what_it_was(read: Read) -> None:
+    """A picture that was sent alone is a question."""
+    picture = [{"type": "image", "data": "eA==", "mimeType": "image/png"}]
+    lines = [_message("u", None, "user", picture), _message("a", "u", "assistant", "I see.", stopReason="stop")]
+    assert ["[image]"] == [exchange.user_message for exchange in read(lines).exchanges]

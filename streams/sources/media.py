@@ -1,0 +1,81 @@
+"""Content that is no text: the placeholder that stands for an image, a sound, a video or a file in a message.
+
+Providers and frameworks name such a block by its `type`, by the key that holds it, or by a MIME type alone. Nothing of the content itself
+is kept, and no address in it is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def placeholder_of(block: Json) -> str | None:
+    """`[image]`, `[audio]`, `[video]` or `[file]` for a block of content; None for a block of text or of anything else."""
+    kind = block.get("type", block.get("block_type"))
+    if isinstance(kind, str):
+        name = _BY_TYPE.get(kind)
+        return None if name is None else f"[{_modality(block) or name}]"
+    for key, name in _BY_KEY.items():
+        if isinstance(inner := block.get(key), dict):
+            return f"[{_modality(inner) or name}]"
+    return None
+
+
+def placeholders_in(blocks: Iterable[Json]) -> str:
+    """The placeholders of a message's blocks, each kind once, in order; empty where all are text."""
+    return joined(name for block in blocks if (name := placeholder_of(block)) is not None)
+
+
+def joined(placeholders: Iterable[str]) -> str:
+    """Placeholders as the text that stands for a message without any other: each kind once."""
+    return " ".join(dict.fromkeys(placeholders))
+
+
+def _modality(block: Json) -> str | None:
+    """What a block says of itself beyond its type: OpenTelemetry's `modality`, or a MIME type in it or in its source."""
+    modality = block.get("modality")
+    if isinstance(modality, str) and modality in _MODALITIES:
+        return modality
+    for holder in (block, *(inner for name in _SOURCES if isinstance(inner := block.get(name), dict))):
+        for name in _MIME_TYPES:
+            if isinstance(mime := holder.get(name), str) and mime:
+                return _of_mime(mime)
+        for name in _ADDRESSES:
+            if isinstance(address := holder.get(name), str) and address.startswith("data:"):
+                return _of_mime(address[len("data:") :])
+    return None
+
+
+def _of_mime(mime: str) -> str:
+    family = mime[:_LONGEST_FAMILY].partition("/")[0].lower()
+    return family if family in _MODALITIES else "file"
+
+
+_MODALITIES = frozenset({"image", "audio", "video"})
+_LONGEST_FAMILY = 16
+_BY_TYPE = {
+    **dict.fromkeys(("image", "image_url", "image-url", "input_image", "output_image", "image_content", "localImage"), "image"),
+    **dict.fromkeys(("audio", "audio_url", "audio-url", "input_audio", "output_audio", "audio_content"), "audio"),
+    **dict.fromkeys(("video", "video_url", "video-url", "input_video", "video_content"), "video"),
+    **dict.fromkeys(
+        (
+            "file", "input_file", "file_url", "file-url", "document", "document_url", "document-url", "blob", "uri", "binary", "media",
+            "resource", "resource_link", "container_upload",
+        ),
+        "file",
+    ),
+}  # fmt: skip
+"""Types of blocks: of OpenAI, Anthropic, OpenTelemetry, OpenInference, LangChain, LlamaIndex, LiveKit, Pydantic AI, Vercel and MCP."""
+_BY_KEY = {
+    **dict.fromkeys(("inline_data", "inlineData", "file_data", "fileData", "media", "document", "file"), "file"),
+    **dict.fromkeys(("image", "image_url"), "image"),
+    "video": "video",
+    "audio": "audio",
+}
+"""Keys that hold a block without a type: of Gemini, Genkit, Bedrock and Haystack."""
+_SOURCES = ("source", "file", "image_url", "input_audio", "audio", "image", "video", "data", "media")
+_MIME_TYPES = ("mime_type", "mimeType", "media_type", "mediaType", "contentType", "content_type")
+_ADDRESSES = ("url", "image_url", "uri", "data", "image", "file_data", "content")

@@ -1,0 +1,292 @@
+"""Content of any shape: however a message, an argument or an output is nested, encoded and named, it says what its plain form says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otlp.captured import Json, assembled, records_of
+from otlp.spans import agent, request, span
+from trials import examples
+
+from schemas.records import Exchange
+from streams.sources.otlp.messages import Message, is_repr, messages_of, text_of, unflattened
+from streams.sources.otlp.span_facts import ToolCall
+
+QUESTION, ANSWER = "Which ferry sails at nine?", "The one to Lyme."
+LONG = 200_000
+
+
+def exchange_of(*spans: Json) -> Exchange:
+    """The one exchange of the trace of some spans."""
+    [assembly] = assembled(records_of([request(*spans)]))
+    [exchange] = assembly.exchanges
+    return exchange
+
+
+def texts(value: Any, role: str = "user") -> list[tuple[str, str]]:
+    """The role and text of each message of a value."""
+    return [(message.role, message.text) for message in messages_of(value, role)]
+
+
+def as_content(text: str) -> st.SearchStrategy[Any]:
+    """The content of a message that says a text, in each shape that a provider gives it."""
+    block = st.sampled_from(
+        [
+            {"type": "text", "text": text},
+            {"type": "text", "content": text},
+            {"type": "input_text", "text": text},
+            {"block_type": "text", "text": text},
+            {"text": text},
+        ]
+    )
+    blocks = st.one_of(block, st.just(text)).map(lambda item: [item])
+    return st.one_of(
+        st.just(text), block, blocks, block.map(lambda item: json.dumps([item])), st.just({"parts": [{"text": text}]})
+    )
+
+
+@st.composite
+def as_message(draw: st.DrawFn, role: str, text: str) -> Any:
+    """A message that says a text, as some library writes it."""
+    name = draw(st.sampled_from({"user": ["user", "human", "User"], "assistant": ["assistant", "model", "ai"]}[role]))
+    content = draw(as_content(text))
+    shapes = [
+        {"role": name, "content": content},
+        {"message": {"role": name, "content": content}},
+        {"type": name.lower(), "content": text},
+    ]
+    parts = [{"role": name, "parts": [{"type": "text", "content": text}]}, {"role": name, "parts": [{"text": text}]}]
+    return draw(st.sampled_from([*shapes, *parts]))
+
+
+@st.composite
+def nested(draw: st.DrawFn, messages: list[Any], names: list[str]) -> Any:
+    """Messages as they are or under a known name, as a value or as JSON of it, encoded up to three times."""
+    value: Any = {name: messages} if (name := draw(st.sampled_from(["", *names]))) else messages
+    if draw(st.booleans()) and len(messages) == 1 and not name:
+        value = messages[0]
+    for _ in range(draw(st.integers(0, 3))):
+        value = json.dumps(value)
+    return value
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.DataObject) -> None:
+    """A shape that is not told apart leaves a turn without its words, or with JSON for them."""
+    sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages", "contents", "input", "history"]))
+    came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages", "output", "choices", "candidates"]))
+    assert [("user", QUESTION)] == texts(sent)
+    assert [("assistant", ANSWER)] == texts(came, "assistant")
+
+
+@settings(max_examples=examples(100))
+@given(st.data())
+def test_a_span_says_so_too(data: st.DataObject) -> None:
+    """As an attribute that is a text, a list of texts or an object."""
+    sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
+    came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
+    exchange = exchange_of(agent(attributes={"gen_ai.input.messages": sent, "gen_ai.output.messages": came}))
+    assert (QUESTION, ANSWER) == (exchange.user_message, exchange.agent_response)
+
+
+CALLS = [
+    {"type": "tool_call", "id": "c1", "name": "book", "arguments": {"seats": 2}},
+    {"type": "tool_use", "id": "c1", "name": "book", "input": {"seats": 2}},
+    {"type": "tool-call", "toolCallId": "c1", "toolName": "book", "input": {"seats": 2}},
+    {"type": "function_call", "call_id": "c1", "name": "book", "arguments": '{"seats": 2}'},
+    {"type": "function_call", "call_id": "c1", "name": "book", "arguments": '"{\\"seats\\": 2}"'},
+    {"toolUse": {"toolUseId": "c1", "name": "book", "input": {"seats": 2}}},
+    {"function_call": {"id": "c1", "name": "book", "args": {"seats": 2}}},
+    {"functionCall": {"id": "c1", "name": "book", "args": {"seats": 2}}},
+    {"toolRequest": {"ref": "c1", "name": "book", "input": {"seats": 2}}},
+    {"tool_call": {"id": "c1", "tool_name": "book", "arguments": {"seats": 2}}},
+]
+RESULTS = [
+    {"type": "tool_call_response", "id": "c1", "response": "booked"},
+    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "booked"}]},
+    {"type": "function_call_output", "call_id": "c1", "output": '"booked"'},
+    {"toolResult": {"toolUseId": "c1", "content": [{"text": "booked"}]}},
+    {"function_response": {"id": "c1", "name": "book", "response": "booked"}},
+    {"functionResponse": {"id": "c1", "name": "book", "response": "booked"}},
+    {"toolResponse": {"ref": "c1", "name": "book", "output": "booked"}},
+    {"tool_call_result": {"result": "booked", "origin": {"id": "c1", "tool_name": "book"}, "error": False}},
+]
+
+
+@pytest.mark.parametrize("block", CALLS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
+def test_a_call_is_read_by_its_fields(block: Json) -> None:
+    """In the content of a message, beside others, and alone in a list; as itself and as JSON."""
+    wanted = [ToolCall("book", "c1", {"seats": 2})]
+    for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
+        messages = messages_of(value, "assistant")
+        assert wanted == [call for message in messages for call in message.calls]
+
+
+@pytest.mark.parametrize("block", RESULTS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
+def test_an_output_is_read_by_its_fields(block: Json) -> None:
+    """Its text without quotes or blocks, and the id of its call."""
+    for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
+        [result] = [result for message in messages_of(value) for result in message.results]
+        assert ("booked", "c1") == (result.output, result.call_id)
+
+
+def test_items_of_a_list_keep_their_own_roles() -> None:
+    """A Responses API sends calls and outputs between messages, without roles."""
+    listed = [
+        {"role": "user", "content": QUESTION},
+        CALLS[3],
+        RESULTS[2],
+        {"type": "message", "role": "assistant", "content": ANSWER},
+    ]
+    assert ["user", "assistant", "tool", "assistant"] == [message.role for message in messages_of(listed)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "StopEvent(result=AgentOutput(response=ChatMessage(role='assistant')))",
+        "[ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]",
+        "<crewai.agent.core.Agent object at 0x7f2a10c3d1f0>",
+        "content='Hi' additional_kwargs={} response_metadata={}",
+        "Prediction(\n    answer='Hi'\n)",
+    ],
+)
+def test_what_python_prints_of_an_object_is_nobodys_words(text: str) -> None:
+    """As a value, within a list, and as a member; a text that only begins like one is a text."""
+    assert is_repr(text)
+    assert [] == messages_of(text) == messages_of({"messages": [text]}) == messages_of({"task": text})
+    assert not is_repr(f"{text} is what it printed, why is that")
+
+
+@pytest.mark.parametrize("text", ["Dense(units=3) or Dense(4), which one?", "x=1 y=2", "a = b", "(sic)", "Who is Ann (Lee)"])
+def test_a_text_with_brackets_is_a_text(text: str) -> None:
+    """People paste code into questions."""
+    assert [("user", text)] == texts(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('"sunny"', "sunny"),
+        ('{"sky": "clear"}', '{"sky": "clear"}'),
+        ([{"type": "text", "text": "a"}, {"text": "b"}], "a\nb"),
+        ([{"type": "text", "text": "a"}, {"type": "image", "data": "x" * 100, "mimeType": "image/png"}], "a\n[image]"),
+        ({"content": [{"type": "text", "text": "a"}], "isError": False}, "a"),
+        ({"blocks": [{"block_type": "text", "text": "a"}], "raw_output": 3, "is_error": False}, "a"),
+        ('[{"text": "a"}]', "a"),
+        ({"items": [1]}, '{"items":[1]}'),
+    ],
+)
+def test_an_output_is_its_text(value: Any, text: str) -> None:
+    """Of content its texts, of other values their JSON; one that is JSON already stays as it was written."""
+    assert text == text_of(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '[{"content":' * 5_000,
+        json.dumps([{"role": "user", "content": "x" * LONG}]),
+        [{"text": "x"}] * LONG,
+        ["{" * 100] * 1_000,
+    ],
+    ids=["deep", "long", "wide", "broken"],
+)
+def test_hostile_values_stay_bounded(value: Any) -> None:
+    """They are read in part or not at all, without an error."""
+    assert len(messages_of(value)) <= 1
+
+
+def test_nested_values_are_looked_at_to_a_depth() -> None:
+    """A sender can nest holders, contents and envelopes without end."""
+    value: Any = {"role": "user", "content": "deep"}
+    for _ in range(400):
+        value = {"messages": [value]}
+    content: Any = "deep"
+    for _ in range(400):
+        content = {"parts": [content]}
+    assert [] == messages_of(value)
+    assert "" == messages_of({"role": "user", "content": content})[0].text
+
+
+def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
+    """A name is the sender's."""
+    assert unflattened({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
+
+
+def test_a_mended_question_is_not_one_of_the_programs() -> None:
+    """A question that is JSON stays JSON: a user may paste it."""
+    pasted = '{"order": 12, "note": "late"}'
+    assert [("user", pasted)] == texts([{"role": "user", "content": pasted}])
+    assert pasted == exchange_of(agent(question=pasted)).user_message
+
+
+MEDIA = [
+    ({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, "[image]"),
+    ({"type": "input_image", "image_url": "data:image/png;base64,eA=="}, "[image]"),
+    ({"type": "input_audio", "input_audio": {"data": "eA==", "format": "wav"}}, "[audio]"),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,eA=="}}, "[file]"),
+    ({"type": "input_file", "file_id": "f-1"}, "[file]"),
+    ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}, "[image]"),
+    ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}, "[file]"),
+    ({"inline_data": {"mime_type": "video/mp4", "data": "eA=="}}, "[video]"),
+    ({"fileData": {"mimeType": "audio/ogg", "fileUri": "gs://a/b"}}, "[audio]"),
+    ({"type": "blob", "modality": "image", "mime_type": "image/png", "content": "eA=="}, "[image]"),
+    ({"type": "uri", "modality": "video", "uri": "https://example.org/a.mp4"}, "[video]"),
+    ({"type": "file", "modality": "audio", "file_id": "f-1"}, "[audio]"),
+    ({"type": "file", "mediaType": "image/jpeg", "data": "eA=="}, "[image]"),
+    ({"type": "image", "image": "data:image/png;base64,eA=="}, "[image]"),
+    ({"image": {"format": "png", "source": {"bytes": "eA=="}}}, "[image]"),
+    ({"document": {"format": "pdf", "name": "a", "source": {"bytes": "eA=="}}}, "[file]"),
+    ({"media": {"contentType": "audio/mpeg", "url": "https://example.org/a.mp3"}}, "[audio]"),
+]
+
+
+@pytest.mark.parametrize(("block", "placeholder"), MEDIA)
+def test_a_turn_of_what_is_no_text_is_its_placeholder(block: Json, placeholder: str) -> None:
+    """Else an earlier question would stand above the new answer. Beside a text, the text alone is the question."""
+    history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
+    for name in ("content", "parts"):
+        sent = json.dumps([*history, {"role": "user", name: [block]}])
+        assert placeholder == exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message
+        sent = json.dumps([*history, {"role": "user", name: [block, {"type": "text", "text": "And this?"}]}])
+        assert "And this?" == exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message
+
+
+def test_an_image_of_openinference_is_a_placeholder() -> None:
+    """Its blocks are flat, each over several attributes."""
+    start = "llm.input_messages.0.message"
+    attributes = {
+        "openinference.span.kind": "LLM",
+        f"{start}.role": "user",
+        f"{start}.contents.0.message_content.type": "image",
+        f"{start}.contents.0.message_content.image.image.url": "https://example.org/a.png",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": ANSWER,
+    }
+    assert "[image]" == exchange_of(span(0, attributes=attributes)).user_message
+
+
+def test_each_kind_of_media_is_named_once() -> None:
+    """A hundred pictures are no longer question than one."""
+    blocks = [MEDIA[0][0]] * 100 + [MEDIA[2][0]]
+    assert "[image] [audio]" == messages_of([{"role": "user", "content": blocks}])[0].text
+
+
+def test_what_a_voice_said_is_a_text() -> None:
+    """LiveKit and realtime models have the transcript beside the sound."""
+    block = {"type": "audio_content", "frame": [], "transcript": QUESTION}
+    assert [("user", QUESTION)] == texts([{"role": "user", "content": [block]}])
+
+
+def test_an_image_that_a_tool_took_is_no_turn_of_the_user() -> None:
+    """A message of the user's role that brings a tool's output is none of the user's."""
+    carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
+    sent = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
+    assert [True, False, False] == [message.asks and message.role == "user" for message in messages_of(sent)]
+    assert not Message("user").asks

@@ -1,0 +1,396 @@
+"""What frameworks write in words of their own: each fault of theirs with its smallest span, and each family of attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from otlp.captured import Captured, Json, assembled, records_of
+from otlp.spans import TRACE, attributes, request, span, span_id
+
+from schemas.records import AgentEvent, Exchange
+
+QUESTION, ANSWER = "Is the tide in?", "Since noon."
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1"}
+TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "tide"}
+SENT, CAME = [{"role": "user", "content": QUESTION}], [{"role": "assistant", "content": ANSWER}]
+REPR = "StopEvent(result=AgentOutput(response=ChatMessage(role=<MessageRole.ASSISTANT: 'assistant'>)))"
+
+
+def event(name: str, **fields: Any) -> Json:
+    """An event of a span; a point in a field's name is written as two underscores."""
+    return {"name": name, "attributes": attributes({field.replace("__", "."): value for field, value in fields.items()})}
+
+
+def made_of(*spans: Json, records: Sequence[Json] = ()) -> tuple[list[Exchange], list[AgentEvent], str]:
+    """The exchanges and events of one trace, and its state."""
+    requests = [request(*spans)]
+    if records:
+        requests.append(Captured("logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}))
+    [assembly] = assembled(records_of(requests))
+    return assembly.exchanges, assembly.events, assembly.decision.state
+
+
+def said(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
+    """The question and answer of the one exchange of a trace."""
+    [exchange], _, _ = made_of(*spans, records=records)
+    return exchange.user_message, exchange.agent_response
+
+
+def called(*spans: Json) -> list[tuple[Any, Any]]:
+    """The arguments and outputs of the calls of a trace."""
+    _, events, _ = made_of(*spans)
+    payloads = [json.loads(made.payload) for made in events]
+    arguments = [payload.get("arguments") for payload in payloads if payload["event"] == "tool_call"]
+    outputs = [payload["result"] for payload in payloads if payload["event"] == "tool_output"]
+    return list(zip(arguments, outputs or [None] * len(arguments), strict=True))
+
+
+def test_f1_a_list_of_one_whole_answer_is_read() -> None:
+    """OpenInference writes it for streamed chat completions; the answer's id is that within."""
+    answer = {
+        "id": "r-1",
+        "object": "response",
+        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWER}]}],
+    }
+    attrs = {
+        "openinference.span.kind": "LLM",
+        "input.value": json.dumps({"messages": SENT}),
+        "output.value": json.dumps([answer]),
+    }
+    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs))
+
+
+@pytest.mark.parametrize("came", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
+def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(came: str) -> None:
+    """As Strands writes them on the spans of its agent and of its requests."""
+    events = [
+        event("gen_ai.user.message", content=json.dumps([{"text": QUESTION}])),
+        event("gen_ai.choice", message=came, finish_reason="end_turn"),
+    ]
+    for operation in ("chat", "invoke_agent"):
+        [exchange], _, _ = made_of(span(0, attributes={**CHAT, "gen_ai.operation.name": operation}, events=events))
+        assert (QUESTION, ANSWER, "end_turn") == (exchange.user_message, exchange.agent_response, exchange.stop_reason)
+
+
+def test_f2_events_of_a_tools_span_are_its_arguments_and_its_output() -> None:
+    """No attribute has them."""
+    events = [
+        event("gen_ai.tool.message", role="tool", content='{"hour": 9}', id="c-1"),
+        event("gen_ai.choice", message=json.dumps([{"text": "low"}]), id="c-1"),
+    ]
+    use = json.dumps([{"toolUse": {"toolUseId": "c-1", "name": "tide", "input": {"hour": 9}}}])
+    asking = span(
+        0, attributes=CHAT, events=[event("gen_ai.user.message", content=QUESTION), event("gen_ai.choice", message=use)]
+    )
+    assert [({"hour": 9}, "low")] == called(
+        asking, span(1, 0, attributes={**TOOL, "gen_ai.tool.call.id": "c-1"}, events=events)
+    )
+
+
+ADK_SENT = {"model": "g", "contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
+ADK_CAME = {
+    "content": {"role": "model", "parts": [{"text": "Looking.", "thought": True}, {"text": ANSWER}]},
+    "finish_reason": "STOP",
+}
+
+
+def test_f3_google_adk_in_its_own_words() -> None:
+    """Requests, calls, outputs and the session; a thought is no answer."""
+    own = {"gen_ai.request.model": "g", "gcp.vertex.agent.session_id": "harbour"}
+    chat = {**own, "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT), "gcp.vertex.agent.llm_response": json.dumps(ADK_CAME)}
+    tool = {**TOOL, "gcp.vertex.agent.tool_call_args": '{"hour": 9}', "gcp.vertex.agent.tool_response": '{"result": "low"}'}
+    spans = (span(0, attributes=chat), span(1, 0, attributes=tool))
+    [exchange], _, _ = made_of(*spans)
+    assert (QUESTION, ANSWER, "Looking.", "harbour") == (
+        exchange.user_message,
+        exchange.agent_response,
+        exchange.agent_thinking,
+        exchange.session_id,
+    )
+    assert [({"hour": 9}, '{"result": "low"}')] == called(*spans)
+
+
+def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
+    """Without the opt-in, `{}` stands in the place of requests, calls and outputs, and ids are made up."""
+    chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": "{}", "gcp.vertex.agent.llm_response": "{}"}
+    tool = {
+        **TOOL,
+        "gen_ai.tool.call.id": "<not specified>",
+        "gcp.vertex.agent.tool_call_args": "{}",
+        "gcp.vertex.agent.tool_response": "{}",
+    }
+    exchanges, events, state = made_of(span(0, attributes=chat), span(1, 0, attributes=tool))
+    assert ([], "no_content") == (exchanges, state)
+    [call] = [json.loads(made.payload) for made in events]
+    assert {"arguments", "tool_call_id"}.isdisjoint(call)
+
+
+def test_f3_openinference_for_adk() -> None:
+    """The runner's message and its last event; an output is a whole function's response."""
+    root = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": json.dumps({"user_id": "u", "new_message": {"parts": [{"text": QUESTION}]}}),
+        "output.value": json.dumps(ADK_CAME),
+    }
+    output = json.dumps({"id": "c-9", "name": "tide", "response": {"result": "low"}})
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": output}
+    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=tool))
+    assert [({"hour": 9}, '{"result":"low"}')] == called(span(0, attributes=root), span(1, 0, attributes=tool))
+
+
+def test_f4_mastra_in_its_own_words() -> None:
+    """An agent's run, whose output is an object with a text."""
+    run = {
+        "gen_ai.operation.name": "invoke_agent",
+        "mastra.span.type": "agent_run",
+        "mastra.agent_run.input": json.dumps(SENT),
+        "mastra.agent_run.output": json.dumps({"text": ANSWER, "files": []}),
+    }
+    assert (QUESTION, ANSWER) == said(span(0, attributes=run))
+    model = {
+        "mastra.span.type": "model_generation",
+        "mastra.model_generation.input": json.dumps({"messages": SENT}),
+        "mastra.model_generation.output": json.dumps({"text": ANSWER}),
+    }
+    assert (QUESTION, ANSWER) == said(span(0, attributes=model))
+
+
+def test_f5_a_models_answer_wins_over_a_repr() -> None:
+    """What LlamaIndex prints of its last event is not what the agent said."""
+    root = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"user_msg": QUESTION}), "output.value": REPR}
+    inner = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
+    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=inner))
+    assert ([], "no_content") == made_of(span(0, attributes={**root, "openinference.span.kind": "AGENT", "input.value": REPR}))[
+        ::2
+    ]
+
+
+ENVELOPES = [
+    {"kwargs": {"hour": 9}},
+    {"args": [], "kwargs": {"hour": 9}},
+    {"args": [], "sanitize_inputs_outputs": True, "kwargs": {"hour": 9}},
+    {"input_str": "{'hour': 9}", "tags": [], "metadata": {}, "inputs": {"hour": 9}, "kwargs": {}},
+    {"hour": 9},
+]
+
+
+@pytest.mark.parametrize("value", ENVELOPES)
+@pytest.mark.parametrize("name", ["gen_ai.tool.call.arguments", "input.value"])
+def test_f5_f6_f7_arguments_come_without_their_envelope(name: str, value: Json) -> None:
+    """How a framework calls its function is not what the model asked for."""
+    for shape in (json.dumps(value), json.dumps(json.dumps(value)), value):
+        [(arguments, _)] = called(span(0, attributes={**TOOL, name: shape, "gen_ai.tool.call.result": "low"}))
+        assert {"hour": 9} == arguments
+
+
+def test_f7_a_positional_argument_keeps_its_envelope() -> None:
+    """It has no name, and would be lost."""
+    positional = {"args": [9], "kwargs": {"unit": "m"}}
+    assert positional == called(span(0, attributes={**TOOL, "input.value": json.dumps(positional)}))[0][0]
+
+
+def test_f5_an_output_of_blocks_is_its_text() -> None:
+    """LlamaIndex has what the tool returned beside it."""
+    output = {"blocks": [{"block_type": "text", "text": "low"}], "tool_name": "tide", "raw_output": "low", "is_error": False}
+    assert "low" == called(span(0, attributes={**TOOL, "input.value": "{}", "output.value": json.dumps(output)}))[0][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "gave"),
+    [
+        ({"task": QUESTION, "stream": False, "reset": True}, ANSWER),
+        ({"input_args": {"question": QUESTION}}, json.dumps({"trajectory": {}, "reasoning": "Noon.", "answer": ANSWER})),
+        (
+            {
+                "messages": [{"source": "user", "content": QUESTION, "type": "TextMessage"}],
+                "cancellation_token": "<x object at 0x1>",
+            },
+            ANSWER,
+        ),
+        ({"messages": QUESTION, "response_format": None}, ANSWER),
+        ({"args": [QUESTION], "kwargs": {}}, ANSWER),
+    ],
+    ids=["smolagents", "dspy", "autogen", "crewai", "decorated"],
+)
+def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str) -> None:
+    """Not the prompt that a framework makes of it."""
+    root = {"openinference.span.kind": "AGENT", "input.value": json.dumps(given), "output.value": gave}
+    prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"New task:\n{QUESTION}"}])}
+    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=prompt))
+
+
+@pytest.mark.parametrize(("description", "question"), [(QUESTION, QUESTION), ("Describe the {sea}", "the prompt")])
+def test_f6_the_only_task_of_a_crew_is_its_question(description: str, question: str) -> None:
+    """One with names to fill in is a template: the prompt has them filled in."""
+    root = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": '{"sea": "North Sea"}',
+        "crew_tasks": json.dumps([{"id": "1", "description": description}]),
+        "output.value": ANSWER,
+    }
+    prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": "the prompt"}])}
+    assert (question, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=prompt))
+
+
+def test_f8_reprs_alone_are_no_content() -> None:
+    """OpenInference prints Haystack's messages; nothing tells what was said."""
+    printed = {"messages": ["ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])"]}
+    attrs = {"openinference.span.kind": "AGENT", "input.value": json.dumps(printed), "output.value": json.dumps(printed)}
+    assert ([], "no_content") == made_of(span(0, attributes=attrs))[::2]
+
+
+def log(number: int, name: str, content: Any) -> Json:
+    """A record of a log with a body of text, in the span 0."""
+    return {
+        "traceId": TRACE,
+        "spanId": span_id(0),
+        "timeUnixNano": str(int(span(0)["startTimeUnixNano"]) + number),
+        "attributes": attributes({"event.name": name}),
+        "body": {"stringValue": json.dumps(content)},
+    }
+
+
+def test_f8_a_logs_body_is_json() -> None:
+    """Semantic Kernel logs messages with Python's logging."""
+    choice = {"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop", "index": 0}
+    records = [log(1, "gen_ai.user.message", SENT[0]), log(2, "gen_ai.choice", choice)]
+    assert (QUESTION, ANSWER) == said(span(0, attributes=CHAT), records=records)
+
+
+def test_f9_an_empty_message_ends_no_search() -> None:
+    """LiteLLM writes calls elsewhere, and a message without parts."""
+    attrs = {
+        **CHAT,
+        "gen_ai.input.messages": json.dumps(SENT),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [], "finish_reason": "tool_calls"}]),
+        "gen_ai.completion.0.function_call.name": "tide",
+        "gen_ai.completion.0.function_call.arguments": '{"hour": 9}',
+    }
+    assert [({"hour": 9}, None)] == called(span(0, attributes=attrs))
+
+
+@pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value", "mlflow.spanOutputs"])
+def test_f12_an_output_that_is_json_of_a_text_loses_its_quotes(name: str) -> None:
+    """A detector that looks for the words finds them; JSON of anything else stays."""
+    assert "low" == called(span(0, attributes={**TOOL, "input.value": "{}", name: '"low"'}))[0][1]
+    assert '["low"]' == called(span(0, attributes={**TOOL, "input.value": "{}", name: '["low"]'}))[0][1]
+
+
+ITEMS = {"items": [{"type": "message", "role": "user", "content": [QUESTION]}]}
+GENKIT = {"genkit:type": "action", "genkit:metadata:subtype": "model", "genkit:name": "vendor/m-1"}
+FAMILIES: dict[str, tuple[Json, list[Json]]] = {
+    "sentry": ({**CHAT, "gen_ai.request.messages": json.dumps(SENT), "gen_ai.response.text": json.dumps([ANSWER])}, []),
+    "sentry's text": ({**CHAT, "gen_ai.request.messages": json.dumps(SENT), "gen_ai.response.text": ANSWER}, []),
+    "mlflow": (
+        {
+            "mlflow.spanType": '"CHAT_MODEL"',
+            "mlflow.llm.model": '"m-1"',
+            "mlflow.spanInputs": json.dumps({"messages": SENT}),
+            "mlflow.spanOutputs": json.dumps({"choices": [{"message": CAME[0]}]}),
+        },
+        [],
+    ),
+    "livekit": ({**CHAT, "lk.chat_ctx": json.dumps(ITEMS), "lk.response.text": ANSWER}, []),
+    "livekit's newer": ({**CHAT, "lk.pii.chat_ctx": json.dumps(ITEMS), "lk.pii.response.text": ANSWER}, []),
+    "genkit": (
+        {
+            **GENKIT,
+            "genkit:input": json.dumps({"messages": [{"role": "user", "content": [{"text": QUESTION}]}]}),
+            "genkit:output": json.dumps({"message": {"role": "model", "content": [{"text": ANSWER}]}, "finishReason": "stop"}),
+        },
+        [],
+    ),
+    "pipecat": ({**CHAT, "input": json.dumps(SENT), "output": ANSWER}, []),
+    "azure": (
+        CHAT,
+        [
+            event("gen_ai.user.message", gen_ai__event__content=json.dumps(SENT[0])),
+            event("gen_ai.choice", gen_ai__event__content=json.dumps({"message": {"content": ANSWER}, "index": 0})),
+        ],
+    ),
+    "openlit": (
+        CHAT,
+        [
+            event("gen_ai.content.prompt", gen_ai__prompt=f"system: Be brief.\nuser: Hi.\nassistant: Hello.\nuser: {QUESTION}"),
+            event("gen_ai.content.completion", gen_ai__completion=ANSWER),
+        ],
+    ),
+    "content events": (
+        CHAT,
+        [
+            event("gen_ai.content.prompt", gen_ai__prompt=json.dumps(SENT)),
+            event("gen_ai.content.completion", gen_ai__completion=json.dumps(CAME)),
+        ],
+    ),
+    "spring": (
+        CHAT,
+        [
+            event("gen_ai.content.prompt", gen_ai__prompt=[QUESTION]),
+            event("gen_ai.content.completion", gen_ai__completion=[ANSWER]),
+        ],
+    ),
+    "haystack": (
+        {
+            "haystack.agent.step.llm.input": json.dumps({"messages": [{"role": "user", "content": [{"text": QUESTION}]}]}),
+            "haystack.agent.step.llm.output": json.dumps({"replies": [{"role": "assistant", "content": [{"text": ANSWER}]}]}),
+        },
+        [],
+    ),
+    "haystack's agent": (
+        {
+            "haystack.agent.max_steps": 10,
+            "haystack.agent.input": json.dumps({"messages": [{"role": "user", "content": [{"text": QUESTION}]}]}),
+            "haystack.agent.output": json.dumps({"last_message": {"role": "assistant", "content": [{"text": ANSWER}]}}),
+        },
+        [],
+    ),
+    "structured": (
+        {
+            **CHAT,
+            "gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": QUESTION}]}],
+            "gen_ai.output.messages": [json.dumps(CAME[0])],
+        },
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_of_attributes_tells_question_and_answer(family: str) -> None:
+    """Each writes them under names of its own."""
+    attrs, events = FAMILIES[family]
+    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs, events=events))
+
+
+@pytest.mark.parametrize("family", ["mlflow", "genkit"])
+def test_a_family_tells_its_model(family: str) -> None:
+    """Under a name of its own, too."""
+    [exchange], _, _ = made_of(span(0, attributes=FAMILIES[family][0]))
+    assert "m-1" in str(exchange.agent_model)
+
+
+TOOLS = {
+    "sentry": {**TOOL, "gen_ai.tool.input": '{"hour": 9}', "gen_ai.tool.output": "low"},
+    "livekit": {"lk.function_tool.name": "tide", "lk.function_tool.arguments": '{"hour": 9}', "lk.function_tool.output": "low"},
+    "livekit's newer": {
+        "lk.function_tool.name": "tide",
+        "lk.pii.function_tool.arguments": '{"hour": 9}',
+        "lk.pii.function_tool.output": "low",
+    },
+    "haystack": {
+        "haystack.tool.name": "tide",
+        "haystack.agent.step.tool.input": '{"hour": 9}',
+        "haystack.agent.step.tool.output": "low",
+    },
+    "mlflow": {"mlflow.spanType": '"TOOL"', "mlflow.spanInputs": '{"hour": 9}', "mlflow.spanOutputs": '"low"'},
+    "genkit": {"genkit:metadata:subtype": "tool", "genkit:name": "tide", "genkit:input": '{"hour": 9}', "genkit:output": "low"},
+}
+
+
+@pytest.mark.parametrize("family", TOOLS)
+def test_a_family_tells_its_tools(family: str) -> None:
+    """Arguments and outputs."""
+    assert [({"hour": 9}, "low")] == called(span(0, attributes=TOOLS[family]))
