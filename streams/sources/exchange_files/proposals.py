@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 
 from streams.sources.exchange_files.mapping import Source, TimeSource
 from streams.sources.exchange_files.rows import Json
-from streams.sources.exchange_files.values import answer_in, as_json, count_in, find, name_in, question_in, time_in
+from streams.sources.exchange_files.values import (
+    answer_in,
+    as_json,
+    count_in,
+    find,
+    input_tokens_in,
+    name_in,
+    output_tokens_in,
+    question_in,
+    time_in,
+)
 
 DEPTH = 4
 """Levels of objects in which columns are looked for."""
@@ -56,6 +66,9 @@ _OF = frozenset({"id", "name", "text", "content", "value"})
 _ODD = re.compile(r"[^a-z0-9]")
 
 
+_TOKENS: Mapping[str, Callable[[Any], int | None]] = {"input_tokens": input_tokens_in, "output_tokens": output_tokens_in}
+
+
 class _Column(NamedTuple):
     path: str
     names: frozenset[str]
@@ -73,7 +86,23 @@ def proposed(rows: Sequence[Json]) -> dict[str, Source]:
     for field, other in STANDS_IN.items():
         if field not in found and other in found:
             found[field] = found[other]
-    return found
+    return found | {field: source for field, read in _TOKENS.items() if (source := _whole_usage(found.get(field), read, rows))}
+
+
+def _whole_usage(source: Source | None, read: Callable[[Any], int | None], rows: Sequence[Json]) -> Source | None:
+    """The object around a count of tokens, where it says another number: Anthropic counts cached tokens beside the input."""
+    around = "" if source is None or source.column is None else source.column.rpartition(".")[0]
+    if not around or source is None:
+        return None
+    differ = [_count(read, find(row, around)) not in (None, _count(read, find(row, source.column or ""))) for row in rows]
+    return Source(column=around) if any(differ) else None
+
+
+def _count(read: Callable[[Any], int | None], value: Any) -> int | None:
+    try:
+        return read(value)
+    except ValueError:
+        return None
 
 
 def _fitting(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:

@@ -20,7 +20,16 @@ from schemas.records import Exchange, Label
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
 from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source, TimeSource
 from streams.sources.exchange_files.rows import Json
-from streams.sources.exchange_files.values import answer_in, count_in, find, name_in, question_in, time_in
+from streams.sources.exchange_files.values import (
+    answer_in,
+    count_in,
+    find,
+    input_tokens_in,
+    name_in,
+    output_tokens_in,
+    question_in,
+    time_in,
+)
 from streams.sources.lines import Problem
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.source import ReadingContext
@@ -37,7 +46,9 @@ _READ: Mapping[str, Callable[[Any, Source], Any]] = {
     **dict.fromkeys(
         ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: name_in(value)
     ),
-    **dict.fromkeys(("turn_number", "input_tokens", "output_tokens"), lambda value, _source: count_in(value)),
+    "turn_number": lambda value, _source: count_in(value),
+    "input_tokens": lambda value, _source: input_tokens_in(value),
+    "output_tokens": lambda value, _source: output_tokens_in(value),
     "occurred_at": _time,
     "user_message": lambda value, _source: question_in(value),
     "agent_response": lambda value, _source: answer_in(value),

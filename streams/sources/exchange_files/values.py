@@ -16,6 +16,7 @@ from streams.sources.exchange_files.mapping import UNITS, TimeSource
 from streams.sources.exchange_files.times import exponent_number, moment_of, written_time
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import Message, messages_of, text_of
+from streams.sources.otlp.usage import read_provider_usage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NANOSECONDS = 1e17
@@ -148,6 +149,27 @@ def count_in(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise ValueError("is no whole number")
     return int(value)
+
+
+def input_tokens_in(value: Any) -> int | None:
+    """Return the tokens that a model read: a count, or that in the usage of a provider's answer, with those from and for a cache."""
+    return _tokens_in(value, "input")
+
+
+def output_tokens_in(value: Any) -> int | None:
+    """Return the tokens that a model wrote, alike."""
+    return _tokens_in(value, "output")
+
+
+def _tokens_in(value: Any, sort: str) -> int | None:
+    read = as_json(value) if isinstance(value, str) else value
+    if not isinstance(read, Mapping):
+        return count_in(value)
+    usage = read_provider_usage(read)
+    count = None if usage is None else getattr(usage.counts, sort)
+    if usage is not None and count is None and not usage.is_clear:
+        raise ValueError("has counts that contradict their total")
+    return count if count is None else int(count)
 
 
 def time_in(value: Any, source: TimeSource) -> datetime | None:

@@ -309,6 +309,23 @@ COUNTING = (
     ),
 )
 """How each convention counts. Of a span with several, the one with the most counts is read; of as many, the first of this table."""
+USAGE_OBJECT = "usage"
+PROVIDER_COUNTING = (
+    _openai("openai", USAGE_OBJECT),
+    _anthropic("anthropic", USAGE_OBJECT),
+    Counting(
+        "gemini",
+        container=USAGE_OBJECT,
+        cache_is="included",
+        reasoning_is="beside",
+        input=("promptTokenCount", "prompt_token_count"),
+        output=("candidatesTokenCount", "candidates_token_count"),
+        cache_read=("cachedContentTokenCount", "cached_content_token_count"),
+        reasoning=("thoughtsTokenCount", "thoughts_token_count"),
+        total=("totalTokenCount", "total_token_count"),
+    ),
+)
+"""How the providers count in the usage of an answer, which other programs keep whole."""
 STOP = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from schemas.bounds.limits import MAX_COUNT
 from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.conventions import Counting, Included
+from streams.sources.otlp.conventions import PROVIDER_COUNTING, USAGE_OBJECT, Counting, Included
 from streams.sources.otlp.present import COUNTS
 from streams.sources.otlp.span_facts import Usage
 
@@ -52,6 +52,11 @@ def read_usage(values: Mapping[str, Any], conventions: Sequence[Counting]) -> Us
         if present > most and any(counts[:-1]):
             best, most = (convention, counts), present
     return None if best is None else _interpret(*best)
+
+
+def read_provider_usage(usage: Mapping[str, Any]) -> UsageReading | None:
+    """Return the usage in an object as a provider's answer has it; None where it has none."""
+    return read_usage({USAGE_OBJECT: usage}, PROVIDER_COUNTING)
 
 
 def _read_counts(values: Mapping[str, Any], convention: Counting) -> _Counts:

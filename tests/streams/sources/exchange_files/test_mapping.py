@@ -20,7 +20,16 @@ from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.mapping import Fields, TimeSource, load_mapping, mapping_text
 from streams.sources.exchange_files.proposals import NAMES, proposed
 from streams.sources.exchange_files.tables import TableReader
-from streams.sources.exchange_files.values import answer_in, count_in, find, name_in, question_in, time_in
+from streams.sources.exchange_files.values import (
+    answer_in,
+    count_in,
+    find,
+    input_tokens_in,
+    name_in,
+    output_tokens_in,
+    question_in,
+    time_in,
+)
 from streams.sources.lines import Problem
 from streams.sources.source import Reading, ReadingContext
 
@@ -238,3 +247,37 @@ def test_a_mapping_that_names_a_missing_column_is_refused(tmp_path: Path) -> Non
     path = write_lines(tmp_path / "a.jsonl", [{"s": "s", "t": 1793534400, "a": "a"}])
     with pytest.raises(InputError, match="no column qestion, which the mapping names for user_message"):
         look(path, fields)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        (
+            {"input_tokens": 40, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 60, "output_tokens": 7},
+            (1_000, 7),
+        ),
+        ({"prompt_tokens": 1_000, "prompt_tokens_details": {"cached_tokens": 900}, "completion_tokens": 7}, (1_000, 7)),
+        ({"promptTokenCount": 1_000, "candidatesTokenCount": 4, "thoughtsTokenCount": 3, "totalTokenCount": 1_007}, (1_000, 7)),
+        ({"input_tokens": 1_000, "output_tokens": 7}, (1_000, 7)),
+    ],
+)
+def test_the_usage_of_an_answer_gives_all_tokens_without_a_mapping(
+    tmp_path: Path, read_file: Callable[..., Reading], usage: dict[str, Any], tokens: tuple[int, int]
+) -> None:
+    """Anthropic's `input_tokens` alone are a fraction of what an agent with a long prompt reads."""
+    row = {"session_id": "s", "timestamp": "2026-11-01T12:00:00Z", "question": "Hi", "answer": "Hello", "usage": usage}
+    (exchange,) = read_file(write_lines(tmp_path / "rows.jsonl", [json.dumps(row)])).exchanges
+    named = {"session_id": "session_id", "occurred_at": "timestamp", "user_message": "question", "agent_response": "answer"}
+    mapping = Fields.model_validate({**named, "input_tokens": "usage", "output_tokens": "usage"})
+    mapped = read_file(tmp_path / "rows.jsonl", mapping)
+    told = [(one.input_tokens, one.output_tokens) for one in (exchange, *mapped.exchanges)]
+    expected = tokens if "promptTokenCount" not in usage else (None, None)  # which no column of a count is named like
+    assert [expected, tokens] == told
+
+
+def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
+    """Which of its counts is wrong cannot be told."""
+    usage = {"input_tokens": 40, "cache_read_input_tokens": 30, "output_tokens": 7, "total_tokens": 5}
+    with pytest.raises(ValueError, match="contradict"):
+        input_tokens_in(usage)
+    assert 7 == output_tokens_in(usage)
