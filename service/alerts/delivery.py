@@ -5,7 +5,8 @@
 2. Few alerts that are due go out one by one; when there are many, one digest holds them all: at the end of quiet hours, or when a
    whole fleet falls silent.
 3. An alert is delivered at least once: a kill between the post and its note sends it again, under the same id.
-4. A receiver that fails is left alone for the rest of the run, and holds up no other channel.
+4. A judge whose answers cannot be read raises one alert, until it answers again.
+5. A receiver that fails is left alone for the rest of the run, and holds up no other channel.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import msgspec
@@ -22,10 +24,11 @@ from analytics.store.outbox import DELIVERED, GIVEN_UP
 from schemas.lazy.httpx2 import httpx2
 from schemas.records import Alert
 from service.alerts.channels import Channel
-from service.alerts.notices import incident_notice
+from service.alerts.notices import incident_notice, judge_notice
 from service.alerts.posting import open_client, post
 from service.alerts.raising import Alerts
 from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
+from service.documents.unreadable_judges import UnreadableJudge, unreadable_judges
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
@@ -46,12 +49,15 @@ class Delivery:
     def __init__(self, alerts: Alerts, chance: Chance = _CHANCE) -> None:
         self._alerts = alerts
         self._chance = chance
+        self._judgements = 0
+        """The end of the topic judgements when judges were last looked at."""
 
     async def run(self) -> None:
         """Raise alerts about new incidents, then try the alerts that are due."""
         if not self._alerts.channels:
             return
         await self._tell_of_incidents()
+        await self._tell_of_judges()
         due = await asyncio.to_thread(self._alerts.outbox.due, self._alerts.now())
         if not due:
             return
@@ -64,6 +70,16 @@ class Delivery:
         since = self._alerts.now() - RECENT
         incidents = await asyncio.to_thread(self._alerts.outbox.untold, since)
         await self._alerts.raise_alerts([incident_notice(one) for one in incidents if self._alerts.wants(one)])
+
+    async def _tell_of_judges(self) -> None:
+        end = self._alerts.store.end_of("judgements")
+        if end != self._judgements:
+            await self._alerts.raise_alerts([judge_notice(one) for one in await asyncio.to_thread(self._unreadable_judges)])
+            self._judgements = end
+
+    def _unreadable_judges(self) -> tuple[UnreadableJudge, ...]:
+        with closing(self._alerts.store.cursor()) as cursor:
+            return unreadable_judges(cursor, None, self._alerts.now())
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
         """Settle alerts for a channel that the settings no longer name."""

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from audit.fingerprints import stable_id
 from audit.silence import Silence
 from schemas.records import Incident
+from service.documents.unreadable_judges import UnreadableJudge
 from service.documents.why.explaining import why
 from service.http.bounds import API
 from streams.watch.incidents.moves import moved_of
@@ -19,7 +20,7 @@ from streams.watch.incidents.states import SUSPECTED
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10
 """Sessions that are named if there are many."""
-INCIDENT, TELEMETRY, TEST = "incident", "telemetry", "test"
+INCIDENT, TELEMETRY, JUDGE, TEST = "incident", "telemetry", "judge", "test"
 _MISSED = {
     "warning": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
@@ -31,9 +32,9 @@ class Notice:
     """A cause for one alert: another notice of the same kind, subject and cause is the same one."""
 
     kind: str
-    """incident, telemetry or test."""
+    """incident, telemetry, judge or test."""
     subject: str
-    """Incident or session it is about."""
+    """Incident, session or model it is about."""
     cause: str
     """The reason for another alert about the subject, such as a higher severity."""
     severity: Severity
@@ -141,6 +142,26 @@ def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
         first.project,
         f"{API}/telemetry?project={quote(first.project, safe='')}",
         details,
+    )
+
+
+def judge_notice(judge: UnreadableJudge) -> Notice:
+    """Return the alert about a model whose answers cannot be read: once, until one can be."""
+    details = {
+        "model": judge.model,
+        "questions": judge.questions,
+        "since": judge.since.isoformat(),
+        "lastAt": judge.last_at.isoformat(),
+        "error": judge.error,
+    }
+    return Notice(
+        JUDGE,
+        judge.model,
+        judge.since.isoformat(),
+        "warning",
+        f"The answers of the judge {judge.model} cannot be read",
+        f"{judge.summary}.\n\n{judge.consequence}.",
+        details=details,
     )
 
 

@@ -40,6 +40,7 @@ class Alerts:
         policy: Policy | None = None,
     ) -> None:
         self.channels = tuple(channels)
+        self.store = store
         self.outbox = Outbox(store)
         self.now = now
         self._redactor = redactor

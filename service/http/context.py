@@ -19,6 +19,7 @@ from service.access.access import AccessStore
 from service.documents.fleet.changes import worst_incidents
 from service.documents.inbox.incident_list import OpenIncidents, open_incidents
 from service.documents.people import ScoreTimes
+from service.documents.unreadable_judges import UnreadableJudge, unreadable_judges
 from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics
@@ -58,6 +59,9 @@ class ApiContext:
     _of_incidents: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
     """What was read of all incidents, by how and by project, and the end of the topic then."""
 
+    _of_judges: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
+    """The judges whose answers cannot be read, by project, and the end of the topic then."""
+
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
         self.mapping = MappingProcess(on_failure=self.metrics.mapping_failed)
@@ -84,6 +88,16 @@ class ApiContext:
     async def open_incidents(self, project: str | None) -> OpenIncidents:
         """Count the incidents of a project (None: all) that are open or acknowledged, when any has changed."""
         return await self._read_of_incidents(open_incidents, project)
+
+    async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
+        """Return the judges whose last answers about a project (None: all) cannot be read; read when any has answered since."""
+        end = self.engine.store.end_of("judgements")
+        if self._of_judges[0] != end:
+            self._of_judges = (end, {})
+        known = self._of_judges[1]
+        if project not in known:
+            known[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
+        return known[project]
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the incident that says most about each project (None: all); read when any has changed."""

@@ -36,6 +36,8 @@ class Asking:
     """The error of each call that did not count."""
     trouble: str = PROVIDER_ERROR
     """Outcome if the last error stays the last word."""
+    is_unreadable: bool = False
+    """True if the last error is an answer that cannot be read."""
     usages: list[Usage] = field(default_factory=list)
     """The tokens of each call, as far as they are known."""
     seconds: float = 0.0
@@ -47,9 +49,10 @@ class Asking:
     bound: PromptBound | None = None
     """The assumed upper bound of the last call's prompt; None: a token for each byte."""
 
-    def failed(self, outcome: str, words: str) -> None:
+    def failed(self, outcome: str, words: str, *, unreadable: bool = False) -> None:
         """A call did not count."""
         self.trouble = outcome
+        self.is_unreadable = unreadable or outcome == INVALID
         self.errors.append(words)
 
     def is_beyond_bound(self, came: Message) -> bool:

@@ -20,6 +20,8 @@ from streams.judges.rate_limits import retry_after
 
 PROVIDER_ERROR = "provider_error"
 TIMEOUT = "timeout"
+UNREADABLE = "unreadable answer"
+"""Beginning of the words of a response that cannot be read; the query `unreadable_judges` knows its judgements by it."""
 MAX_WORDS = 200
 """Characters of foreign words that are kept."""
 _LOOKED_AT = 20_000
@@ -63,11 +65,18 @@ class Failure:
     """True if the server refuses the output format."""
     status: int | None = None
     """HTTP status, where the server answered."""
+    unreadable: bool = False
+    """True if the server answered with success and what came cannot be read."""
+
+
+def unreadable(detail: str) -> Failure:
+    """Return the failure of a call whose response cannot be read."""
+    return Failure(words=f"{UNREADABLE}: {detail}", unreadable=True)
 
 
 _BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
-    (ResponseTooLargeError, Failure(words="the response is too large")),
-    (httpx2.DecodingError, Failure(words="unreadable answer: it cannot be decompressed")),
+    (ResponseTooLargeError, unreadable("the response is too large")),
+    (httpx2.DecodingError, unreadable("it cannot be decompressed")),
     (httpx2.UnsupportedProtocol, Failure(words="the address cannot be used", billed=False)),
     (httpx2.ConnectTimeout, Failure(words="no connection in time", outcome=TIMEOUT, billed=False, again=True)),
     (httpx2.PoolTimeout, Failure(words="no free connection in time", outcome=TIMEOUT, billed=False, again=True)),

@@ -6,7 +6,8 @@
 3. A server that does not take the output format, or takes no notice of it, is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
 5. Before a call its worst case is set aside: by the API's own count of its prompt where it counts (see `streams.judges.counting`).
-6. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
+6. A model whose answers cannot be read is left alone for a while, and its questions wait (see `streams.judges.circuit_breaker`).
+7. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from typing import Any
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
+from audit.exchanges.judgements import ANSWERED
 from audit.exchanges.questions import Invalid, Question
 from audit.prompts.answer_json import is_object
 from streams.judges.asking import Asking
+from streams.judges.circuit_breaker import CircuitBreaker
 from streams.judges.counting import PromptBounds
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, failure_of
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
@@ -55,18 +58,27 @@ class LiveJudge:
         self._deadline = deadline
         self._max_attempts = max_attempts
         self._waiting = waiting
+        self._breaker = CircuitBreaker(waiting)
         self._prompts = PromptBounds(client, waiting.now)
         self._rungs: dict[str, Rung] = {}
         self._admission = asyncio.Semaphore(concurrency)
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask one question; see `streams.judges.protocol.Judge`."""
-        async with self._admission:
-            await self.limiter.resumed()
-            return await self._ask(question, budget)
+        model = question.model
+        while True:
+            async with self._breaker.admitted(model) as is_probe, self._admission:
+                await self.limiter.resumed()
+                if self._breaker.may_ask(model, is_probe=is_probe):
+                    asking = Asking(question, budget, ends_at=self._waiting.now() + self._deadline)
+                    verdict = await self._ask(asking)
+                    if verdict.outcome == ANSWERED:
+                        self._breaker.note_readable(model)
+                    elif asking.is_unreadable:
+                        self._breaker.note_unreadable(model)
+                    return verdict
 
-    async def _ask(self, question: Question, budget: CallBudget) -> Verdict:
-        asking = Asking(question, budget, ends_at=self._waiting.now() + self._deadline)
+    async def _ask(self, asking: Asking) -> Verdict:
         try:
             async with asyncio.timeout(self._deadline) as whole:
                 return await self._converse(asking)
@@ -108,7 +120,7 @@ class LiveJudge:
                 self.limiter.release()
             if isinstance(came, Message):
                 return came
-            asking.failed(came.outcome, came.words)
+            asking.failed(came.outcome, came.words, unreadable=came.unreadable)
             if came.blames_format and form.rung is Rung.STRUCTURED:
                 return came
             delay = self._backoff(asking.attempts) if came.after is None else came.after
@@ -174,8 +186,8 @@ class LiveJudge:
         if rung is Rung.STRUCTURED and not follows_format:
             self._step_down(asking.question.model, "the answer is not JSON alone")
         if not isinstance(answer, Invalid):
-            return asking.verdict("answered", answer=answer)
-        if repair is not None:
+            return asking.verdict(ANSWERED, answer=answer)
+        if repair is not None or self._breaker.is_paused(asking.question.model):
             return asking.gives_up()
         return None if rung is Rung.STRUCTURED and not follows_format else Repair(text, answer.problems)
 

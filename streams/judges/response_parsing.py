@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from audit.cost.prices import Usage
-from streams.judges.failures import Failure, one_line
+from streams.judges.failures import Failure, one_line, unreadable
 from streams.judges.protocol import SIMULATED_HEADER, SIMULATED_MODEL
 
 MAX_NAME = 128
@@ -53,7 +53,7 @@ def read_message(content: bytes) -> Message | Failure:
         body = _DECODER.decode(content)
         blocks = [_text_of(block) for block in body.content]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return Failure(words=f"unreadable answer: {one_line(str(error))}")
+        return unreadable(one_line(str(error)))
     texts = [text for text in blocks if text is not None]
     return Message("".join(texts) if texts else None, _name(body.model), _name(body.stop_reason), _usage(body.usage))
 

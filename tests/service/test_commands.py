@@ -8,10 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import judgement
+from watched import put
+
+from analytics.store.store import Store
+from streams.judges.circuit_breaker import MAX_UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 LOOP = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}] * 6
@@ -236,6 +242,19 @@ def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> N
     assert "8 agent_events" in findings["database"]["detail"]
     code, out, _ = driftline("doctor", "--policy", "nowhere.yaml")
     assert (1, True) == (code, "problem" in out)
+
+
+def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file: Path) -> None:
+    """Scores do not come, and nothing else says why: the calls are made, answered and paid for."""
+    driftline("import", "events", str(events_file))
+    now = datetime.now(UTC)
+    bad = [judgement("s", number, outcome="invalid", error="no JSON", judged_at=now) for number in range(MAX_UNREADABLE)]
+    with Store(Path("driftline.duckdb")) as store:
+        put(store, "judgements", bad)
+    code, out, _ = driftline("doctor")
+    assert 1 == code
+    assert "claude-haiku-4-5" in out
+    assert "no JSON" in out
 
 
 @pytest.mark.parametrize(

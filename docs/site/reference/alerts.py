@@ -11,16 +11,19 @@ from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
 from service.alerts.notices import (
     INCIDENT,
+    JUDGE,
     TELEMETRY,
     TEST,
     Notice,
     SilentSession,
     incident_notice,
+    judge_notice,
     silence_notice,
     trial_notice,
 )
 from service.alerts.slack import slack_body
 from service.alerts.webhook import signature, webhook_body, webhook_digest
+from service.documents.unreadable_judges import UnreadableJudge
 
 _AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
 _SERVER = "https://audit.example.com"
@@ -33,11 +36,17 @@ _INTERVAL = timedelta(minutes=5)
 _SILENT = SilentSession(
     "checkout-agent", "s-17", "shop", _AT, 300_000, silence(_AT, None, _AT + 3 * _INTERVAL + timedelta(seconds=1), _INTERVAL)
 )
-NOTICES = {INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), TEST: trial_notice(_AT)}
+_UNREADABLE = UnreadableJudge(
+    "claude-haiku-4-5", 6, _AT, _AT + timedelta(minutes=1), "unreadable answer: JSON is malformed: invalid character (byte 0)"
+)
+NOTICES = {
+    INCIDENT: incident_notice(_INCIDENT), TELEMETRY: silence_notice(_SILENT), JUDGE: judge_notice(_UNREADABLE), TEST: trial_notice(_AT),
+}  # fmt: skip
 """One of each kind."""
 _SAID = {
     INCIDENT: "When an incident is confirmed, and once more when it becomes critical; with `alertOnSuspected` in the policy also when it is suspected.",
     TELEMETRY: "When a session has missed two signs of life, and when it has missed three.",
+    JUDGE: "When the last answers of a judge cannot be read, once until one can be. `project` and `url` are null: it concerns all that it judges.",
     TEST: "What `driftline alerts test` sends.",
 }
 

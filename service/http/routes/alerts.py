@@ -27,8 +27,8 @@ class AlertAnswer(Answer):
 
     id: str = Field(description="The same for the same cause and channel.")
     channel: Literal["webhook", "slack"]
-    kind: Literal["incident", "telemetry"]
-    subject: str = Field(description="Id of the incident, or connection and id of the session.")
+    kind: Literal["incident", "telemetry", "judge"]
+    subject: str = Field(description="Id of the incident, connection and id of the session, or the model that judges.")
     project: str | None
     severity: Literal["warning", "critical"]
     status: Status
@@ -56,7 +56,7 @@ async def alerts(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AlertsAnswer:
-    """List the alerts on incidents and silent sessions of every project, newest first."""
+    """List the alerts on incidents, silent sessions and judges of every project, newest first."""
     require_project(caller, None)
     outbox = Outbox(services.engine.store)
     rows = await anyio.to_thread.run_sync(outbox.listed, status, limit + 1, after(cursor))

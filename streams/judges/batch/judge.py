@@ -21,17 +21,20 @@ How a caller drives it, round by round (each exchange's cascade asks its next qu
    output there is next to nothing to repair, and a round for it may take a day. Where a model refuses the output format, which is
    free, its questions are asked once more with the schema in the prompt.
 6. An API that cannot be reached for an hour, or does not let us in, raises JudgeUnavailableError; nothing is lost or paid for by it.
+   So does a model whose last answers, as many as open a circuit of the live judge, cannot be read, once the batches under way have
+   ended: a batch is too much to pay for to find out whether that is over.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 import httpx2
 
+from audit.exchanges.judgements import ANSWERED
 from streams.judges.asking import Asking
 from streams.judges.batch.calls import Batch, BatchCalls, JudgeUnavailableError
 from streams.judges.batch.making import BatchMaker
@@ -39,6 +42,7 @@ from streams.judges.batch.opening import BatchLimits, BatchOpener
 from streams.judges.batch.pending import OpenBatch, Pending
 from streams.judges.batch.plans import Asked, BatchJournal
 from streams.judges.batch.results import CANCELLED
+from streams.judges.circuit_breaker import MAX_UNREADABLE
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Traits
@@ -65,6 +69,8 @@ class BatchJudge:
         self._limits = limits
         self._waiting = waiting
         self._cancelled = False
+        self._unreadable: Counter[str] = Counter()
+        """Answers in a row that cannot be read, by model."""
 
     def cancel(self) -> None:
         """Ask nothing more. What was answered still comes; every other question comes to an end as CANCELLED, at no cost."""
@@ -84,7 +90,10 @@ class BatchJudge:
             yield poor.asked, poor.without_money()
         interval = self._limits.first_poll
         while todo or under_way:
-            if todo and len(under_way) < self._limits.open:
+            is_unreadable = bool(todo) and self._unreadable[todo[0].asking.question.model] >= MAX_UNREADABLE
+            if is_unreadable and not under_way and not self._cancelled:
+                raise _unreadable_error(todo[0].asking)
+            if todo and len(under_way) < self._limits.open and (self._cancelled or not is_unreadable):
                 opened, failed = self._given_up(todo) if self._cancelled else await self._opener.make(todo)
                 under_way += opened
                 for pair in failed:
@@ -135,6 +144,7 @@ class BatchJudge:
                         failure = result
                     elif (pending := one.pending.pop(result.custom_id, None)) is not None:
                         verdict = self._settled(one, pending, result.came)
+                        self._note_readability(pending.asking, verdict)
                         if verdict is None:
                             todo.append(pending)
                         else:
@@ -153,6 +163,12 @@ class BatchJudge:
         if one.is_whole:
             await self._journal.finished(one.plan.plan_id)
 
+    def _note_readability(self, asking: Asking, verdict: Verdict | None) -> None:
+        if asking.is_unreadable:
+            self._unreadable[asking.question.model] += 1
+        elif verdict is not None and verdict.outcome == ANSWERED:
+            self._unreadable[asking.question.model] = 0
+
     def _settled(self, one: OpenBatch, pending: Pending, came: Message | Failure) -> Verdict | None:
         """The verdict; None where the question is to be asked again, which has cost nothing so far."""
         asking = pending.asking
@@ -169,6 +185,12 @@ class BatchJudge:
             return pending.failed(_OVERDUE)
         # Another process let the batch expire or cancelled it, and who asks now wants an answer.
         return None if one.taken_up else pending.failed(came)
+
+
+def _unreadable_error(asking: Asking) -> JudgeUnavailableError:
+    model = asking.question.model
+    hint = "The calls of the answers tell what came: driftline costs, and the pages of their exchanges. The same command goes on from here."
+    return JudgeUnavailableError(f"the last answers of {model} cannot be read, so no further batch is made", hint=hint)
 
 
 def open_batch_judge(

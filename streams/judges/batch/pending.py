@@ -38,7 +38,7 @@ class Pending:
         """The verdict on a request that came to no message; charged in full unless it is known to be free."""
         self.asking.attempts += 1
         self.asking.settle(failure)
-        self.asking.failed(failure.outcome, failure.words)
+        self.asking.failed(failure.outcome, failure.words, unreadable=failure.unreadable)
         return self.asking.gives_up()
 
     def answered(self, message: Message) -> Verdict:

@@ -6,8 +6,10 @@ import logging
 from datetime import datetime, timedelta
 
 import httpx2
+import msgspec
 import pytest
 from alerting import Desk, slack, webhook
+from builders import judgement
 from receivers import Answer, Receiver
 
 from audit.policy.policy import Policy
@@ -17,6 +19,7 @@ from service.alerts import posting
 from service.alerts.notices import Notice, incident_notice
 from service.alerts.quiet import quiet_hours_of
 from service.alerts.retrying import MOST_ATTEMPTS
+from streams.judges.circuit_breaker import MAX_UNREADABLE
 
 HUSH = "hush-hush"
 
@@ -342,3 +345,35 @@ def test_who_has_it_is_told_that_it_is_critical_now_and_nobody_of_what_is_decide
     publish(desk, incident(desk, revision=1, status=status, severity="critical"))
     desk.deliver()
     assert 1 + told == len(receiver.posts)
+
+
+def judge_calls(desk: Desk, *outcomes: str) -> None:
+    """Append judgements with these outcomes, a second apart."""
+    records = []
+    for outcome in outcomes:
+        desk.wait(seconds=1)
+        error = None if outcome == "answered" else f"the answer cannot be used: {HUSH}"
+        records.append(judgement("s", desk.now.second, outcome=outcome, error=error, judged_at=desk.now))
+        records[-1] = msgspec.structs.replace(records[-1], judgement_id=desk.now.isoformat())
+    with desk.store.transaction() as transaction:
+        transaction.append("judgements", [encode(record) for record in records])
+
+
+def test_a_judge_that_cannot_be_read_is_told_once_until_it_answers(desk: Desk, receiver: Receiver) -> None:
+    """What is to be judged waits; somebody has to see to the model, and to hear of it once."""
+    desk.channels = (webhook(receiver),)
+    judge_calls(desk, *["invalid"] * (MAX_UNREADABLE - 1))
+    desk.deliver()
+    assert [] == titles(receiver)
+    for _ in range(3):
+        judge_calls(desk, "invalid")
+        desk.deliver()
+        desk.wait(hours=20)
+    (post,) = receiver.posts
+    assert ("judge", "warning", "claude-haiku-4-5", None) == tuple(
+        post.document[name] for name in ("kind", "severity", "subject", "project")
+    )
+    assert MAX_UNREADABLE == post.document["details"]["questions"]
+    judge_calls(desk, "answered", *["invalid"] * MAX_UNREADABLE)
+    desk.deliver()
+    assert 2 == len(receiver.posts)

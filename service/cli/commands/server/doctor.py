@@ -20,6 +20,7 @@ from service.cli.commands.options import AsJson, Database, PolicyFile, for_datab
 from service.cli.commands.records.topics import CollectorTopic, administration_of, topics_of_collector
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import counted, out, plain
+from service.documents.unreadable_judges import unreadable_judges
 from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.kafka import framing_of
 from service.settings import Settings
@@ -111,6 +112,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
             counts = [f"{store.count(table)} {table}" for table in COUNTED]
             lag = stages_behind(store)
             waiting = _waiting(store) if server is None else 0
+            judges = unreadable_judges(store.cursor(), None, utc_now())
     except DriftlineError as error:
         yield _unopened(settings, error)
         return
@@ -121,6 +123,8 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     yield from _unused_spans(unused)
+    for judge in judges:
+        yield Finding("judge", "problem", judge.summary, judge.consequence)
     if letters:
         total = sum(row["records"] for row in letters)
         yield Finding(
