@@ -157,9 +157,11 @@ class BatchJudge:
                 one.lost = f"the results of the batch are gone: {failure.words}"
             else:
                 await one.patience.bear(failure, f"the results of batch {one.batch_id} cannot be read")
-        missing = Failure(words=one.lost or "no result came for the question")
+        missing = Failure(words=one.lost or "no result came for the question", unreadable=one.lost is None)
         for pending in one.pending.values():
-            yield pending.asked, pending.failed(missing)
+            verdict = pending.failed(missing)
+            self._note_readability(pending.asking, verdict)
+            yield pending.asked, verdict
         if one.is_whole:
             await self._journal.finished(one.plan.plan_id)
 

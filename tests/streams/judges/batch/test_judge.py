@@ -37,6 +37,7 @@ from service.simulator.api.script import KINDS
 from streams.judges.batch.judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
 from streams.judges.batch.plans import Plan, custom_id
 from streams.judges.batch.results import results_in
+from streams.judges.circuit_breaker import MAX_UNREADABLE
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import Waiting
@@ -316,6 +317,30 @@ def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, d
     desk.simulator.script_batches("answer")
     assert {"answered": 5} == Counter(verdict.outcome for verdict in desk.ask(range(5)).values())
     assert 5 == desk.simulator.requests
+
+
+@pytest.mark.parametrize("script", ["garbage", "html", "no_text"])
+def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str, desk: Desk) -> None:
+    """Ten thousand more of them would be paid for; what was asked has its verdicts, and the rest is asked by the next run."""
+    desk.simulator.reset(script)
+    asked = 2 * MAX_UNREADABLE
+    answered: dict[int, Verdict] = {}
+
+    async def run() -> None:
+        judge = desk.judge(requests=MAX_UNREADABLE, open=2)
+        try:
+            async for one, verdict in judge.ask_all(desk.asked(range(100))):
+                answered[one.tag] = verdict
+        finally:
+            await judge.aclose()
+
+    with pytest.raises(JudgeUnavailableError, match="cannot be read"):
+        asyncio.run(run())
+    assert asked == desk.simulator.requests == len(answered)
+    assert not [number for number, budget in desk.budgets.items() if number not in answered and budget.reserved]
+    desk.simulator.reset("answer")
+    rest = desk.ask(range(asked, 100))
+    assert {"answered": 100 - asked} == Counter(verdict.outcome for verdict in rest.values())
 
 
 def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
