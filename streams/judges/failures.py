@@ -75,7 +75,7 @@ def unreadable(detail: str) -> Failure:
 
 
 _BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
-    (ResponseTooLargeError, unreadable("the response is too large")),
+    (ResponseTooLargeError, Failure(words="the response is too large", unreadable=True)),
     (httpx2.DecodingError, unreadable("it cannot be decompressed")),
     (httpx2.UnsupportedProtocol, Failure(words="the address cannot be used", billed=False)),
     (httpx2.ConnectTimeout, Failure(words="no connection in time", outcome=TIMEOUT, billed=False, again=True)),
