@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -75,13 +76,15 @@ class RequestProblem(msgspec.Struct, frozen=True):
 class MappedSpans(msgspec.Struct, frozen=True):
     """The spans of a request: their records, each with its encoding, and why others cannot be taken; or the problem of the whole.
 
-    `letters` are encoded dead letters of those that cannot, the first MAX_LETTERS of them.
+    `letters` are encoded dead letters of those that cannot, the first MAX_LETTERS of them. `passed_over` is the number of records of a log
+    that are of anything else than a model.
     """
 
     records: Sequence[Span] = ()
     messages: Sequence[bytes] = ()
     refused: Sequence[Rejection] = ()
     letters: Sequence[bytes] = ()
+    passed_over: int = 0
     problem: RequestProblem | None = None
 
     def without_content(self) -> MappedSpans:
@@ -131,10 +134,10 @@ class _ProblemError(Exception):
 
 def mapped(task: MappingTask, body: bytes, redactor: Redactor) -> MappedSpans:
     """Return the spans of a request. One that cannot be taken costs itself alone."""
-    records, messages, refused = list[Span](), list[bytes](), list[Refused]()
+    records, messages, refused, passed_over = list[Span](), list[bytes](), list[Refused](), Counter[str]()
     try:
         content = _unpacked(body) if task.is_packed else body
-        items = _at_most(SIGNALS[task.signal].read(content, task.now, is_json=task.is_json))
+        items = _at_most(SIGNALS[task.signal].read(content, task.now, is_json=task.is_json), passed_over)
         for outcome in admitted(items, lambda _: task.owner, lambda _: task.labels, redactor, task.now):
             if isinstance(outcome, Refused):
                 refused.append(outcome)
@@ -146,7 +149,9 @@ def mapped(task: MappingTask, body: bytes, redactor: Redactor) -> MappedSpans:
     except _ProblemError as error:
         return MappedSpans(problem=error.problem)
     letters = set_aside(task, refused, redactor)
-    return MappedSpans(records, messages, [Rejection(item.reason, item.items) for item in refused], letters)
+    return MappedSpans(
+        records, messages, [Rejection(item.reason, item.items) for item in refused], letters, passed_over.total()
+    )
 
 
 def set_aside(task: MappingTask, refused: Iterable[Refused], redactor: Redactor, reason: str = REFUSED_SPAN) -> list[bytes]:
@@ -158,10 +163,15 @@ def set_aside(task: MappingTask, refused: Iterable[Refused], redactor: Redactor,
     return letters.messages.get(DEAD_LETTERS, [])
 
 
-def _at_most(items: ReadItems) -> Iterator[Observed | Refused]:
-    for count, item in enumerate(items):
+def _at_most(items: ReadItems, passed_over: Counter[str]) -> Iterator[Observed | Refused]:
+    count = 0
+    for item in items:
+        if item is None:
+            passed_over["log"] += 1
+            continue
         if count == MAX_SPANS:
             raise _ProblemError(413, "too_large", f"more than {MAX_SPANS} spans in one request; export smaller batches")
+        count += 1
         yield item
 
 

@@ -69,7 +69,8 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     if signal == METRICS:
         services.metrics.refused_metrics(count)
     else:
-        services.metrics.spans({"accepted": published.written, "known": published.known, "refused": count})
+        outcomes = {"accepted": published.written, "known": published.known, "refused": count, "passed_over": spans.passed_over}
+        services.metrics.spans(outcomes)
     return SIGNALS[signal].answer(refused)
 
 

@@ -59,10 +59,10 @@ def admitted(
 
 
 def _draft(
-    observed: Observed | Refused, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
+    observed: Observed | Refused | None, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
 ) -> SpanDraft | Refused | None:
     """The draft of a span; None where it is passed over."""
-    if isinstance(observed, Refused):
+    if observed is None or isinstance(observed, Refused):
         return observed
     owner = owner_of(observed)
     if owner is None:

@@ -59,7 +59,8 @@ def records_of(requests: Iterable[Captured]) -> list[Span]:
     for captured in requests:
         for observed in SIGNALS[captured.signal].read(captured.as_json, NOW, is_json=True):
             assert not isinstance(observed, Refused), observed
-            found.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
+            if observed is not None:
+                found.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
     return found
 
 

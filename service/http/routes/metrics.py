@@ -46,7 +46,8 @@ class Metrics:
 
         self._spans = Counter(
             "driftline_ingested_spans",
-            "Spans and log records of OpenTelemetry: accepted, known, refused, late (a day after their trace: they make nothing).",
+            "Spans and log records of OpenTelemetry: accepted, known, refused, passed_over (records of a log that are not of a model), "
+            "late (a day after their trace: they make nothing).",
             ["outcome"],
             registry=self._registry,
         )

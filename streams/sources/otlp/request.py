@@ -83,7 +83,8 @@ class Refused(NamedTuple):
     items: int = 1
 
 
-ReadItems = Iterator[Observed | Refused]
+ReadItems = Iterator[Observed | Refused | None]
+"""The items of a request, in order; None for a record of a log that is of anything else than a model."""
 
 
 class _Scope(NamedTuple):
@@ -124,7 +125,7 @@ def _observed(
         observed = part.item if isinstance(part.item, Refused) else read(part, now)
         if part.is_cut and isinstance(observed, Observed) and (name := _broken_session(observed)):
             yield Refused(f"{name}: is not UTF-8; repaired, it could be another session", json_bytes(observed._asdict()))
-        elif observed is not None:
+        else:
             yield observed
 
 

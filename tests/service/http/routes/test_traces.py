@@ -219,8 +219,8 @@ def test_a_query_is_refused(call: Call, tokens: Tokens) -> None:
     assert 400 == response.status_code
 
 
-def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, store: Store) -> None:
-    """An application's whole log may come along; it is none of ours."""
+def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, call: Call, tokens: Tokens, store: Store) -> None:
+    """An application's whole log may come along; it is none of ours, and counted, so that who expects more of it sees why."""
     about = {"traceId": agent(0)["traceId"], "spanId": agent(0)["spanId"], "timeUnixNano": agent(0)["startTimeUnixNano"]}
     said = {
         **about,
@@ -232,6 +232,7 @@ def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, store: Sto
     assert "1" == answer.json()["partialSuccess"]["rejectedLogRecords"]
     [(_, _, span_id)] = stored(store)
     assert span_id.startswith(agent(0)["spanId"] + ":")
+    assert 'driftline_ingested_spans_total{outcome="passed_over"} 1.0' in call("GET", "/metrics", tokens.root).text
 
 
 def test_hostile_text_is_stored_as_text(send: Send, store: Store) -> None:
