@@ -69,7 +69,9 @@ def test_scopes_of_one_resource_are_told_apart() -> None:
     """A program's own span keeps the version that a framework's span beside it does not have."""
     sent = request({"service.version": "1.23.0"}, {"name": "agent_framework", "version": "1.23.0"}, parentSpanId="ab" * 8)
     groups = sent.request["resourceSpans"][0]["scopeSpans"]
-    groups.append({"scope": {"name": "bakery", "version": "3"}, "spans": [agent(1, question="Is the oven hot?", answer="Very.")]})
+    groups.append(
+        {"scope": {"name": "bakery", "version": "3"}, "spans": [agent(1, question="Is the oven hot?", answer="Very.")]}
+    )
     [assembly] = assembled(records_of([sent]))
     labels = {exchange.exchange_id[-1]: [label.value for label in exchange.labels] for exchange in assembly.exchanges}
     assert {"1": [], "2": ["1.23.0"]} == labels
