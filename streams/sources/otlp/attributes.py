@@ -74,12 +74,15 @@ def parsed(value: Any) -> Parsed:
         return Parsed(value)
     if not _IS_JSON(value):
         inner = _decoded_again(value)
-        return Parsed(value) if inner is None else parsed(inner)
+        read = Parsed(value) if inner is None else parsed(inner)
+        return Parsed(value) if isinstance(read.value, str) else read
     try:
         return Parsed(_decode(value))
     except RecursionError:
         return Parsed(value)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError) as error:
+        if "trailing characters" in str(error):  # a text that begins with brackets, and no JSON that was cut
+            return Parsed(value)
         whole = mended_escapes(value)
         return _beginning(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
 

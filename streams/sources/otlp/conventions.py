@@ -403,8 +403,6 @@ ELIDED = dict.fromkeys(
     "{}",
 )
 """What stands in an attribute whose content its sender keeps to itself."""
-MERGED_CALLS = "(merged tools)"
-"""The tool that a span of Google's ADK names which tells again of calls that ran at the same time."""
 SCRUBBED = "[Scrubbed due to "
 """The beginning of what Logfire puts in the place of a value that it takes for a secret: it may be a session's id."""
 NAMELESS = frozenset(

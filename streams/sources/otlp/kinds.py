@@ -132,10 +132,12 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     ),
 )
 """Dialect, the attribute that says what a span is, and what its values mean. `other`: neither a request nor a part of a turn."""
+MERGED_CALLS = "(merged tools)"
+"""The tool that a span of Google's ADK names which tells again of calls that ran at the same time."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
 """Parts of a value by which a helper's task is known whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
 TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name")
-AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps", "lk.generation_id")
+AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps")
 REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type", "haystack.agent.step.llm.input")
 HELPER_SIGNS = (
     *("gen_ai.embeddings.dimension.count", "embedding.model_name", "reranker.model_name", "reranker.query"),
@@ -173,6 +175,8 @@ def read_kind(observed: Observed, values: Mapping[str, Any], has: Present) -> Ki
     """Read what a span is; see the module."""
     if observed.is_log:
         return KindReading("log", "otel")
+    if values.get("gen_ai.tool.name") == MERGED_CALLS:
+        return KindReading("other", "otel")
     dialect, unknown, is_other = "", "", False
     for name in has.kinds:
         value = str(values[name]).strip(' "')

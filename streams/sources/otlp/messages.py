@@ -85,7 +85,8 @@ def _messages_in_text(text: str, role: str, depth: int) -> list[Message]:
 
 def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]:
     """The messages of a list. Blocks that stand beside each other are one message, in the role that their kind has."""
-    if values and isinstance(values[0], list) and all(isinstance(value, list) for value in values):
+    values = [{"role": value[0], "content": value[1]} if _is_pair(value) else value for value in values]
+    if values and all(isinstance(value, list) for value in values):
         # LangChain has a list of messages for each prompt of a batch.
         return messages_of(values[0], role, depth - 1)
     messages = list[Message]()
@@ -116,6 +117,16 @@ def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]
         else:
             _extend(last, block)
     return messages
+
+
+def _is_pair(value: Any) -> bool:
+    """Tell whether a value is a role and a text, which LangChain takes for a message."""
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(item, str) for item in value)
+        and value[0].lower() in ROLES
+    )
 
 
 def _object_in(value: Any) -> Any:
@@ -491,12 +502,12 @@ _REPR = re.compile(
 _REPR_END = re.compile(r"(?:[)\]>}'\"\d…]|\.\.\.|None|True|False)\s*\Z")
 _LONGEST_END = 16
 _HOLDERS = (
-    "messages", "new_message", "contents", "items", "history", "input", "prompt", "message", "content", "output", "choices", "candidates",
-    "generations", "response", "chat_message", "replies",
+    "messages", "inputs", "new_message", "contents", "items", "history", "input", "prompt", "message", "content", "output", "choices", "candidates",
+    "generations", "response", "chat_message", "replies", "outputs",
 )  # fmt: skip
 """Members that hold messages, in the order in which they are looked at for those that were sent."""
 _ANSWER_HOLDERS = (
-    "choices", "candidates", "generations", "output", "message", "chat_message", "content", "replies", "messages", "last_message",
+    "outputs", "choices", "candidates", "generations", "output", "message", "chat_message", "content", "replies", "messages", "last_message",
     "response", "items", "input", "prompt",
 )  # fmt: skip
 """The same for what came back."""

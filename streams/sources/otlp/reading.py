@@ -342,11 +342,16 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
 
 
 def _first(names: Names, values: Values) -> Any:
-    """The first of the attributes that has a value, which its sender does not keep to itself."""
+    """The first of the attributes that has a value, which its sender does not keep to itself; an empty text only where no other has any."""
+    empty = None
     for name in names:
-        if (value := values[name]) is not None and value not in ("", named.ELIDED.get(name)):
+        value = values[name]
+        if value is None or value == named.ELIDED.get(name):
+            continue
+        if value != "":
             return value
-    return None
+        empty = value
+    return empty
 
 
 def _texts(names: Names, values: Values) -> list[str]:

@@ -219,8 +219,24 @@ def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
     assert unflattened({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
 
 
-def test_a_mended_question_is_not_one_of_the_programs() -> None:
-    """A question that is JSON stays JSON: a user may paste it."""
+def test_a_pair_of_role_and_text_is_a_message() -> None:
+    """LangGraph is called with such pairs; two texts of which the first is no role are two texts."""
+    assert [("system", "Be brief."), ("user", QUESTION)] == texts(
+        {"inputs": {"messages": [["system", "Be brief."], ["human", QUESTION]]}}
+    )
+    assert [("user", "first\nsecond")] == texts([["first", "second"]])
+
+
+@pytest.mark.parametrize(
+    "text", ['"{where} is it?"', '"[1] says no"', '"quoted"', "[sic] or not", "{a}", "[1] says no", '{"a": 1} fails']
+)
+def test_a_text_in_quotes_or_brackets_stays_as_it_is(text: str) -> None:
+    """Not all that begins like JSON is JSON."""
+    assert [("user", text)] == texts(text) == texts([{"role": "user", "content": text}])
+
+
+def test_a_pasted_object_stays_json() -> None:
+    """A question that is JSON is no message: a user may paste it."""
     pasted = '{"order": 12, "note": "late"}'
     assert [("user", pasted)] == texts([{"role": "user", "content": pasted}])
     assert pasted == exchange_of(agent(question=pasted)).user_message

@@ -128,6 +128,18 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
     assert {"arguments", "tool_call_id"}.isdisjoint(call)
 
 
+def test_f3_calls_that_adk_merges_are_no_other_call() -> None:
+    """Beside the span of each of two calls at once it writes one for both."""
+    merged = {**TOOL, "gen_ai.tool.name": "(merged tools)", "gcp.vertex.agent.tool_call_args": "N/A"}
+    chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
+    assert [] == called(span(0, attributes=chat), span(1, 0, attributes=merged))
+
+
+def test_an_empty_output_is_an_output() -> None:
+    """A call without one looks like a call that hangs."""
+    assert [(None, "")] == called(span(0, attributes={**TOOL, "gen_ai.tool.call.result": ""}))
+
+
 def test_f3_openinference_for_adk() -> None:
     """The runner's message and its last event; an output is a whole function's response."""
     root = {
