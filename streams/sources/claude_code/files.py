@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import lru_cache
 from pathlib import Path
 
 from schemas.errors import InputError
@@ -49,9 +50,27 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
 
 
 def session_of_claude_code(path: Path) -> str | None:
-    """Return the session that a transcript tells of; None for a log of runs, and where nothing names one."""
+    """Return the session that a transcript tells of, or the first run of a log; None where nothing names one."""
     head = read_head(path)
-    return head.session or None if head is not None else None
+    if head is not None and head.session:
+        return head.session
+    try:
+        return _first_run(path, path.stat().st_ino)
+    except (LookupError, OSError):
+        return None
+
+
+@lru_cache(maxsize=65_536)
+def _first_run(path: Path, _inode: int) -> str:
+    """The run that a log begins with; LookupError where it is none. What is there never changes, so it is remembered."""
+    with path.open("rb") as stream:
+        for line in read_lines(stream):
+            value = decode_line(line)
+            if line.number > _LOOKED_AT or (isinstance(value, dict) and "sessionId" in value):
+                break
+            if isinstance(value, dict) and is_stream_line(value):
+                return f"log {value['session_id']} {value.get('uuid')}"
+    raise LookupError(path)
 
 
 def _is_in_place(file: Path) -> bool:

@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -62,17 +64,50 @@ def read_copied(path: Path) -> Copied:
     messages: set[str] = set()
     questions: set[bytes] = set()
     first_message = _first_message(path)
-    for other in sorted(path.parent.glob("*.jsonl")):
-        older = None if other == path or other.name.startswith(".") or other.is_symlink() else read_head(other)
+    folder = _folder(path.parent, path.parent.stat().st_mtime_ns)
+    is_late = head.begun - head.at > MARGIN
+    for other in folder.candidates(head.uuid, first_message, every=is_late):
+        older = None if other == path else read_head(other)
         # Other accounts of the same session are read with it (`copies`).
         if older is None or older.session == head.session or (older.begun, other.name) >= (head.begun, path.name):
             continue
-        if older.uuid == head.uuid or (head.begun - head.at > MARGIN and older.begun - MARGIN <= head.at):
+        if older.uuid == head.uuid or (is_late and older.begun - MARGIN <= head.at):
             uuids |= _uuids(other, head.uuid)
         if first_message is not None and head.begun - older.begun > MARGIN and first_message in _message_ids(other):
             messages |= _message_ids(other)
             questions |= _questions(other)
     return Copied(frozenset(uuids), frozenset(messages), frozenset(questions))
+
+
+class _Folder(NamedTuple):
+    """The transcripts of a folder: all, by the uuid of their first lines, and by the messages they have."""
+
+    files: tuple[Path, ...]
+    by_uuid: Mapping[str, list[Path]]
+    by_message: Mapping[str, list[Path]]
+
+    def candidates(self, uuid: str, message: str | None, *, every: bool) -> Iterable[Path]:
+        """The transcripts that may have a line or a message, by name."""
+        if every:
+            return self.files
+        found = self.by_uuid.get(uuid, []) + (self.by_message.get(message, []) if message is not None else [])
+        return sorted(set(found))
+
+
+@lru_cache(maxsize=64)
+def _folder(folder: Path, _modified_ns: int) -> _Folder:
+    """Read the transcripts of a folder, once for all of them: it has hundreds. A copy that is made later changes the folder."""
+    names = sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink())
+    files = tuple(folder / name for name in names if name.endswith(".jsonl") and not name.startswith("."))
+    by_uuid: dict[str, list[Path]] = {}
+    by_message: dict[str, list[Path]] = {}
+    for file in files:
+        head = read_head(file)
+        if head is not None:
+            by_uuid.setdefault(head.uuid, []).append(file)
+        for message in _message_ids(file):
+            by_message.setdefault(message, []).append(file)
+    return _Folder(files, by_uuid, by_message)
 
 
 def session_of(line: dict[str, Any]) -> str | None:

@@ -242,3 +242,14 @@ def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
     path = _write(tmp_path / "job.jsonl", log.lines)
     _write(tmp_path / "other.jsonl", [{"session_id": "a", "event": "tool_call"}])
     assert [path] == CLAUDE_CODE.find(tmp_path)
+
+
+def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> None:
+    """A log that was kept in the middle of a run has not its end."""
+    log = Log()
+    log.whole_run()
+    part, whole = _write(tmp_path / "a.jsonl", log.lines[:-2]), _write(tmp_path / "b.jsonl", log.lines)
+    other = Log(OTHER, prefix="run2")
+    other.whole_run()
+    separate = _write(tmp_path / "c.jsonl", other.lines)
+    assert [(whole, (part,)), (separate, ())] == CLAUDE_CODE.accounts_in(CLAUDE_CODE.find(tmp_path))
