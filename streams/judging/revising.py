@@ -4,7 +4,8 @@
 2. The time and the session of an exchange are those of its first revision, so that nothing that is counted by day or by session moves.
 3. With a revision goes a request to score it, under the turn and the sampling that are in force, as a rejudgement has one. The request
    stands before the exchange: where only it became durable, the exchange still differs, and both are brought again.
-4. An exchange that is not decided on yet has no turn that a request could name: its revision waits.
+4. An exchange that is not decided on yet has no turn that a request could name: its revision waits, but not for one of which nothing is
+   decided, because its project was not audited when it came.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -32,6 +33,10 @@ TOLD = (
     "outcome", "multi_user", "tags", "labels",
 )  # fmt: skip
 """The fields that a source tells of a turn and may tell otherwise later."""
+
+
+UNDECIDED = timedelta(hours=1)
+"""The age from which on an exchange that nothing is decided on is taken for one of a project that was not audited."""
 
 
 @dataclass
@@ -78,7 +83,8 @@ def revise(
                 revisions.records.append(exchange)
             continue
         before, decision = stored[subject], decisions.get(subject)
-        if decision is None and not exchange.withdrawn and policy.for_project(exchange.project).settings.enabled:
+        is_audited = policy.for_project(exchange.project).settings.enabled and now < before.ingested_at + UNDECIDED
+        if decision is None and not exchange.withdrawn and is_audited:
             revisions.waiting.append(exchange)
             continue
         revision = replace(exchange, revision=before.revision + 1, occurred_at=before.occurred_at, session_id=before.session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Protocol
@@ -83,10 +83,12 @@ class Rescoring:
         self._now = now
         self._asking = asking
         self._side_by_side = side_by_side
+        self._withdrawn: Collection[Subject] = ()
         self._intake = StageRuns(policy, nothing_recorded, redactor, now)
 
     async def run(self, history: History, kept: Kept, court: Court, recorded: Recorded, report: Report) -> None:
         """Score a part from where it stands to its end. StoppedError when the court makes no more calls."""
+        self._withdrawn = history.withdrawn
         async with aclosing(history.windows(kept.position)) as windows:
             async for window in windows:
                 with decoded_kept(by_name=True):
@@ -105,9 +107,10 @@ class Rescoring:
         for topic, record in outcome.records:
             if topic == "scores":
                 message = next(encoded)
-                if isinstance(record, Score) and self._scope.holds(record.project, record.exchange_at):
+                is_there = isinstance(record, Score) and (record.connection, record.exchange_id) not in self._withdrawn
+                if isinstance(record, Score) and is_there and self._scope.holds(record.project, record.exchange_at):
                     result.made.add(topic, message)
-                    seen += 1
+                    seen += record.revision == 0
             elif isinstance(record, ScoringTask):
                 tasks.setdefault(session_key(record), []).append(record)
                 seen += record.revision == 0 and self._is_wanted(record)
@@ -192,6 +195,8 @@ class Rescoring:
 
     def _is_wanted(self, task: ScoringTask) -> bool:
         scope = self._scope
+        if SCORING.subject_of(task) in self._withdrawn:
+            return False
         if scope.since is None and scope.until is None:
             return scope.project is None or scope.project == task.project
         return scope.holds(task.project, encoded_exchange(task.exchange).occurred_at)

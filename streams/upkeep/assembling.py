@@ -31,7 +31,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import AgentEvent, Deployment, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.judging.revising import revise
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
 from streams.sources.otlp.traces.earlier import EarlierEvent
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
@@ -184,11 +184,14 @@ class TraceAssembler:
     async def _assemble(self, due: Sequence[Due]) -> set[Key]:
         """Assemble traces; returns those that are to be assembled again a little later."""
         engine = self._engine
-        await engine.land_taken("exchanges")
+        # What is not seen of exchanges and events would be made a second time.
+        await engine.landed("exchanges")
         await engine.landed("agent-events")
         made = await asyncio.to_thread(self._made, due)
         for one in due:
             self._open[one.key].may_be_made = True
+        for key in made.deferred:
+            self._open[key].last_at = engine.now()
         if made.late:
             self._count_late(made.late)
         exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
@@ -317,13 +320,24 @@ class TraceAssembler:
         revisions = revise(engine.store, engine.policy, told, engine.now())
         if revisions.waiting:
             return None
-        made.revised += [one for one in revisions.records if isinstance(one, JudgingRequest) or one.revision]
+        further = [one for one in revisions.records if isinstance(one, JudgingRequest) or one.revision]
+        refused = {one.exchange_id for one in further if not self._is_admissible(made, one)}
+        made.revised += [one for one in further if one.exchange_id not in refused]
         return assembly._replace(
             exchanges=[one for one in assembly.exchanges if one.exchange_id not in earlier],
             decision=msgspec.structs.replace(
                 assembly.decision, revised_exchanges=revisions.revised - assembly.decision.withdrawn_exchanges
             ),
         )
+
+    def _is_admissible(self, made: Made, record: Exchange | JudgingRequest) -> bool:
+        """Tell whether a record may be written; one that may not is set aside."""
+        try:
+            admissible(record)
+        except RecordError as error:
+            self._set_aside(made.letters, record, Refusal(self.name, error.code, str(error)))
+            return False
+        return True
 
     def _note_late(self, made: Made, late: Sequence[Span]) -> None:
         """Make it known that spans of a trace came when those before them were deleted."""

@@ -52,10 +52,10 @@ class Transcript:
 
 @pytest.fixture
 def transcript(tmp_path: Path) -> Transcript:
-    """An answered question, and nothing after it."""
+    """A question that the agent works on."""
     written = Transcript(tmp_path / "openclaw/agents/ops/sessions/live.jsonl")
     written.write(written.entry("q1", "user", "Is the backup healthy?"))
-    written.write(written.entry("a1", "assistant", "It is.", stopReason="stop"))
+    written.write(written.entry("a1", "assistant", "Let me look.", stopReason="toolUse"))
     return written
 
 
@@ -99,7 +99,7 @@ def next_summary(process: subprocess.Popen[str]) -> dict[str, Any]:
 def test_an_exchange_is_taken_when_it_is_over_and_a_torn_line_when_it_is_whole(
     follower: subprocess.Popen[str], transcript: Transcript
 ) -> None:
-    """An answer may go on until the next question; half a line is no entry yet; an interrupt ends it well."""
+    """Work goes on until the next question, an answer ends itself; half a line is no entry yet; an interrupt ends it well."""
     assert 0 == next_summary(follower)["exchanges"]
     line = json.dumps(transcript.entry("q2", "user", "And the one of db3?"))
     transcript.write_text(line[:40])

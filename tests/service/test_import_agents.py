@@ -172,10 +172,12 @@ def test_an_import_that_is_killed_ends_as_one_that_was_not(children: Nursery, tm
 
 @pytest.mark.parametrize("source", PLACES)
 def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: str) -> None:
-    """An exchange is taken when the next question ends it; an interrupt ends the follower well."""
+    """An exchange is taken when its answer ended; an interrupt ends the follower well."""
     lines = _lines(source, "s1")
-    second = next(number for number, line in enumerate(lines) if "And db3?" in json.dumps(line))
-    path = _write(tmp_path / "agent", source, "s1", lines[:second])
+    answer, second = (
+        next(number for number, line in enumerate(lines) if text in json.dumps(line)) for text in ("No: ", "And db3?")
+    )
+    path = _write(tmp_path / "agent", source, "s1", lines[:answer])
     command = _command(source, "--follow", "--interval", "0.1", "--as-of", "2026-11-03T09:02:00Z")
     process = subprocess.Popen(
         command, cwd=tmp_path, env=_environment("d.duckdb"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -186,10 +188,11 @@ def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: st
         assert process.stdout is not None
         assert 0 == json.loads(process.stdout.readline())["exchanges"]
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(lines[second]) + "\n")
+            stream.write("".join(json.dumps(line) + "\n" for line in lines[answer:second]))
         assert 1 == json.loads(process.stdout.readline())["exchanges"]
         _write(tmp_path / "agent", source, "s2", _lines(source, "s2"))
-        assert 4 == json.loads(process.stdout.readline())["exchanges"]
+        # Claude Code says of no failed turn that it is over.
+        assert {"claude-code": 4, "codex": 5}[source] == json.loads(process.stdout.readline())["exchanges"]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=300)
         assert 0 == process.returncode, errors

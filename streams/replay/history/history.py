@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from schemas.records import Judgement
@@ -23,6 +23,11 @@ class Window(NamedTuple):
 
 class History(Protocol):
     """One part of a history. It does not change while it is read."""
+
+    @property
+    def withdrawn(self) -> Collection[Subject]:
+        """The exchanges that turn out to be part of another one: they have no score. Topics tell that only as they are read."""
+        ...
 
     def windows(self, start: int) -> AsyncGenerator[Window]:
         """The records from a position on; each record once, those of a session in their order."""

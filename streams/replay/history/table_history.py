@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -100,7 +101,7 @@ class Tables:
     def contents(self, scope: Scope) -> Contents:
         """Return the contents, with the exchanges of the scope counted."""
         within = _SCOPE.format(at="occurred_at")
-        statement = f"SELECT count(*) FILTER ({within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
+        statement = f"SELECT count(*) FILTER (revision = 0 AND {within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
         ((count, first, last),) = self.rows(statement, _values(scope))
         projects = [name for (name,) in self.rows("SELECT DISTINCT project FROM exchanges ORDER BY ALL")]
         return Contents(count, projects, first, last)
@@ -195,6 +196,14 @@ class TableHistory:
         for partition, end in part.judgements.items():
             self.tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
         self._there = [name for name in topics()[EXCHANGES] if self.tables.has(name, EXCHANGES)]
+
+    @cached_property
+    def withdrawn(self) -> Collection[Subject]:
+        """See `History`."""
+        ends = {segment.partition: segment.end for segment in self._part.segments}
+        statement = "SELECT connection, exchange_id, _partition, _offset FROM exchanges WHERE withdrawn"
+        rows = self.tables.rows(statement)
+        return {(connection, exchange_id) for connection, exchange_id, number, offset in rows if offset < ends.get(number, 0)}
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
         """See `History`."""

@@ -7,7 +7,7 @@ a file, and looked up there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -46,6 +46,11 @@ class TopicHistory:
         (self._segment,) = part.segments
         self._judgements = judgements
         self._recorded = None if judgements is None else recorded_in(judgements)
+
+    @property
+    def withdrawn(self) -> Collection[Subject]:
+        """See `History`."""
+        return ()
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
         """See `History`. What is before `start` is read again for its identities alone."""

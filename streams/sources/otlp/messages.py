@@ -23,6 +23,7 @@ from audit.surrogates import json_bytes
 from streams.sources.media import joined, placeholder_of
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.span_facts import ToolCall, ToolResult
+from streams.sources.otlp.tool_errors import failed_by_result
 
 Json = Mapping[str, Any]
 MAX_NESTED = 8
@@ -371,12 +372,16 @@ def _call(value: Json) -> ToolCall:
 
 
 def _result(value: Json, text: str | None) -> ToolResult:
-    output = text_of(text if text is not None else _first(value, "response", "result", "output", "content"))
+    output = _first(value, "response", "result", "output", "content")
     origin = value.get("origin")  # Haystack's results name their call
     about = origin if isinstance(origin, dict) else value
-    failed = True if value.get("status") == "error" else _first(value, "is_error", "isError", "error")
+    failed = failed_by_result(value)
+    if failed is None and isinstance(value.get("error"), bool):
+        failed = value["error"]
+    if failed is None:
+        failed = True if value.get("status") == "error" else failed_by_result(output)
     return ToolResult(
-        output, _named(about, "name", "toolName", "tool_name"), _id(about), failed if isinstance(failed, bool) else None
+        text_of(text if text is not None else output), _named(about, "name", "toolName", "tool_name"), _id(about), failed
     )
 
 

@@ -2,7 +2,8 @@
 
 1. A request goes on with outputs of tools that another trace called, or a tool's span has the id of a call that another trace made: a
    sender begins a trace for each request, or a person had to approve the call. Its question, or the call, is in both.
-2. Two traces tell the same answer of a model at the same time: two instrumentors of one process, each with traces of its own.
+2. Two traces tell the same answer of a model at the same time: two instrumentors of one process, each with traces of its own. Where
+   only the words are the same, and both name a session, it is one session: many users ask the same, and get the same answer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class ToldRequest(NamedTuple):
     key: str
     started_at: datetime
     ended_at: datetime
+    session: str | None = None
+    """Its session, where the key is made of words."""
 
 
 class Links(NamedTuple):
@@ -49,6 +52,7 @@ def links_of(spans: Iterable[KeptSpan]) -> Links:
     asked, answered, done = set[str](), set[str](), set[str]()
     requests, questions = list[ToldRequest](), set[str]()
     ordered = sorted(spans, key=place_of)
+    session = next((span.facts.session_id for span in ordered if span.facts.session_id), None)
     for span in ordered:
         facts = span.facts
         asked.update(call.call_id for call in facts.calls if call.call_id)
@@ -60,7 +64,8 @@ def links_of(spans: Iterable[KeptSpan]) -> Links:
                 questions.add(facts.question)
             if facts.response_id or (facts.question and facts.answer):
                 key = digest(facts.response_id or f"{facts.question}\n{facts.answer}")
-                requests.append(ToldRequest(key, span.started_at, span.ended_at))
+                session_id = None if facts.response_id else facts.session_id or session
+                requests.append(ToldRequest(key, span.started_at, span.ended_at, session_id))
     texts = _contents("call_id", (answered - asked) | (done - asked) | (asked - answered - done))
     first = next((span.facts for span in ordered if span.facts.kind == "inference"), None)
     return Links(
@@ -90,12 +95,17 @@ class RecentRequests(Generic[Owner]):
             told = self._told.setdefault(request.key, [])
             self._told.move_to_end(request.key)
             for other, other_owner in told:
-                if other_owner != owner and other.started_at <= request.ended_at and request.started_at <= other.ended_at:
+                if other_owner != owner and _is_same(other, request):
                     yield other_owner
             told[:] = [(other, one) for other, one in told if one != owner][-_OF_ONE_KEY:]
             told.append((request, owner))
         while len(self._told) > MAX_REQUESTS:
             self._told.popitem(last=False)
+
+
+def _is_same(first: ToldRequest, second: ToldRequest) -> bool:
+    is_one_session = None in (first.session, second.session) or first.session == second.session
+    return is_one_session and first.started_at <= second.ended_at and second.started_at <= first.ended_at
 
 
 _OF_ONE_KEY = 16

@@ -167,6 +167,30 @@ def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
     assert [] == list(recent.add([later], "z"))
 
 
+def told_in(trace: str, session: str | None, **told: Any) -> ToldRequest:
+    """The one request of a trace, whose root has the session."""
+    texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
+    root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
+    [request] = links_of(kept(root, chat(1, 0, trace=trace, attributes={**texts, "gen_ai.response.id": None, **told}))).requests
+    return request
+
+
+@pytest.mark.parametrize(
+    ("session", "told", "same"),
+    [
+        ("s2", {}, False),
+        ("s1", {}, True),
+        (None, {}, True),
+        ("s2", {"gen_ai.response.id": "r1"}, True),
+    ],
+)
+def test_two_users_who_ask_the_same_are_two(session: str | None, told: Json, same: bool) -> None:
+    """A desk gets the same question many times a minute and gives the same answer: words alone join no sessions."""
+    recent: RecentRequests[str] = RecentRequests()
+    assert [] == list(recent.add([told_in(A, "s1", **told)], "x"))
+    assert (["x"] if same else []) == list(recent.add([told_in(B, session, **told)], "y"))
+
+
 def test_linked_traces_in_any_order_make_the_same() -> None:
     """They come as they end."""
     records: list[Span] = records_of([request(*steps(), span(6, None, trace=A))])

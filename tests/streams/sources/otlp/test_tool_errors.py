@@ -109,6 +109,19 @@ def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_n
     assert [True] == errors_of(agent(0), tool(1, 0), asked)
 
 
+@pytest.mark.parametrize("result", [result for result in FAILED if isinstance(result, dict)])
+@pytest.mark.parametrize("written", [lambda result: result, json.dumps])
+def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, written: Any) -> None:
+    """Where no span is made of tools, the messages are all there is."""
+    call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "gate", "arguments": {}}]}
+    parts = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": written(result)}]}
+    flat = {"role": "tool", "tool_call_id": "c1", "content": json.dumps(result)}
+    for output in (parts, flat):
+        told = {"gen_ai.input.messages": json.dumps([{"role": "user", "content": "Open it"}, call, output])}
+        first = chat(1, 0, attributes={"gen_ai.output.messages": json.dumps([call])})
+        assert [True] == errors_of(agent(0), first, chat(2, 0, attributes=told))
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     value=st.recursive(

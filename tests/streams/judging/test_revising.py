@@ -1,0 +1,213 @@
+"""An exchange of which its source tells more is one exchange still: scored anew, judged anew where it changed, paid for once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import builders as build
+import msgspec
+import pytest
+from engines import NOW, Clock, engine_over, live_judge, policy_of, rows, runner_over
+
+from analytics.store.store import Store
+from analytics.sums.daily import refresh_daily
+from audit.cost.prices import nano_of
+from audit.policy.policy import Policy
+from schemas.codec.single_object import encode
+from schemas.records import Exchange
+from service.simulator import RunningJudge, running
+from streams.judging.revising import UNDECIDED, revise
+from streams.log.admission import Accepted, admissible
+
+T = TypeVar("T")
+LATER = NOW + timedelta(minutes=10)
+SKIPS = policy_of(sampling={"alwaysScoreFirst": 0, "alwaysScoreLast": 0, "routineInterval": 10_000})
+"""Samples nothing but what the rules find."""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory."""
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge."""
+    with running() as judge:
+        yield judge
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, within a time that no sound run needs."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def tell(
+    store: Store, judge: RunningJudge | None, *turns: Exchange, policy: Policy | None = None, end: bool = False
+) -> int:
+    """Have a source tell turns, as it knows them now; answers how many revisions came of it."""
+    policy = policy or Policy()
+    async with engine_over(store, policy, judge and live_judge(judge.base_url), now=Clock(LATER)) as engine:
+        await engine.land_taken()
+        revisions = revise(store, policy, turns, engine.now())
+        assert not revisions.waiting
+        await engine.publish("exchanges", revisions.records)
+        if end:
+            await engine.publish("exchanges", [build.closing("s", 1)])
+        await engine.drained()
+        await engine.land_taken()
+        return revisions.revised
+
+
+def turn(number: int, response: str, **fields: object) -> Exchange:
+    """A turn of a session as a source tells it."""
+    return build.exchange("s", number, response, content_digest=f"digest of {response}", **fields)
+
+
+def current(store: Store, table: str, columns: str) -> list[tuple[object, ...]]:
+    """Rows as readers see them."""
+    return store.cursor().execute(f"SELECT {columns} FROM {table} ORDER BY ALL").fetchall()
+
+
+def calls(store: Store) -> int:
+    """How many calls of the judge were paid for."""
+    return len(rows(store, "judgements", "judgement_id"))
+
+
+def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, simulator: RunningJudge) -> None:
+    """What was paid for the first revision stays paid, and is part of what the score cost."""
+    run(tell(store, simulator, turn(1, "I ask first."), turn(2, "Fine.")))
+    before = calls(store)
+    assert 1 == run(tell(store, simulator, turn(1, "It is refunded.", output_tokens=9), turn(2, "Fine.")))
+    assert [("s:1", "It is refunded.", 9, 1), ("s:2", "Fine.", None, 0)] == current(
+        store, "exchanges", "exchange_id, agent_response, output_tokens, revision"
+    )
+    assert [("s:1", 1, 1, "first_turns", "scored"), ("s:2", 0, 2, "first_turns", "scored")] == current(
+        store, "scores", "exchange_id, revision, turn_number, sampling_reason, disposition"
+    )
+    assert calls(store) > before
+    costs = [
+        sum(nano_of(float(str(cost))) for (cost,) in current(store, table, "cost_usd")) for table in ("scores", "judgements")
+    ]
+    assert 1 == len(set(costs))
+
+
+def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store: Store, simulator: RunningJudge) -> None:
+    """Tokens and tags are no question to the judge: its answers hold."""
+    run(tell(store, simulator, turn(1, "Done.")))
+    before = calls(store)
+    assert 1 == run(tell(store, simulator, turn(1, "Done.", input_tokens=80)))
+    assert before == calls(store)
+    assert [(1, "scored", 80)] == current(
+        store, "scores JOIN exchanges USING (exchange_id)", "scores.revision, disposition, input_tokens"
+    )
+    assert 0 == run(tell(store, simulator, turn(1, "Done.", input_tokens=80)))
+
+
+def test_a_turn_that_was_not_sampled_stays_so_and_is_looked_at_by_the_rules_again(store: Store) -> None:
+    """The first tier looks at every exchange, as it is now."""
+    run(tell(store, None, turn(1, "It is done."), policy=SKIPS))
+    assert 1 == run(tell(store, None, turn(1, "I ask, and it is done."), policy=SKIPS))
+    told = "revision, disposition, turn_number, sampling_probability, evidence_digest"
+    assert [(1, "sampling_skip", 1, None, "digest of I ask, and it is done.")] == current(store, "scores", told)
+
+
+def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator: RunningJudge) -> None:
+    """What waits in the session's state is what its source said last."""
+    policy = policy_of(sampling={"alwaysScoreFirst": 0, "alwaysScoreLast": 1, "routineInterval": 10_000})
+    run(tell(store, simulator, turn(1, "I ask."), policy=policy))
+    run(tell(store, simulator, turn(1, "Done."), policy=policy, end=True))
+    told = "sampling_reason, disposition, evidence_digest"
+    assert [("last_turns", "scored", "digest of Done.")] == current(store, "scores", told)
+
+
+def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None:
+    """Its session has spent what the first revision cost."""
+    policy = policy_of(cost_cap_per_session=0.02)
+    for number in range(8):
+        run(tell(store, simulator, turn(1, f"It is {number}."), policy=policy))
+    spent = sum(nano_of(float(str(cost))) for (cost,) in current(store, "judgements", "cost_usd"))
+    assert 0 < spent <= nano_of(0.02)
+    assert [("skipped_cost_cap", 7)] == current(store, "scores", "disposition, revision")
+
+
+def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None:
+    """Sums by day and by session count an exchange once, whatever its source says later."""
+    run(tell(store, None, turn(1, "I ask.")))
+    moved = msgspec.structs.replace(turn(1, "Done."), occurred_at=build.START - timedelta(days=2), session_id="t")
+    run(tell(store, None, moved))
+    refresh_daily(store)
+    assert [(build.START + timedelta(minutes=1),)] == [
+        (at.replace(tzinfo=build.START.tzinfo),) for (at,) in current(store, "exchanges", "occurred_at")
+    ]
+    assert [("s",)] == current(store, "scores", "session_id")
+    for table in ("log.daily_exchanges", "log.daily_scores", "log.session_scores"):
+        assert [(1,)] == current(store, table, "exchanges")
+
+
+def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simulator: RunningJudge) -> None:
+    """It turned out to be part of another one. What judging it cost was paid for."""
+    run(tell(store, simulator, turn(1, "One."), turn(2, "Two.")))
+    paid = calls(store)
+    run(tell(store, simulator, msgspec.structs.replace(turn(2, "Two."), withdrawn=True)))
+    runner_over(store).run()
+    refresh_daily(store)
+    assert [("s:1",)] == current(store, "exchanges", "exchange_id")
+    assert [("s:1",)] == current(store, "scores", "exchange_id")
+    for table in ("log.daily_exchanges", "log.daily_scores", "log.session_scores"):
+        assert [(1,)] == current(store, table, "exchanges")
+    assert paid == calls(store)
+    assert [(paid,)] == current(store, "log.session_costs", "sum(judgements)::BIGINT")
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_rebuild_makes_the_same_scores(store: Store, simulator: RunningJudge, *, judged: bool) -> None:
+    """Every revision, byte for byte, and none of what was withdrawn."""
+    judge = simulator if judged else None
+    run(tell(store, judge, turn(1, "I ask."), turn(2, "Two."), turn(3, "Three.")))
+    run(tell(store, judge, turn(1, "Done."), msgspec.structs.replace(turn(2, "Two."), withdrawn=True), end=True))
+    run(tell(store, judge, turn(1, "All done.")))
+    runner_over(store).run()
+    before = rows(store, "scores", "* EXCLUDE (_offset)")
+    runner_over(store).rebuild()
+    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
+
+
+def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
+    """Whoever tells of it after its revision says what that says."""
+    run(tell(store, None, turn(1, "I ask.")))
+    run(tell(store, None, turn(1, "Done.")))
+    done = [runner_published(store, one) for one in (turn(1, "Done."), turn(1, "I ask."), turn(1, "Something else."))]
+    assert [(1, 0), (1, 0), (0, 1)] == done
+
+
+def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
+    """How many are known and how many in conflict when an exchange is delivered."""
+    accepted = Accepted()
+    accepted.add("exchanges", admissible(exchange))
+    done = runner_over(store).publish(accepted)["exchanges"]
+    return done.known, len(done.conflicts)
+
+
+def test_a_source_may_refuse_to_revise(store: Store) -> None:
+    """A new version of a reader must not tell history otherwise."""
+    run(tell(store, None, turn(1, "Done.")))
+    changed = turn(1, "Done, it seems.")
+    revisions = revise(store, Policy(), [changed], LATER, may_revise=lambda stored: "open" in stored.tags)
+    assert ([changed], 0) == (revisions.records, revisions.revised)
+
+
+def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None:
+    """It needs the turn that the exchange is. Where nothing was decided, because nobody audits the project, it does not."""
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(turn(1, "I ask."))])
+    changed = turn(1, "Done.")
+    assert [changed] == revise(store, Policy(), [changed], changed.ingested_at).waiting
+    for policy, now in ((policy_of(enabled=False), changed.ingested_at), (Policy(), changed.ingested_at + UNDECIDED)):
+        revisions = revise(store, policy, [changed], now)
+        assert [msgspec.structs.replace(changed, revision=1)] == revisions.records
