@@ -19,11 +19,11 @@ _CREATED = 1_790_000_000
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
     """A stand-in that runs until the block is left; `url` is the base URL of a client."""
-    with serving(_ChatCompletions, plays, "/v1") as provider:
+    with serving(ChatCompletions, plays, "/v1") as provider:
         yield provider
 
 
-class _ChatCompletions(PlayedApi):
+class ChatCompletions(PlayedApi):
     """The OpenAI Chat Completions API."""
 
     def play(self, request: Json) -> None:
@@ -35,15 +35,12 @@ class _ChatCompletions(PlayedApi):
         if fails:
             self.answer(step.status, {"error": {"type": "invalid_request_error", "code": "scripted", "message": "scripted"}})
         elif request.get("stream"):
-            self._stream(request, step)
+            self.begin_stream()
+            for chunk in _chunks(request, _completion(self.provider, request, step)):
+                self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.wfile.write(b"data: [DONE]\n\n")
         else:
             self.answer(200, _completion(self.provider, request, step))
-
-    def _stream(self, request: Json, step: Step) -> None:
-        self.begin_stream()
-        for chunk in _chunks(request, _completion(self.provider, request, step)):
-            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        self.wfile.write(b"data: [DONE]\n\n")
 
 
 def _completion(provider: Provider, request: Json, step: Step) -> Json:
@@ -82,6 +79,8 @@ def _usage(request: Json, step: Step) -> Json:
     sizes = [len(json.dumps(request.get("tools", []))), *(len(json.dumps(message)) for message in request["messages"])]
     prompt = sum(sizes) // CHARACTERS_PER_TOKEN
     cached = sum(sizes[:-1]) // CHARACTERS_PER_TOKEN if len(sizes) > 3 else 0
+    if step.input_tokens is not None:
+        prompt, cached = step.input_tokens, step.cached_tokens
     written = step.output_tokens or len(step.text) // CHARACTERS_PER_TOKEN + 1
     return {
         "prompt_tokens": prompt,

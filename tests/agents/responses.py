@@ -22,11 +22,11 @@ _BY_MODEL = frozenset({"function_call", "custom_tool_call", "local_shell_call", 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
     """A stand-in that runs until the block is left; `url` is the base URL of a model provider."""
-    with serving(_Responses, plays, "/v1") as provider:
+    with serving(Responses, plays, "/v1") as provider:
         yield provider
 
 
-class _Responses(PlayedApi):
+class Responses(PlayedApi):
     """The OpenAI Responses API."""
 
     def play(self, request: Json) -> None:
@@ -36,23 +36,19 @@ class _Responses(PlayedApi):
             return
         if isinstance(request["input"], str):
             request["input"] = [{"role": "user", "content": request["input"]}]
+        # A client may send what is new alone, and name the response that it goes on from.
+        request["input"] = [*self.provider.histories.get(request.get("previous_response_id", ""), ()), *request["input"]]
         step, fails = self.provider.step_for(request | {"messages": _messages(request)})
         self.provider.pause(step)
         try:
             if fails:
                 self.answer(step.status, {"error": {"type": "server_error", "code": "scripted", "message": "scripted"}})
             elif request.get("stream"):
-                self._stream(request, step)
+                self.stream(_events(self.provider, request, step))
             else:
                 self.answer(200, _completed(self.provider, request, step))
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the run was stopped: that is what the script is about
-
-    def _stream(self, request: Json, step: Step) -> None:
-        self.begin_stream()
-        for kind, data in _events(self.provider, request, step):
-            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
-        self.wfile.flush()
 
 
 def _messages(request: Json) -> list[Json]:
@@ -80,19 +76,25 @@ def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str
         if item["type"] == "message":
             said = {"item_id": item["id"], "output_index": index, "content_index": 0, "delta": step.text}
             yield "response.output_text.delta", said
+        elif item["type"] == "function_call":
+            written = {"item_id": item["id"], "output_index": index}
+            yield "response.function_call_arguments.delta", written | {"delta": item["arguments"]}
+            yield "response.function_call_arguments.done", written | {"arguments": item["arguments"], "name": item["name"]}
         yield "response.output_item.done", {"output_index": index, "item": item}
     yield "response.completed", {"response": completed}
 
 
 def _completed(provider: Provider, request: Json, step: Step) -> Json:
     """The response, whole."""
+    response_id, output = provider.next_id("resp"), list(_items(provider, request, step))
+    provider.histories[response_id] = [*request["input"], *output]
     return {
-        "id": provider.next_id("resp"),
+        "id": response_id,
         "object": "response",
         "created_at": 1_790_000_000,
         "model": request["model"],
         "status": "completed",
-        "output": list(_items(provider, request, step)),
+        "output": output,
         "usage": _usage(request, step),
         "instructions": request.get("instructions"),
         "tools": request.get("tools", []),
@@ -130,6 +132,8 @@ def _usage(request: Json, step: Step) -> Json:
     sizes = [len(json.dumps(item)) for item in request["input"]]
     read = (fixed + sum(sizes)) // CHARACTERS_PER_TOKEN + 1
     cached = (fixed + sum(sizes[:-1])) // CHARACTERS_PER_TOKEN if len(sizes) > 3 else 0
+    if step.input_tokens is not None:
+        read, cached = step.input_tokens, step.cached_tokens
     written = step.output_tokens or (len(step.text) + len(step.thinking)) // CHARACTERS_PER_TOKEN + 1
     return {
         "input_tokens": read,

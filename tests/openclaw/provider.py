@@ -57,6 +57,9 @@ class Step:
     delay: float = 0.0
     after: str = ""
     output_tokens: int | None = None
+    input_tokens: int | None = None
+    """Tokens of the whole request, those of the cache among them; counted from its length where nothing is said."""
+    cached_tokens: int = 0
 
 
 SUMMARY = Step(
@@ -79,6 +82,10 @@ class Provider:
 
     url: str
     plays: dict[str, Play] = field(default_factory=dict)
+    without_tools: Step | None = SUMMARY
+    """What a request without tools is answered with; by default nothing is played for it."""
+    histories: dict[str, list[Json]] = field(default_factory=dict)
+    """Items up to the end of each response, where the API keeps them."""
     requests: list[Json] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Texts of users that no play was found for; they are answered with a plain sentence."""
@@ -99,8 +106,8 @@ class Provider:
         text, answered = self._position(request["messages"])
         with self._lock:
             self.requests.append(request)
-            if not request.get("tools"):
-                return SUMMARY, False
+            if self.without_tools is not None and not request.get("tools"):
+                return self.without_tools, False
             play = self.plays.get(text)
             if play is None:
                 self.unknown.append(text)
@@ -181,7 +188,7 @@ def _texts(message: Json) -> Iterator[str]:
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
     """A stand-in that runs until the block is left."""
-    with serving(_Messages, plays) as provider:
+    with serving(Messages, plays) as provider:
         yield provider
 
 
@@ -242,8 +249,15 @@ class PlayedApi(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
 
+    def stream(self, events: Iterator[tuple[str, Json]]) -> None:
+        """Answer with events, each of which has its kind twice."""
+        self.begin_stream()
+        for kind, data in events:
+            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
+        self.wfile.flush()
 
-class _Messages(PlayedApi):
+
+class Messages(PlayedApi):
     """The Anthropic Messages API."""
 
     def play(self, request: Json) -> None:
@@ -258,18 +272,11 @@ class _Messages(PlayedApi):
                 kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(step.status, "api_error")
                 self.answer(step.status, {"type": "error", "error": {"type": kind, "message": "scripted"}})
             elif request.get("stream"):
-                self._stream(request, step)
+                self.stream(_events(_message(self.provider, request, step)))
             else:
                 self.answer(200, _message(self.provider, request, step))
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the run was aborted or timed out: that is what the script is about
-
-    def _stream(self, request: Json, step: Step) -> None:
-        self.begin_stream()
-        message = _message(self.provider, request, step)
-        for kind, data in _events(message):
-            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
-        self.wfile.flush()
 
 
 def _message(provider: Provider, request: Json, step: Step) -> Json:
@@ -291,13 +298,21 @@ def _message(provider: Provider, request: Json, step: Step) -> Json:
         "content": content,
         "stop_reason": step.stop or ("tool_use" if step.calls else "end_turn"),
         "stop_sequence": None,
-        "usage": _usage(provider, request, step.output_tokens or said // CHARACTERS_PER_TOKEN + 1),
+        "usage": _usage(provider, request, step, step.output_tokens or said // CHARACTERS_PER_TOKEN + 1),
     }
 
 
-def _usage(provider: Provider, request: Json, output: int) -> Json:
-    """Tokens as a cached conversation has them."""
+def _usage(provider: Provider, request: Json, step: Step, output: int) -> Json:
+    """Tokens as a cached conversation has them, unless the step says how many they are."""
     read, written, plain = provider.cached(request)
+    if step.input_tokens is not None:
+        plain_tokens = step.input_tokens - step.cached_tokens
+        return {
+            "input_tokens": plain_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": step.cached_tokens,
+            "output_tokens": output,
+        }
     return {
         "input_tokens": plain // CHARACTERS_PER_TOKEN + 1,
         "cache_creation_input_tokens": written // CHARACTERS_PER_TOKEN,

@@ -18,7 +18,8 @@ from streams.sources.otlp.signals import SIGNALS
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 
 CAPTURES = Path(__file__).parent / "captures"
-NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+NOW = datetime(2027, 11, 26, 12, 0, tzinfo=UTC)
+"""When the spans come: later than all captures, as what lies in the future is refused."""
 OWNER = SpanOwner("north", "ops")
 REDACTOR = Redactor(RedactionSettings())
 LABELS = {"agent_version": ("gen_ai.agent.version", "service.version")}

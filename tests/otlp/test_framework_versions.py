@@ -26,6 +26,9 @@ def version_of(*sent: Captured) -> str | None:
 OWN = [
     pytest.param({"service.name": "strands-agents", "service.version": "1.62.1"}, {"name": "strands-agents"}, id="strands"),
     pytest.param(
+        {"service.name": "bakery", "service.version": "1.62.1"}, {"name": "strands.telemetry.tracer"}, id="strands-named"
+    ),
+    pytest.param(
         {"service.name": "bakery", "service.version": "1.23.0"},
         {"name": "agent_framework", "version": "1.23.0"},
         id="agent-framework",

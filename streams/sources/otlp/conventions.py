@@ -445,8 +445,8 @@ SERVICE = "service.name"
 SERVICE_VERSION = "service.version"
 AGENT_VERSION = "agent_version"
 """The label for the version of an agent."""
-FRAMEWORK_SERVICES = ("strands-agents",)
-"""Names of services that a framework sets by itself, with its own version for the service's."""
+FRAMEWORK_TRACERS = frozenset({"strands.telemetry.tracer", "strands-agents"})
+"""Scopes of a framework that says its own version for the service's whatever the service is called and another one is set."""
 FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
 """The attribute of a resource, and the beginning of its value, of an SDK that says its framework's version whatever the service is called."""
 FRAMEWORK_SCOPE = "agent_framework"

@@ -135,7 +135,7 @@ def _says_framework_version(observed: Observed) -> bool:
     """Tell whether the service's version is that of a framework, whose upgrade is no deployment of the agent."""
     resource, (attribute, beginning) = observed.resource, named.FRAMEWORK_SDK
     return (
-        resource.get(named.SERVICE) in named.FRAMEWORK_SERVICES
+        observed.scope in named.FRAMEWORK_TRACERS
         or str(resource.get(attribute, "")).startswith(beginning)
         or (observed.scope == named.FRAMEWORK_SCOPE and resource.get(named.SERVICE_VERSION) == observed.scope_version)
     )

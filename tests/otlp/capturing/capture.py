@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 from openclaw.provider import Provider
 from receivers import receiving
 
 from otlp.capturing.dialects import Dialect
-from otlp.capturing.environments import installed
-from otlp.capturing.plays import plays
-from otlp.capturing.programs import scenario
+from otlp.capturing.environments import Program, installed
+from otlp.capturing.programs import numbers, scenario
 from otlp.capturing.readable import Json, readable
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -28,9 +28,14 @@ SPANS_A_REQUEST = 6
 
 def captured(dialect: Dialect, environments: Path) -> list[Json]:
     """The lines of a capture, in the order in which the exporter sent them."""
+    with installed(dialect.program or dialect.name, dialect.requirements or dialect.name, environments) as program:
+        return capture(program, dialect)
+
+
+def capture(program: Program, dialect: Dialect) -> list[Json]:
+    """The lines that the exporter of an installed program sends."""
     with (
-        installed(dialect.program or dialect.name, dialect.requirements or dialect.name, environments) as program,
-        dialect.stand_in(plays(dialect.tool_prefix)) as provider,
+        dialect.stand_in(dialect.conversation(dialect.tool_prefix)) as provider,
         receiving() as receiver,
         TemporaryDirectory() as home,
     ):
@@ -67,11 +72,17 @@ def provided(provider: Provider, home: str) -> dict[str, str]:
         "OPENAI_API_KEY": "not-a-key",
         "ANTHROPIC_BASE_URL": provider.url,
         "ANTHROPIC_API_KEY": "not-a-key",
+        "GOOGLE_GEMINI_BASE_URL": provider.url.removesuffix("/v1"),
+        "GOOGLE_API_KEY": "not-a-key",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "SCENARIO": json.dumps(
-            {name: value for name, value in vars(scenario).items() if name.isupper() and isinstance(value, str)}
-        ),
+        "SCENARIO": json.dumps(_constants(scenario)),
+        "NUMBERS": json.dumps(_constants(numbers)),
     }
+
+
+def _constants(conversation: ModuleType) -> Json:
+    """What a program in another language is told of a conversation."""
+    return {name: value for name, value in vars(conversation).items() if name.isupper() and isinstance(value, str | tuple)}
 
 
 def _exporting(receiver: str) -> dict[str, str]:

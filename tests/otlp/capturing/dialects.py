@@ -10,6 +10,7 @@ from agents import chat_completions, responses
 from openclaw import provider
 from openclaw.provider import Play, Provider
 
+from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario
 
 StandIn = Callable[[Mapping[str, Play]], AbstractContextManager[Provider]]
@@ -30,6 +31,7 @@ class Dialect:
     program: str = ""
     requirements: str = ""
     tool_prefix: str = ""
+    conversation: Callable[[str], Mapping[str, Play]] = plays
     has_content: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ class Program:
 def installed(name: str, requirements: str, folder: Path) -> Iterator[Program]:
     """A program of `programs` in an environment below `folder`, made unless it is there; UnavailableError when it cannot be."""
     if is_for_node(requirements):
-        with written(name, (PROGRAMS / f"{name}.mjs").read_text("utf-8"), requirements, folder) as program:
+        with written(name, (PROGRAMS / f"{name.replace('.', '/')}.mjs").read_text("utf-8"), requirements, folder) as program:
             yield program
     else:
         environment = made(requirements, folder)

@@ -88,6 +88,10 @@ class Trace:
         """The spans directly within a span."""
         return self._children.get(span.span_id, ())
 
+    def parent(self, span: KeptSpan) -> KeptSpan | None:
+        """The span that a span stands directly within."""
+        return self._parents.get(span.span_id)
+
     @cached_property
     def requests(self) -> list[KeptSpan]:
         """The requests to models that enclose no other: an agent's framework may tell of several in one span."""

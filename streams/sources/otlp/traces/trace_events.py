@@ -85,7 +85,8 @@ def _usage(usage: Usage) -> Json:
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
     every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
     better = told_better(every)
-    tools = _told_by_one(span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
+    inner = (span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
+    tools = _told_by_one(_with_wrappers(trace, span) for span in inner)
     told = [_Told(span, place, call) for span in _speaking(trace) for place, call in enumerate(span.facts.calls)]
     outputs = _Outputs(trace)
     joined = _joined(tools, told)
@@ -101,6 +102,24 @@ def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
     """Tell whether a tool's span only wraps another of the same tool, which another instrumentor made."""
     return any(child.facts.kind == "tool" and _name(child.facts) == _name(span.facts) for child in trace.children(span))
+
+
+def _with_wrappers(trace: Trace, span: KeptSpan) -> KeptSpan:
+    """A tool's span, with what those that wrap it tell of the call and it does not tell itself."""
+    own, outer = span.facts, trace.parent(span)
+    while outer is not None and outer.facts.kind == "tool" and _name(outer.facts) == _name(own):
+        own = msgspec.structs.replace(
+            own, called=_whole(own.called, outer.facts.called), returned=own.returned or outer.facts.returned
+        )
+        outer = trace.parent(outer)
+    return span if own is span.facts else span._replace(facts=own)
+
+
+def _whole(call: ToolCall | None, other: ToolCall | None) -> ToolCall | None:
+    if call is None or other is None:
+        return call or other
+    arguments = other.arguments if call.arguments is None else call.arguments
+    return ToolCall(call.name or other.name, call.call_id or other.call_id, arguments)
 
 
 def _told_by_one(tools: Iterable[KeptSpan]) -> list[KeptSpan]:

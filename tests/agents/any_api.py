@@ -1,0 +1,42 @@
+"""A stand-in for the paid models of agent frameworks: one server that speaks four APIs, each under the path that its clients ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from openclaw.provider import Json, Messages, Play, PlayedApi, Provider, serving
+
+from agents.chat_completions import ChatCompletions
+from agents.generate_content import GenerateContent
+from agents.responses import Responses
+
+APIS: Mapping[str, type[PlayedApi]] = {
+    "chat/completions": ChatCompletions,
+    "responses": Responses,
+    "messages": Messages,
+    "generateContent": GenerateContent,
+    "streamGenerateContent": GenerateContent,
+}
+"""The API of each end of a path."""
+
+
+@contextmanager
+def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
+    """A stand-in that runs until the block is left; `url` is the base URL of OpenAI's clients, above it that of the others."""
+    with serving(_AnyApi, plays, "/v1") as provider:
+        provider.without_tools = None
+        yield provider
+
+
+class _AnyApi(ChatCompletions, Responses, Messages, GenerateContent):
+    """Every API that is known."""
+
+    def play(self, request: Json) -> None:
+        """Answer as the API of the path does."""
+        path = self.path.partition("?")[0]
+        for end, api in APIS.items():
+            if path.endswith(end):
+                api.play(self, request)
+                return
+        self.answer(404, {"error": {"message": self.path}})
