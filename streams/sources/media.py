@@ -18,6 +18,8 @@ def placeholder_of(block: Json) -> str | None:
     if isinstance(kind, str):
         name = _BY_TYPE.get(kind)
         return None if name is None else f"[{_modality(block) or name}]"
+    if _KEYS.isdisjoint(block):
+        return None
     for key, name in _BY_KEY.items():
         if isinstance(inner := block.get(key), dict):
             return f"[{_modality(inner) or name}]"
@@ -76,6 +78,7 @@ _BY_KEY = {
     "audio": "audio",
 }
 """Keys that hold a block without a type: of Gemini, Genkit, Bedrock and Haystack."""
+_KEYS = frozenset(_BY_KEY)
 _SOURCES = ("source", "file", "image_url", "input_audio", "audio", "image", "video", "data", "media")
 _MIME_TYPES = ("mime_type", "mimeType", "media_type", "mediaType", "contentType", "content_type")
 _ADDRESSES = ("url", "image_url", "uri", "data", "image", "file_data", "content")

@@ -105,7 +105,10 @@ def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]
             last = None
             continue
         block = Message(role)
-        _add_content(block, [item], depth)
+        if isinstance(item, dict):
+            _add_block(block, item, depth)
+        elif isinstance(item, str):
+            _add_text(block.texts, item)
         if block.results and not block.texts:
             block.role = "tool"
         elif block.calls or block.thoughts:
@@ -152,6 +155,8 @@ def _held_messages(value: Json, role: str, depth: int) -> list[Message]:
         return []
     if _is_message(value):
         return [message_of(value, role, depth)]
+    if _HOLDING.isdisjoint(value):
+        return []
     for name in _ANSWER_HOLDERS if role == "assistant" else _HOLDERS:
         inner = value.get(name)
         if isinstance(inner, list | dict) and (messages := messages_of(inner, role, depth - 1)):
@@ -301,7 +306,7 @@ def _is_block(value: Json) -> bool:
         return True
     if "type" in value or "block_type" in value:
         return False
-    return any(name in value for name in _KEYS) or isinstance(value.get("text"), str) or placeholder_of(value) is not None
+    return not _KEY_NAMES.isdisjoint(value) or isinstance(value.get("text"), str) or placeholder_of(value) is not None
 
 
 def _add_block(message: Message, block: Json, depth: int) -> None:
@@ -315,10 +320,11 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
         # A voice's transcript is what was said.
         message.texts.append(block["transcript"]) if _named(block, "transcript") else message.media.append(placeholder)
         return
-    for name, add_inner in _KEYS.items():
-        if (inner := block.get(name)) is not None and kind is None:
-            add_inner(message, inner if isinstance(inner, dict) else block)
-            return
+    # Gemini's library writes the keys that a part has not as null.
+    name = None if kind is not None or _KEY_NAMES.isdisjoint(block) else next((key for key in _KEYS if block.get(key)), None)
+    if name is not None:
+        _KEYS[name](message, block[name] if isinstance(block[name], dict) else block)
+        return
     if isinstance(block.get("text"), str):
         _add_text(message.thoughts if block.get("thought") is True else message.texts, block["text"])
     else:
@@ -525,6 +531,7 @@ _ANSWERS = (
     "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw",
 )  # fmt: skip
 """Members of what it gave back that are the answer."""
+_HOLDING = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
 _ENVELOPES = ("input_args", "inputs", "kwargs")
 """Members that hold the arguments of a function."""
 _WRAPPERS = ("kwargs", "data", "message")
@@ -555,3 +562,4 @@ _KEYS: dict[str, Callable[[Message, Json], None]] = {
     **dict.fromkeys(("reasoningContent", "reasoning"), _thought_block),
 }
 """What a block without a type adds, by the key that holds it: of Gemini, Bedrock, Genkit and Haystack."""
+_KEY_NAMES = frozenset(_KEYS)

@@ -135,6 +135,15 @@ def test_an_output_is_read_by_its_fields(block: Json) -> None:
         assert ("booked", "c1") == (result.output, result.call_id)
 
 
+def test_keys_that_are_null_are_not_there() -> None:
+    """Gemini's library writes all that a part may have."""
+    nothing = dict.fromkeys(
+        ("function_call", "function_response", "inline_data", "file_data", "thought", "toolUse", "reasoning")
+    )
+    [message] = messages_of({"contents": [{"role": "user", "parts": [{**nothing, "text": QUESTION}]}]})
+    assert ([QUESTION], [], [], [], []) == (message.texts, message.calls, message.results, message.thoughts, message.media)
+
+
 def test_items_of_a_list_keep_their_own_roles() -> None:
     """A Responses API sends calls and outputs between messages, without roles."""
     listed = [
