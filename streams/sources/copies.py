@@ -26,6 +26,10 @@ Key = bytes
 """What a line is known by in any account: its id, else its bytes."""
 
 
+_BEFORE, _AFTER = b"before", b"after"
+"""Places before and behind all lines of a transcript: no key is as short."""
+
+
 class Account(NamedTuple):
     """The file that a session is read from, and the other accounts of that session."""
 
@@ -62,18 +66,23 @@ def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_
         yield from lines
         return
     keys = set(_keys_or_none(path, id_field))
-    following: dict[Key | None, list[tuple[Key, Line]]] = defaultdict(list)
+    following: dict[Key, list[tuple[Key, Line]]] = defaultdict(list)
     for copy in copies:
-        _collect_extra(copy, id_field, keys, following)
-    yield from _behind(None, following)
+        # A copy without a line in common tells its own story: it follows, so that what was read before stays as it is.
+        shares = not keys.isdisjoint(_keys_or_none(copy, id_field))
+        _collect_extra(copy, id_field, keys, following, first=_BEFORE if shares else _AFTER)
+    yield from _behind(_BEFORE, following)
     for line in lines:
         yield line
         yield from _behind(_key(line, id_field), following)
+    yield from _behind(_AFTER, following)
 
 
-def _collect_extra(copy: Path, id_field: str, keys: set[Key], following: dict[Key | None, list[tuple[Key, Line]]]) -> None:
+def _collect_extra(
+    copy: Path, id_field: str, keys: set[Key], following: dict[Key, list[tuple[Key, Line]]], *, first: Key
+) -> None:
     """Add the lines that only this copy has. What cannot be read in it is left out: the transcript itself is what counts."""
-    previous: Key | None = None
+    previous = first
     try:
         with open_lines(copy) as lines:
             for line in lines:
@@ -89,7 +98,7 @@ def _collect_extra(copy: Path, id_field: str, keys: set[Key], following: dict[Ke
         return
 
 
-def _behind(key: Key | None, following: dict[Key | None, list[tuple[Key, Line]]]) -> Iterator[Line]:
+def _behind(key: Key, following: dict[Key, list[tuple[Key, Line]]]) -> Iterator[Line]:
     waiting = [*reversed(following.pop(key, []))]
     while waiting:
         own, line = waiting.pop()

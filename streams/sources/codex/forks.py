@@ -58,23 +58,22 @@ def count_copied(path: Path) -> int:
 
 def _originals(path: Path, header: Header) -> list[Path]:
     """The rollouts that have the copied lines themselves: the parents', else those of older forks of the same session."""
-    others = [file for file in _rollouts_beside(path) if file != path]
-    parents = [file for file in others if any(parent in file.name for parent in header.parents)]
-    if parents:
-        return parents
-    siblings = ((file, _header_or_none(file)) for file in others)
-    return [
+    others = [(file, other) for file in _rollouts_beside(path) if (other := _header_or_none(file)) is not None]
+    parents = [file for file, other in others if other.session in header.parents]
+    return parents or [
         file
-        for file, other in siblings
-        if other is not None
-        and other.parents & header.parents
-        and (other.begun, other.session) < (header.begun, header.session)
+        for file, other in others
+        if other.parents & header.parents and (other.begun, other.session) < (header.begun, header.session)
     ]
 
 
 def _rollouts_beside(path: Path) -> list[Path]:
-    home = next((folder.parent for folder in path.resolve().parents if folder.name in FOLDERS), None)
-    folders = [path.parent] if home is None else [home / name for name in FOLDERS]
+    """The rollouts of the same home; elsewhere those below the folder of the years, or the file's own."""
+    parents = path.resolve().parents
+    home = next((folder.parent for folder in parents if folder.name in FOLDERS), None)
+    folders = (
+        [next(folder for folder in parents if not folder.name.isdigit())] if home is None else [home / name for name in FOLDERS]
+    )
     return [
         file
         for folder in folders

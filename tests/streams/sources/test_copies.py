@@ -131,3 +131,21 @@ def test_a_checkpoint_with_an_id_of_its_own_is_a_copy_of_the_session_in_its_name
     _write(root / folder / f"{name}.checkpoint.1.jsonl", other)
     _write(root / folder / f"{name}.jsonl", lines[:head] + lines[head + 2 * turn :])
     _check(source, root, context)
+
+
+def test_a_copy_with_new_uuids_keeps_the_ids_of_the_sessions_own_file(context: ReadingContext, tmp_path: Path) -> None:
+    """What was imported of the file before the copy was made is known, and what only the copy has is added."""
+    source, folder, name, _, _, turn = PROGRAMS["claude-code"]
+    root, lines = tmp_path / "root", _claude_lines()
+    again = claude_code_lines.Lines("0d", prefix="again-")
+    for number, question in enumerate(QUESTIONS):
+        again.user(question)
+        again.said(f"msg_{number}", claude_code_lines.text(f"Answer {number}."))
+    own = root / folder / f"{name}.jsonl"
+    _write(own, lines[: 2 * turn])
+    [alone] = source.read(own, context, EVERY_SESSION)
+    _write(root / folder / "a-copy.jsonl", again.lines)
+    _check(source, root, context)
+    [account] = source.accounts_in(source.files_in([root]))
+    [joined] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)
+    assert [one.exchange_id for one in alone.exchanges] == [one.exchange_id for one in joined.exchanges][:2]

@@ -104,6 +104,22 @@ def test_a_copied_history_counts_in_the_session_that_has_it_first(
     assert (50, 5) == (readings[CHILD].exchanges[0].input_tokens, readings[CHILD].exchanges[0].output_tokens)
 
 
+@pytest.mark.parametrize(
+    "places", [("a/2026/11/03/rollout-1.jsonl", "a/2026/11/04/rollout-2.jsonl"), ("rollout-2.jsonl", "rollout-1.jsonl")]
+)
+def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
+    tmp_path: Path, context: ReadingContext, places: tuple[str, str]
+) -> None:
+    """People copy rollouts into folders of their own, under names of their own."""
+    parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
+    _go_on(child)
+    for place, lines in zip(places, (parent, child), strict=True):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("".join(json.dumps(line) + "\n" for line in lines.lines), "utf-8")
+    readings = _read_all(tmp_path, context)
+    assert (["Which disk is full?"], ["And the second?"]) == (_questions(readings[PARENT]), _questions(readings[CHILD]))
+
+
 def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: ReadingContext) -> None:
     """The program compresses rollouts that nothing is added to."""
     parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
