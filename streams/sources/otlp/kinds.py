@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -189,10 +190,15 @@ def read_kind(observed: Observed, values: Mapping[str, Any], has: Present) -> Ki
         is_other = is_other or kind == "other"
         if kind is None and value and not unknown:
             unknown = f"{name} = {value[:_SHOWN]}"
-    if any(stem in unknown.casefold() for stem in HELPER_STEMS):
+    if unknown and _is_helper(unknown.partition(" = ")[2]):
         return KindReading("helper", dialect)
     kind = _kind_by_content(values, has) if is_other else _kind_by_signs(values, has, is_named=bool(unknown))
     return KindReading(kind, dialect or ("otel" if kind != "other" else ""), unknown or None if kind == "other" else None)
+
+
+def _is_helper(value: str) -> bool:
+    lower = value.casefold()
+    return any(stem in lower for stem in HELPER_STEMS) or names_helper(value)
 
 
 def _kind_by_content(values: Mapping[str, Any], has: Present) -> Kind:
@@ -214,6 +220,7 @@ def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -
     return "agent" if is_agent else "other"
 
 
+@functools.lru_cache(1_024)
 def names_helper(name: str) -> bool:
     """Tell whether a span is named after a task that serves the program: the title of a chat, the summary of its history, a guardrail.
 

@@ -26,6 +26,8 @@ _ABOUT = frozenset(
     {"jsonrpc", "id", "lc", "type", "name", "toolName", "toolCallId", "tool_call_id", "tool_use_id", "toolUseId", "call_id"}
 )
 """Members of an envelope that only say which call it answers."""
+_TELLING = frozenset({*_FLAG_NAMES, *_HOLDERS, "type", "status", "jsonrpc"})
+"""Members without one of which a result is no envelope."""
 _MAX_DEPTH = 4
 
 
@@ -46,6 +48,8 @@ def failed_by_result(value: Any, depth: int = _MAX_DEPTH) -> bool | None:
 
 
 def _failed_by_envelope(result: Mapping[str, Any], depth: int) -> bool | None:
+    if _TELLING.isdisjoint(result):
+        return None
     flag = next((flag for name in _FLAG_NAMES if (flag := _flag(result.get(name))) is not None), None)
     if flag is not None:
         return flag

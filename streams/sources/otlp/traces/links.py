@@ -63,7 +63,7 @@ def links_of(spans: Iterable[KeptSpan]) -> Links:
             if facts.question:
                 questions.add(facts.question)
             if facts.response_id or (facts.question and facts.answer):
-                key = digest(facts.response_id or f"{facts.question}\n{facts.answer}")
+                key = facts.response_id or digest(f"{facts.question}\n{facts.answer}")
                 session_id = None if facts.response_id else facts.session_id or session
                 requests.append(ToldRequest(key, span.started_at, span.ended_at, session_id))
     texts = _contents("call_id", (answered - asked) | (done - asked) | (asked - answered - done))

@@ -114,6 +114,11 @@ class Trace:
         return self._with_outer(lambda span: span.facts.kind == "tool")
 
     @cached_property
+    def agent_ids(self) -> frozenset[str]:
+        """The ids of the agents' spans, and of all that stands within one."""
+        return self._with_outer(lambda span: span.facts.kind == "agent")
+
+    @cached_property
     def spoken(self) -> list[KeptSpan]:
         """The requests that are part of the conversation."""
         return [span for span in self.requests if span.span_id not in self.helper_ids]
@@ -135,18 +140,18 @@ class Trace:
         """
         units, tools = list[KeptSpan](), list[KeptSpan]()
         entered = list(self._children.get(None if within is None else within.span_id, ()))
-        for span in entered:
-            if span.span_id in self.helper_ids:
-                continue
-            if span.facts.kind in ENCLOSING or span.span_id in self.request_ids:
-                units.append(span)
-            elif span.facts.kind == "tool":
-                tools.append(span)
-            else:
-                entered += self.children(span)
-        if units or not tools:
-            return sorted(units, key=place_of)
-        return sorted((unit for span in tools for unit in self.outermost(span)), key=place_of)
+        while entered and not units:
+            for span in entered:
+                if span.span_id in self.helper_ids:
+                    continue
+                if span.facts.kind in ENCLOSING or span.span_id in self.request_ids:
+                    units.append(span)
+                elif span.facts.kind == "tool":
+                    tools.append(span)
+                else:
+                    entered += self.children(span)
+            entered, tools = [child for span in tools for child in self.children(span)], []
+        return sorted(units, key=place_of)
 
     @cached_property
     def root_ids(self) -> Mapping[str, str]:

@@ -3,9 +3,9 @@
 1. A turn begins where the input of a request ends in a new message of the user, and ends with the answer that calls no tool.
 2. The outermost agents, chains and requests are what turns are made of. One that tells both a question and an answer is whole, and so is
    an agent that tells a question. Any other is taken apart where those within it are several turns: it is the frame of a conversation.
-3. Of two that follow each other, the second begins a turn if the first one ended and the second was sent more messages of the user, or if
-   both are of the only agent so far, which is asked something else. It does not where it asks the same, runs beside the first, is given
-   its answer or the outputs of tools, or serves the same call of a server.
+3. Of two that follow each other, the second begins a turn if the first one ended and the second was sent more messages of the user. Without
+   a history it begins one if both are of the only agent so far, or requests outside of any agent, and it is asked something else. It does
+   not where it asks the same, runs beside the first, is given its answer or the outputs of tools, or serves the same call of a server.
 4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
 5. Spans beside them, and tools, belong to the turn in which they began.
 """
@@ -13,17 +13,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
-
-import msgspec
 
 from streams.sources.otlp.span_facts import SpanFacts
 from streams.sources.otlp.traces.trace import ENCLOSING, KeptSpan, Trace, place_of
 
 PASSED_ON = 16
 """Characters of the shortest answer by which a question is known to be made of it: `yes` is in many."""
+_REMEMBERED = 16
+"""Answers of a turn that a later question may be made of."""
 
 
 class Unit:
@@ -67,13 +68,18 @@ class Unit:
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether it came to an answer, or its last request failed."""
-        return self.answered is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
+        """Tell whether it came to an answer that calls no tool, or its last request failed."""
+        return (self.answered is not None and (self.is_enclosing or not self.answered.calls)) or (
+            bool(self.requests) and self.requests[-1].facts.error is not None
+        )
 
     @property
     def agent(self) -> str | None:
-        """What tells its agent from another; None where it is none, such as a step of a program."""
-        return (self.span.facts.agent or self.span.facts.name) if self.span.facts.kind == "agent" else None
+        """What tells its agent from another; None where it is none, such as a step of a program that does not say what it is asked."""
+        facts = self.span.facts
+        if facts.kind == "agent":
+            return facts.agent or facts.name
+        return None if is_silent(facts) else facts.name
 
     @cached_property
     def user_messages(self) -> int:
@@ -86,11 +92,15 @@ class Unit:
         return bool(self.requests) and bool(self.requests[0].facts.results)
 
 
-class Turn(msgspec.Struct):
+class Turn:
     """The units that answer one message of a user, in order of time, and the spans that belong to it."""
 
-    units: list[Unit]
-    spans: list[KeptSpan] = []
+    def __init__(self) -> None:
+        self.units = list[Unit]()
+        self.spans = list[KeptSpan]()
+        self._questions, self._answers, self._agents = set[str](), deque[str](maxlen=_REMEMBERED), set[str | None]()
+        self._ends_at = datetime.min.replace(tzinfo=UTC)
+        self._user_messages = 0
 
     @property
     def span(self) -> KeptSpan:
@@ -102,10 +112,49 @@ class Turn(msgspec.Struct):
         """The units that speak for the turn: its agents and chains, else all of them."""
         return [unit for unit in self.units if unit.is_enclosing] or self.units
 
-    @property
-    def ends_at(self) -> datetime:
-        """The time at which its last unit ended."""
-        return max(unit.span.ended_at for unit in self.units)
+    def add(self, unit: Unit) -> None:
+        """Add the next unit."""
+        self.units.append(unit)
+        if unit.asked is not None and unit.asked.question:
+            self._questions.add(unit.asked.question)
+        if unit.answered is not None and unit.answered.answer:
+            self._answers.append(unit.answered.answer)
+        self._agents.add(unit.agent)
+        self._ends_at = max(self._ends_at, unit.span.ended_at)
+        self._user_messages = max(self._user_messages, unit.user_messages)
+
+    def is_over(self, trace: Trace, unit: Unit) -> bool:
+        """Tell whether a unit that comes after it begins another turn."""
+        question = unit.asked.question if unit.asked is not None else None
+        if question is None or unit.resumes:
+            return False
+        before = self.units[-1]
+        is_same_question = question in self._questions
+        runs_beside = unit.span.started_at < self._ends_at
+        are_agents = before.is_enclosing and unit.is_enclosing
+        if before.span.trace_id != unit.span.trace_id:
+            return not runs_beside
+        if before.span.parent_id is None and unit.span.parent_id is None and are_agents:
+            return not (runs_beside and is_same_question)
+        return not runs_beside and self._is_next(trace, unit, question)
+
+    def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
+        """Tell whether a unit of the same trace that comes after it asks for something else."""
+        before, is_same_question = self.units[-1], question in self._questions
+        if before.has_ended and question not in self._answers and self._went_on(unit, is_same_question=is_same_question):
+            return True
+        is_passed_on = any(answer in question for answer in self._answers if len(answer) >= PASSED_ON or answer == question)
+        if is_same_question or is_passed_on or trace.serves(unit.span):
+            return False
+        if before.is_enclosing and unit.is_enclosing:
+            return unit.agent is not None and {unit.agent} == self._agents
+        # What an agent asks a model on its way are prompts of its own.
+        return not (before.is_enclosing or unit.is_enclosing) and before.has_ended and unit.span.span_id not in trace.agent_ids
+
+    def _went_on(self, unit: Unit, *, is_same_question: bool) -> bool:
+        """Tell whether a unit was sent a history that went on: a window over a long one has always as many messages."""
+        before = self._user_messages
+        return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
 
 
 def turns_of(trace: Trace) -> list[Turn]:
@@ -142,40 +191,11 @@ def _turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
     turns, current = list[Turn](), dict[str, Turn]()
     for unit in sorted(units, key=lambda one: place_of(one.span)):
         turn = current.get(unit.session_id)
-        if turn is None or _begins(trace, turn, unit):
-            turn = current[unit.session_id] = Turn([])
+        if turn is None or turn.is_over(trace, unit):
+            turn = current[unit.session_id] = Turn()
             turns.append(turn)
-        turn.units.append(unit)
+        turn.add(unit)
     return turns
-
-
-def _begins(trace: Trace, turn: Turn, unit: Unit) -> bool:
-    """Tell whether a unit begins a turn after the one before it."""
-    question = unit.asked.question if unit.asked is not None else None
-    if question is None or unit.resumes:
-        return False
-    before = turn.units[-1]
-    is_same_question = question in {one.asked.question for one in turn.units if one.asked is not None}
-    runs_beside = unit.span.started_at < turn.ends_at
-    are_agents = before.is_enclosing and unit.is_enclosing
-    if before.span.trace_id != unit.span.trace_id:
-        return not runs_beside
-    if before.span.parent_id is None and unit.span.parent_id is None and are_agents:
-        return not (runs_beside and is_same_question)
-    if runs_beside:
-        return False
-    answers = [one.answered.answer or "" for one in turn.units if one.answered is not None]
-    if before.has_ended and question not in answers and _was_sent_more(turn, unit, is_same_question=is_same_question):
-        return True
-    is_passed_on = any(len(answer) >= PASSED_ON and answer in question for answer in answers)
-    is_step = is_same_question or is_passed_on or not are_agents or trace.serves(unit.span)
-    return not is_step and unit.agent is not None and {unit.agent} == {one.agent for one in turn.units}
-
-
-def _was_sent_more(turn: Turn, unit: Unit, *, is_same_question: bool) -> bool:
-    """Tell whether a unit was sent the history of a conversation that went on: a window over a long one has always as many messages."""
-    before = max(one.user_messages for one in turn.units)
-    return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
 
 
 def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:

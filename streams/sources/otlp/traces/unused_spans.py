@@ -43,19 +43,21 @@ def unused_spans(
 
 def _state(span: KeptSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
     facts = span.facts
-    if facts.kind == "evaluation":
-        return EVALUATION
-    has_texts = any(getattr(facts, name) for name in _TEXTS)
-    if facts.kind == "inference" and not has_texts and span.span_id not in helpers:
+    is_helper = span.span_id in helpers
+    if facts.kind == "inference" and not is_helper and not _has_texts(span):
         return NO_CONTENT
-    if facts.kind == "log" or (span.span_id in used and (facts.kind == "memory" or span.span_id not in helpers)):
+    if facts.kind == "log" or (span.span_id in used and (facts.kind == "memory" or not is_helper)):
         return None
-    if facts.unknown is not None:
+    if facts.unknown is not None and facts.kind == "other":
         return UNKNOWN_KIND
-    if facts.kind in _BY_KIND or span.span_id in helpers:
+    if facts.kind in _BY_KIND or is_helper:
         return _BY_KIND.get(facts.kind, HELPER)
     # Frameworks put a span around each step: within an exchange it needs no texts of its own.
-    return REPEATED if has_exchange or has_texts else NO_CONTENT
+    return REPEATED if has_exchange or _has_texts(span) else NO_CONTENT
 
 
-_BY_KIND = {"helper": HELPER, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
+def _has_texts(span: KeptSpan) -> bool:
+    return any(getattr(span.facts, name) for name in _TEXTS)
+
+
+_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}

@@ -182,6 +182,39 @@ def test_a_loop_of_agents_is_one_turn() -> None:
     assert [("Plan my trip", "Train at nine, then The Anchor")] == talk(exchanges)
 
 
+@pytest.mark.parametrize("kind", ["plain", "chain", "strange"])
+@pytest.mark.parametrize("within", ["request", "chain"])
+def test_turns_without_a_history_are_told_apart_by_their_questions(kind: str, within: str) -> None:
+    """A provider may keep the history, so that only the newest message is sent."""
+    spans = []
+    for number, (question, answer) in enumerate(TURNS):
+        around = {"openinference.span.kind": "CHAIN", "input.value": question, "output.value": answer}
+        spans.append(turn_request(2 * number + 2, 2 * number + 1 if within == "chain" else 0, [], question, answer))
+        if within == "chain":
+            spans.append({**brief(span(2 * number + 1, 0, name="turn", attributes=around))})
+    exchanges, _ = made_of(root(kind), *spans)
+    assert TURNS == talk(exchanges)
+
+
+@pytest.mark.parametrize("kind", ["server", "agent"])
+def test_prompts_of_one_call_or_agent_are_one_turn(kind: str) -> None:
+    """A search asks a model for its query first, and then for the answer."""
+    spans = [
+        turn_request(1, 0, [], "Write a query", "ferry times"),
+        turn_request(2, 0, [], "Answer from this: …", "By an hour."),
+    ]
+    exchanges, _ = made_of(root(kind), *spans)
+    assert ["By an hour."] == [exchange.agent_response for exchange in exchanges]
+
+
+def test_no_depth_of_tools_is_too_deep() -> None:
+    """Each within the one before, and a request in the last."""
+    depth = 1_500
+    tools = [tool(number, number - 1 if number else None) for number in range(depth)]
+    exchanges, _ = made_of(*tools, turn_request(depth, depth - 1, [], *TURNS[0]))
+    assert TURNS[:1] == talk(exchanges)
+
+
 def test_a_turn_that_did_not_end_goes_on() -> None:
     """A framework that gives up after some steps asks for an answer in words of its own, which it sends as the user."""
     call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "exec", "arguments": {}}]}])
@@ -258,6 +291,14 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
 def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
     """Without a span around it."""
     exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(said(2, 0, name=name)))
+    assert TURNS[:1] == talk(exchanges)
+
+
+@pytest.mark.parametrize("operation", ["generate_title", "summarize_history", "memory_extraction"])
+def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> None:
+    """It says what it is for, and not only what its span is called."""
+    helping = brief(said(2, 0, **{"gen_ai.operation.name": operation}))
+    exchanges, _ = made_of(root("plain"), turn_request(1, 0, [], *TURNS[0]), helping)
     assert TURNS[:1] == talk(exchanges)
 
 
