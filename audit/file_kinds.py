@@ -26,6 +26,10 @@ CSV = Kind("CSV", _CONVERT)
 TRANSCRIPT = Kind("an OpenClaw transcript", "Import it with `driftline import openclaw`.")
 CLAUDE_CODE = Kind("a Claude Code transcript", "Import it with `driftline import claude-code`.")
 CODEX = Kind("a Codex rollout", "Import it with `driftline import codex`.")
+CODEX_LOG = Kind(
+    "a log of `codex exec --json`",
+    "It lacks prompts and times. Import the rollout that Codex wrote of the same run, below ~/.codex/sessions, with `driftline import codex`.",
+)
 EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
@@ -78,6 +82,7 @@ _CLAUDE_CODE = re.compile(rb'\s*\{[^\n]*"sessionId"\s*:')
 _CLAUDE_CODE_LINE = re.compile(rb'"(?:uuid|parentUuid|leafUuid|isSidechain)"\s*:')
 _STREAM_LOG = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"(?:system|assistant|user|result|stream_event)"')
 """A line of what `claude -p --output-format stream-json` prints."""
+_CODEX_LOG = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"thread\.started"')
 _LOG_LINE = re.compile(rb'"(?:uuid|subtype|parent_tool_use_id)"\s*:')
 _CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
 
@@ -171,6 +176,8 @@ def _agent_kind(head: bytes) -> Kind | None:
     head = head.removeprefix(_BOM)
     if _CODEX.match(head):
         return CODEX
+    if _CODEX_LOG.match(head):
+        return CODEX_LOG
     first = head.split(b"\n", 1)[0]
     is_claude = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first) and not _EVENT.search(first)
     is_log = _STREAM_LOG.match(head) and _SESSION_ID.search(first) and _LOG_LINE.search(first)

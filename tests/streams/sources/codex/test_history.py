@@ -13,8 +13,10 @@ import zstandard
 from agents.codex_lines import Lines, exec_output
 
 from schemas.errors import InputError
+from service.imports.input_files import require
 from streams.sources.codex.files import find_codex, read_codex
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.transcript_sources import CODEX
 
 Json = dict[str, Any]
 
@@ -228,3 +230,12 @@ def test_a_rollout_of_one_json_object_is_found_and_read(tmp_path: Path, context:
     path.write_text("[]", "utf-8")
     with pytest.raises(InputError, match="has no session"):
         read_codex(path, context)
+
+
+def test_a_log_of_codex_exec_is_refused_with_the_file_that_can_be_read(tmp_path: Path) -> None:
+    """Each of its lines was set aside as unknown, and the import found nothing."""
+    path = tmp_path / "rollout-run.jsonl"
+    path.write_text('{"type":"thread.started","thread_id":"a"}\n{"type":"turn.started"}\n', "utf-8")
+    with pytest.raises(InputError, match="codex exec") as refused:
+        require(path, CODEX)
+    assert "sessions" in str(refused.value.hint)
