@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.policy.policy_fields import RedactionSettings
+from audit.redaction.redactor import Redactor
 from reference.markdown import code, page, table
+from schemas.records import Span
 from streams.sources.otlp import conventions
 from streams.sources.otlp.conventions import COUNTING, Counting, Place
+from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.kinds import KINDS
+from streams.sources.otlp.request import Refused
+from streams.sources.otlp.signals import SIGNALS
 from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE
+from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 
 Json = dict[str, Any]
-CAPTURES, GOLDENS = (Path(__file__).parents[3] / "tests/otlp" / folder for folder in ("captures", "goldens"))
+CAPTURES = Path(__file__).parents[3] / "tests/otlp/captures"
+_NOW = datetime(2027, 11, 26, tzinfo=UTC)
+"""When the spans come: later than all captures, as what lies in the future is refused."""
+_REDACTOR = Redactor(RedactionSettings())
 _FIELDS: Mapping[str, Sequence[str | Place]] = {
     "session": conventions.SESSION,
     "agent": conventions.AGENT,
@@ -38,14 +48,14 @@ def dialects() -> str:
         "Dialects of traces",
         "What is read of spans. [Connect OpenTelemetry](../how-to/opentelemetry.md) has the lines for each framework.",
         "## Instrumentors that were run",
-        "Each was run for real against a stand-in of its provider, with questions, calls of tools, a tool that fails and a request that is "
-        "refused. The table says what of it is in the records: `some` where a part of the requests has it, `no` where none has. What is "
-        "missing here is missing in the bytes, or the instrumentor was told to leave it out.",
+        "Each was run for real against a stand-in of its provider, with questions, calls of tools and a tool that fails; those outside of "
+        "`frameworks/` also with a request that is refused, and some with thinking. The table says what of it is in the records: `some` where a "
+        "part of them has it. What is missing is missing in the bytes, or the sender was told to leave it out.",
         table(
             ("capture", "instrumentation scopes", *(field.replace("_", " ") for field in _Read._fields)),
             [
-                (code(path.relative_to(GOLDENS).with_suffix("")), _scopes(path), *_read(json.loads(path.read_text("utf-8"))))
-                for path in sorted(GOLDENS.rglob("*.json"))
+                (code(path.relative_to(CAPTURES).with_suffix("")), _scopes(path), *_read(path))
+                for path in sorted(CAPTURES.rglob("*.jsonl"))
             ],
         ),
         "## What a span is",
@@ -105,41 +115,59 @@ class _Read(NamedTuple):
     errors: str
 
 
-def _read(traces: Sequence[Json]) -> _Read:
-    exchanges = [exchange for trace in traces for exchange in trace["exchanges"]]
-    answered = [exchange for exchange in exchanges if exchange["outcome"] != "error"]
-    events = [event for trace in traces for event in trace["events"]]
-    kinds = Counter(event["event"] for event in events)
-    calls = [event for event in events if event["event"] == "tool_call"]
-    outputs = [event for event in events if event["event"] == "tool_output"]
-    usages = [event["usage"] for event in events if event["event"] == "token_usage"]
-    return _Read(
-        session=_share(exchanges, [one for one in exchanges if SESSION_FROM_TRACE not in one.get("tags", ())]),
-        agent=_share(exchanges, [one for one in exchanges if one.get("agent")]),
-        question=_share(exchanges, [one for one in exchanges if one.get("user_message")]),
-        answer=_share(answered, [one for one in answered if one.get("agent_response")]),
-        thinking="yes" if any(one.get("agent_thinking") for one in exchanges) else "no",
-        calls=_share(calls, [one for one in calls if one.get("arguments")]),
-        outputs=_share(calls, outputs),
-        failed_tools="yes" if any(one.get("is_error") for one in outputs) else "no",
-        tokens=_share(answered, [one for one in answered if one.get("input_tokens") and one.get("output_tokens")])
-        if exchanges
-        else _share(usages, usages),
-        cached="yes" if any(usage.get("cache_read") for usage in usages) else "no",
-        errors="yes" if kinds["error_event"] or any(one["outcome"] == "error" for one in exchanges) else "no",
+def _read(capture: Path) -> _Read:
+    assemblies = list(_assembled(capture))
+    exchanges = [exchange for assembly in assemblies for exchange in assembly.exchanges]
+    answered = [exchange for exchange in exchanges if exchange.outcome != "error"]
+    payloads = [json.loads(event.payload) for assembly in assemblies for event in assembly.events]
+    calls, outputs, usages, errors = (
+        [payload for payload in payloads if payload["event"] == kind]
+        for kind in ("tool_call", "tool_output", "token_usage", "error_event")
     )
+    counted = [one for one in answered if one.input_tokens and one.output_tokens]
+    return _Read(
+        session=_share(exchanges, [one for one in exchanges if SESSION_FROM_TRACE not in one.tags]),
+        agent=_share(exchanges, [one for one in exchanges if one.agent]),
+        question=_share(exchanges, [one for one in exchanges if one.user_message]),
+        answer=_share(answered, [one for one in answered if one.agent_response]),
+        thinking=_any(one.agent_thinking for one in exchanges),
+        calls=_share(calls, [one for one in calls if one.get("arguments") is not None]),
+        outputs=_share(calls, outputs),
+        failed_tools=_any(one.get("is_error") for one in outputs),
+        tokens=_share(answered, counted) if exchanges else _any(usages),
+        cached=_any(usage["usage"].get("cache_read") for usage in usages),
+        errors=_any([*errors, *(one for one in exchanges if one.outcome == "error")]),
+    )
+
+
+def _assembled(capture: Path) -> Iterator[Assembly]:
+    """The traces of a capture, read as a server reads them."""
+    traces: dict[str, dict[str, Span]] = {}
+    for line in _lines(capture):
+        for observed in SIGNALS[line["signal"]].read(json.dumps(line["request"]).encode(), _NOW, is_json=True):
+            if observed is not None and not isinstance(observed, Refused):
+                record = span_record(observed, SpanOwner("dialects", "docs"), _REDACTOR, _NOW, {})
+                traces.setdefault(record.trace_id, {})[record.span_id] = record
+    return (assemble(list(spans.values()), Decision("settled", _NOW)) for spans in traces.values())
+
+
+def _lines(capture: Path) -> Iterator[Json]:
+    return map(json.loads, capture.read_text("utf-8").splitlines())
+
+
+def _any(values: Iterable[Any]) -> str:
+    return "yes" if any(values) else "no"
 
 
 def _share(whole: Sequence[Any], part: Sequence[Any]) -> str:
     return "no" if not part else "yes" if len(part) >= len(whole) else "some"
 
 
-def _scopes(golden: Path) -> str:
+def _scopes(capture: Path) -> str:
     """The scopes that a capture's spans and logs are of, with their versions."""
-    capture = CAPTURES / golden.relative_to(GOLDENS).with_suffix(".jsonl")
     scopes: set[str] = set()
-    for line in capture.read_text("utf-8").splitlines():
-        for group in _values(json.loads(line)["request"], "resourceSpans", "resourceLogs"):
+    for line in _lines(capture):
+        for group in _values(line["request"], "resourceSpans", "resourceLogs"):
             for scoped in _values(group, "scopeSpans", "scopeLogs"):
                 scope = scoped.get("scope", {})
                 scopes.add(" ".join(filter(None, (scope.get("name"), scope.get("version")))))
