@@ -135,6 +135,30 @@ EXPECTED: Mapping[str, Expected] = {
     "google_adk_openinference": replace(
         _ADK, results=tuple(result.replace(": ", ":") for result in _AS_OBJECT), tokens=(195, 24, 24)
     ),
+    "genkit": Expected(
+        agent="numbers-service",
+        answers=(*numbers.ANSWERS[:2], ""),
+        outcomes=("answered", "answered", "error"),
+        session=OF_TRACE,
+        tokens=(325, 44, 0),
+    ),
+    "google_adk_schema_1": _ADK,
+    "google_adk_1": _ADK,
+    "haystack_own": Expected(
+        session=OF_TRACE,
+        agent="numbers-service",
+        tokens=(260, 34, 32),
+        error=json.dumps({"error": f"Failed to invoke Tool `double` with parameters {{'number': 13}}. Error: {numbers.ERROR}"}),
+    ),
+    "litellm": Expected(session=OF_TRACE, agent="numbers-service", results=(), error=None, tokens=(390, 51, 0)),
+    "mastra": Expected(version=None, results=('{"doubled":24}', '{"doubled":60}'), tokens=(260, 34, 32)),
+    "openai_agents_chat": Expected(error=_APOLOGY, tokens=(260, 34, 0)),
+    "smolagents": Expected(
+        agent=_UNDERSCORED,
+        more_calls=tuple(("final_answer", json.dumps({"answer": answer})) for answer in numbers.ANSWERS),
+        more_results=numbers.ANSWERS,
+        tokens=(390, 51, 0),
+    ),
     "haystack_openinference": Expected(agent="numbers-service", results=(), error=None, tokens=(260, 34, 0)),
     "langgraph_both": Expected(),
     "langgraph_langfuse": Expected(),

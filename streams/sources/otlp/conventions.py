@@ -106,6 +106,8 @@ SESSION = (
     "genkit:sessionId",
     "genkit:metadata:sessionId",
     "conversation.id",
+    "mastra.metadata.sessionId",
+    "mastra.metadata.threadId",
 )
 AGENT = (
     "gen_ai.agent.name",
@@ -116,6 +118,8 @@ AGENT = (
     "traceloop.association.properties.lc_agent_name",
     "lk.agent_name",
 )
+ANSWER_TOOLS = frozenset({"final_answer"})
+"""Tools that a model is made to call for giving its answer: smolagents has no other way."""
 AGENT_OF_ENTITY, AGENT_NODE = "traceloop.entity.name", "graph.node.id"
 """They name the agent where the span is one."""
 METADATA = "metadata"
@@ -144,7 +148,7 @@ Included = Literal["included", "beside"]
 class Counting(NamedTuple):
     """How a convention counts the tokens of a request: the names of its counts, in order of preference, and what they include.
 
-    `container` is an attribute that holds an object with the counts, in which a point leads into an object; without one the names are
+    `container` is an attribute that holds an object with the counts, in which a point leads into an object or a list; without one the names are
     attributes. `cache_is` says whether the count of input includes the tokens read from or written to a cache, `reasoning_is` whether
     that of output includes reasoning. `parts` are beginnings of names within the container that count further sorts of input and output,
     such as `input_audio`.
@@ -295,6 +299,17 @@ COUNTING = (
         cache_read=("usage_metadata.cached_content_token_count",),
         reasoning=("usage_metadata.thoughts_token_count",),
         total=("usage_metadata.total_token_count",),
+    ),
+    Counting(
+        "haystack",
+        container="haystack.agent.step.llm.output",
+        cache_is="included",
+        reasoning_is="included",
+        input=("replies.0.meta.usage.prompt_tokens",),
+        output=("replies.0.meta.usage.completion_tokens",),
+        cache_read=("replies.0.meta.usage.prompt_tokens_details.cached_tokens",),
+        reasoning=("replies.0.meta.usage.completion_tokens_details.reasoning_tokens",),
+        total=("replies.0.meta.usage.total_tokens",),
     ),
     Counting(
         "genkit",

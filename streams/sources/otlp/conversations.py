@@ -61,6 +61,9 @@ class ConversationReader:
         if (has.whole or events) and not (came.has_content and sent.has_content):
             sent, came = self._with_rest(sent, came, values, has, events)
         if came.messages and kind not in ("inference", "log"):
+            if sent.question is None:
+                # The state that is given back may have the question that was sent as something else than messages.
+                sent = sent._replace(question=_sent(came.messages, is_cut=came.is_cut).question)
             came = came._replace(messages=_last_turn(came.messages))
         return sent, came
 

@@ -38,6 +38,12 @@ ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>"})
 """What Google's ADK writes in the place of a value that it keeps to itself."""
 
 
+def is_elided(value: Any) -> bool:
+    """Tell whether a value, or all that an object has in it, is kept back by its sender."""
+    parts = value.values() if isinstance(value, dict) else (value,)
+    return bool(parts) and all(isinstance(part, str) and part in ELIDED for part in parts)
+
+
 class Message(msgspec.Struct):
     """One message: what was said in it, shown, thought, called and returned. `media` are the placeholders of what is no text."""
 
@@ -505,6 +511,7 @@ _STEPS = 32
 """Steps of a flat name that are told apart: a sender can write thousands into one."""
 _REPR = re.compile(
     r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_role=…
+    r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_role=…
     r"|<[\w.]{1,256} object at 0x"  # <crewai.agent.Agent object at 0x7f…
     r"|\w{1,64}=(?:['\"\[{]|None\b|[A-Z]\w{0,127}\().{0,4096}? \w{1,64}=(?:['\"\[{]|None\b|True\b|False\b|[A-Z]\w{0,127}\()",
     re.DOTALL,

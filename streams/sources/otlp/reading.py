@@ -12,7 +12,7 @@ from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conversations import ConversationReader, Told
 from streams.sources.otlp.kinds import read_kind
-from streams.sources.otlp.messages import ELIDED, MAX_NESTED, Message, message_of, result_of, text_of, unquoted
+from streams.sources.otlp.messages import ELIDED, MAX_NESTED, Message, is_elided, message_of, result_of, text_of, unquoted
 from streams.sources.otlp.present import Names, Present, present_in
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.tool_errors import failed_by_attributes, failed_by_result
@@ -248,11 +248,13 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
     output = _first(has.result, values)
     if output is None:
         output = _told_by_event(observed.events, named.TOOL_RESULT_EVENT, "message")
+    read = parsed(output).value
+    if is_elided(read):
+        output = read = None
     error = _error(observed, values, has)
     failed = error is not None or failed_by_attributes(values)
     if output is None and not failed:
         return None
-    read = parsed(output).value
     told = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
     call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
     failed = failed or told.is_error is True or failed_by_result(read) is True

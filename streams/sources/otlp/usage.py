@@ -95,7 +95,10 @@ def _counts_at(details: Mapping[str, Any], paths: Iterable[str]) -> Iterator[int
 def _at(details: Mapping[str, Any], path: str) -> Any:
     value: Any = details
     for step in path.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
+        if isinstance(value, list):
+            value = value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from agents import any_api
 from openclaw.provider import Play
@@ -46,13 +47,17 @@ FRAMEWORKS: Mapping[str, Dialect] = {
     for framework in (
         _framework("google_adk"),
         _framework("google_adk_opt_in", "google_adk", **OPT_IN),
+        _framework("google_adk_schema_1", "google_adk", ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN="1"),
+        _framework("google_adk_1", "google_adk", "google_adk_1"),
         _framework("google_adk_openinference", requirements="google_adk"),
         _framework("strands"),
         _framework("strands_opt_in", "strands", **OPT_IN),
+        _framework("smolagents", conversation=partial(of_numbers, final_tool="final_answer")),
         _framework("autogen"),
         _framework("dspy", conversation=lambda _: of_dspy()),
         _framework("llama_index"),
         _framework("haystack_openinference", requirements="haystack"),
+        _framework("haystack_own", requirements="haystack"),
         _framework("crewai"),
         _framework("crewai_openai", requirements="crewai"),
         _framework("langgraph_openinference", requirements="langgraph"),
@@ -60,9 +65,13 @@ FRAMEWORKS: Mapping[str, Dialect] = {
         _framework("langgraph_both", requirements="langgraph"),
         _framework("langgraph_langfuse"),
         _framework("openai_agents_responses", requirements="openai_agents"),
+        _framework("openai_agents_chat", requirements="openai_agents"),
         _framework("openai_agents_openllmetry", requirements="openai_agents"),
         _framework("agno"),
         _framework("agent_framework", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf"),
+        _framework("litellm", OTEL_EXPORTER="otlp_http"),
+        _framework("mastra"),
+        _framework("genkit"),
         _framework("semantic_kernel", SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE="true"),
         _framework("livekit"),
     )

@@ -62,6 +62,9 @@ def _exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
     teller, answered = _answered(turn)
     if asked is None and answered is None:
         return None
+    if answered is None and turn.units[-1].waits_for_tools and turn.units[0].session_id == trace.trace_id:
+        # What follows is in another trace, and nothing says in which.
+        return None
     own = teller.span.facts
     question, answer = "" if asked is None else asked.question or "", "" if answered is None else answered.answer or ""
     requests = sorted((request for unit in turn.units for request in unit.requests), key=place_of)

@@ -18,6 +18,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 
+import msgspec
+
+from streams.sources.otlp.conventions import ANSWER_TOOLS
 from streams.sources.otlp.span_facts import SpanFacts
 from streams.sources.otlp.traces.trace import ENCLOSING, KeptSpan, Trace, place_of
 
@@ -59,7 +62,21 @@ class Unit:
             return teller
         answers = [request.facts for request in self.requests if request.facts.answer]
         ended = [facts for facts in answers if not facts.calls] or ([] if self.failed else answers)
-        return ended[-1] if ended else None
+        return ended[-1] if ended else self._answered_by_tool
+
+    @property
+    def _answered_by_tool(self) -> SpanFacts | None:
+        """The facts with the answer that a model gave by calling the tool for it."""
+        for span in reversed(self.inside):
+            called, returned = span.facts.called, span.facts.returned
+            if called is not None and called.name in ANSWER_TOOLS and returned is not None and not returned.is_error:
+                return msgspec.structs.replace(span.facts, answer=returned.output)
+        return None
+
+    @property
+    def waits_for_tools(self) -> bool:
+        """Tell whether it is a request that called tools: the answer comes with a later one."""
+        return not self.is_enclosing and bool(self.span.facts.calls)
 
     @property
     def failed(self) -> bool:
