@@ -310,7 +310,8 @@ def _is_block(value: Json) -> bool:
         return False
     if _is_typed(value):
         return True
-    if "type" in value or "block_type" in value:
+    # The whole answer of a Responses API has members that blocks have, too, such as its settings for `reasoning`.
+    if "type" in value or "block_type" in value or isinstance(value.get("output"), list):
         return False
     return not _KEY_NAMES.isdisjoint(value) or isinstance(value.get("text"), str) or placeholder_of(value) is not None
 
