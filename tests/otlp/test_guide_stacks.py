@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -243,6 +244,21 @@ def test_a_program_has_the_words_of_the_guide(name: str) -> None:
 def test_every_stack_has_a_turn() -> None:
     """One that was added later would be tried by those who believe it."""
     assert {stack.key for stack in stacks().stacks} == {turn.stack for turn in TURNS.values()} | WITHOUT_A_TURN | FRAMEWORKS
+
+
+@pytest.mark.parametrize("key", sorted(FRAMEWORKS - {"openllmetry"}))
+def test_the_lines_of_a_framework_are_those_of_its_captured_program(key: str) -> None:
+    """An instrumentor that is imported or started in another way than in the program that was run may not be there."""
+    (stack,) = [one for one in stacks().stacks if one.key == key]
+    programs = "\n".join(path.read_text("utf-8") for path in (HERE / "programs").rglob("*.*") if path.suffix in {".py", ".mjs"})
+    own = [
+        line
+        for line in stack.code.splitlines()
+        if re.match(r"from (openinference|strands|agent_framework)\b|import \{? ?(Observability|OtelExporter)", line)
+        or re.match(r"\w+Instrumentor\(\)|StrandsTelemetry\(\)|configure_otel_providers\(|litellm\.callbacks", line)
+    ]
+    assert [] == [line for line in own if line.removesuffix(")").removesuffix("(tracer_provider=provider") not in programs]
+    assert own or key in {"google-adk", "semantic-kernel"}  # which trace themselves
 
 
 @pytest.mark.parametrize("name", TURNS)
