@@ -17,7 +17,7 @@ from streams.sources.otlp.messages import Message, is_repr, messages_of, text_of
 from streams.sources.otlp.span_facts import ToolCall
 
 QUESTION, ANSWER = "Which ferry sails at nine?", "The one to Lyme."
-LONG = 200_000
+LONG = 50_000
 
 
 def exchange_of(*spans: Json) -> Exchange:
