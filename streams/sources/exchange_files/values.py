@@ -15,7 +15,7 @@ from schemas.bounds.limits import EARLIEST, LATEST
 from streams.sources.exchange_files.mapping import UNITS, TimeSource
 from streams.sources.exchange_files.times import exponent_number, moment_of, written_time
 from streams.sources.lines import json_type
-from streams.sources.otlp.messages import Message, messages_of, text_of
+from streams.sources.otlp.messages import Message, messages_of, spoken_in, text_of
 from streams.sources.otlp.usage import read_provider_usage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,21 +23,6 @@ NANOSECONDS = 1e17
 """From here on a number since 1970 can only be nanoseconds."""
 _DAYS = (36_526, 73_051)
 """The numbers with which spreadsheets count the days of the years 2000 to 2099."""
-_SPOKEN = (
-    "text",
-    "content",
-    "value",
-    "question",
-    "query",
-    "prompt",
-    "input",
-    "message",
-    "answer",
-    "response",
-    "output",
-    "completion",
-)
-"""Members of an object that hold what was said, the first one that is a text."""
 _SHOWN = 40
 _FAR = 1e11
 """Seconds that lie outside all bounds, and within what a datetime holds."""
@@ -119,11 +104,8 @@ def _last(messages: Sequence[Message], role: str) -> str:
 def _spoken(value: Any) -> str:
     """Return the text in a value that is no message: of a number its digits, of an object the member that tells it, else JSON."""
     if isinstance(value, Mapping):
-        found = next((value[name] for name in _SPOKEN if isinstance(value.get(name), str)), None)
-        arguments = value.get("args")
-        if found is None and isinstance(arguments, list) and arguments and isinstance(arguments[0], str):
-            found = arguments[0]
-        return mended_text(found) if found is not None else text_of(dict(value))
+        members = dict(value)
+        return mended_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
     return text_of(value) if isinstance(value, list) else str(value)
 
 

@@ -532,11 +532,11 @@ _ANSWER_HOLDERS = (
 """The same for what came back."""
 _QUESTIONS = (
     "task", "question", "query", "user_msg", "user_message", "user_input", "user_query", "user_prompt", "prompt", "input", "message",
-    "messages", "text", "content",
+    "messages", "text", "content", "value",
 )  # fmt: skip
 """Members of what an agent or chain was called with that are the question, where they are texts."""
 _ANSWERS = (
-    "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw",
+    "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw", "value",
 )  # fmt: skip
 """Members of what it gave back that are the answer."""
 _HOLDING = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
