@@ -7,6 +7,7 @@ import asyncio
 import evaluations as evaluated
 import pytest
 from builders import event, exchange, judgement, score
+from msgspec.structs import replace
 from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
 
 from analytics.store.store import Store
@@ -21,6 +22,7 @@ from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import Taken
 from streams.judging.recorded_judgements import recorded_in
+from streams.judging.revising import revise
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted
 
@@ -62,6 +64,36 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
     with Store(None) as store:
         assert [WRITTEN, KNOWN, CONFLICT] == asyncio.run(run(store))
         assert 1 == len(tables(store)["exchanges"])
+
+
+def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """Revisions of an exchange are records of their own on the topic; readers see the latest, and whoever tells that is known."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
+            await gateway.take_exchange(ASKED)
+            await gateway.landed("exchanges")
+            told = replace(OTHERS, input_tokens=80)
+            waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
+            assert ([told], []) == (waiting.waiting, waiting.records)
+            await produce(producer, "scores", [score("s", 1, exchange_id=ASKED.exchange_id)])
+            await until(lambda: tables(store)["scores"], "the score to land")
+            revisions = revise(store, gateway.policy, [told], ASKED.ingested_at)
+            with held_back(gateway):
+                first = await gateway.publish("exchanges", revisions.records)
+                again = await gateway.publish("exchanges", revisions.records)
+            assert [(2, 0), (0, 2)] == [(first.written, first.known), (again.written, again.known)]
+            await gateway.landed("exchanges")
+            assert [KNOWN, KNOWN] == [(await gateway.take_exchange(one)).fate for one in (ASKED, OTHERS)]
+            assert [] == revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        current = "SELECT agent_response, input_tokens, revision FROM exchanges"
+        assert [("It is not done.", 80, 1)] == store.cursor().execute(current).fetchall()
+        assert 2 == len(tables(store)["exchanges"])
+        assert 1 == len(tables(store)["judging_requests"])
 
 
 def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

@@ -1,0 +1,35 @@
+"""Repetitions in a session, as a worker knows them: by type, identity and revision, whatever version of Driftline saw them first."""
+
+from __future__ import annotations
+
+import builders as build
+import xxhash
+from msgspec.structs import replace
+
+from schemas.records import Exchange
+from streams.kafka.state.deduplication import Window, sift
+
+FIRST = build.exchange("s", 1)
+SECOND = replace(FIRST, revision=1, agent_response="It is done, and checked.", content_digest="1" * 16)
+
+
+def offsets_of(records: list[Exchange], windows: dict[str, bytes]) -> tuple[list[int], dict[str, bytes]]:
+    """The offsets of the records that are new, and the windows of the sessions after them."""
+    sifted = sift(build.batch("exchanges", records), windows)
+    return [offset for offset, _, _ in sifted.batch.records()], {key: one.packed() for key, one in sifted.windows.items()}
+
+
+def test_a_revision_is_no_repetition_of_the_one_before() -> None:
+    """A worker that died repeats its chunk, with whatever was revised in it."""
+    new, windows = offsets_of([FIRST, SECOND, FIRST, SECOND], {})
+    assert [0, 1] == new
+    assert [] == offsets_of([SECOND, FIRST], windows)[0]
+    assert [1] == offsets_of([FIRST, replace(SECOND, revision=2, content_digest="2" * 16)], windows)[0]
+
+
+def test_an_exchange_is_known_by_the_state_of_a_version_that_knew_no_revisions() -> None:
+    """The states of workers outlive an upgrade: what was seen before it is not scored again after it."""
+    window = Window(bytearray())
+    identity = f"Exchange\x1f{FIRST.connection}\x1f{FIRST.exchange_id}".encode()
+    window.add(xxhash.xxh3_64_digest(identity), xxhash.xxh3_64_digest(FIRST.content_digest.encode()))
+    assert [1] == offsets_of([FIRST, SECOND], {"local/s": window.packed()})[0]
