@@ -27,6 +27,7 @@ from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import EVALUATION
+from streams.judging.revising import revise
 from streams.log.admission import Accepted
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
@@ -88,6 +89,20 @@ def test_everything_about_an_old_exchange_goes(store: Store) -> None:
 
     left = {table: count(store, table) for table in ("exchanges", "judgements", "reservations", "scoring_tasks", "scores")}
     assert {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1} == left
+
+
+def test_an_exchange_goes_in_every_revision_and_is_counted_once(store: Store) -> None:
+    """What is left of an earlier revision would be half of its text."""
+    publish(store, "exchanges", said("s", 1, OLD), said("s", 2, OLD))
+    revisions = revise(store, POLICY, [said("s", 1, OLD, agent_response="Later.")], NOW)
+    publish(store, "exchanges", *revisions.records)
+    assert 2 == count(store, "scores") - 1
+
+    purged = purge(store, POLICY, NOW)
+
+    assert (2, 2) == (purged.exchanges, purged.scores)
+    tables = ("exchanges", "scores", "scoring_tasks", "judging_requests")
+    assert dict.fromkeys(tables, 0) == {table: count(store, table) for table in tables}
 
 
 def test_each_project_has_its_own_retention(store: Store) -> None:

@@ -65,3 +65,17 @@ def test_the_latest_revisions_need_no_memory_for_their_evidence(tmp_path: Path, 
             "SELECT revision, count(*), count(DISTINCT incident_id) FROM incidents GROUP BY revision"
         ).fetchall()
     assert [(2, 3000, 3000)] == found
+
+
+def test_an_exchange_is_there_once_and_not_at_all_where_it_was_withdrawn(tmp_path: Path) -> None:
+    """Analysts count rows."""
+    with Store(tmp_path / "fleet.duckdb") as store, store.transaction() as transaction:
+        first = [build.exchange("s", number, input_tokens=1) for number in range(3)]
+        later = [build.exchange("s", 1, input_tokens=2, revision=1), build.exchange("s", 2, revision=1, withdrawn=True)]
+        transaction.append("exchanges", [encode(one) for one in (*first, *later)])
+    with Store(tmp_path / "fleet.duckdb") as store:
+        copy_database(store, tmp_path / "copy.duckdb")
+    build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
+    with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:
+        found = snapshot.execute("SELECT exchange_id, input_tokens, revision FROM exchanges ORDER BY ALL").fetchall()
+    assert [("s:0", 1, 0), ("s:1", 2, 1)] == found

@@ -58,6 +58,19 @@ def test_each_project_and_day_has_a_partition_of_its_own(store: Store, tmp_path:
     ]
 
 
+def test_of_an_exchange_that_was_revised_the_last_revision_is_exported(store: Store, tmp_path: Path) -> None:
+    """Whoever counts rows counts turns; one that was withdrawn is none."""
+    put(
+        store,
+        exchange("a", 1, "Later.", project="ops", occurred_at=DAY + timedelta(hours=1), revision=1),
+        exchange("a", 2, project="ops", occurred_at=DAY + timedelta(hours=2), revision=1, withdrawn=True),
+    )
+    export_partitions(store, tmp_path / "lake", Selection(project="ops"))
+
+    wanted = "exchange_id, agent_response, revision"
+    assert [("a:0", "It is done.", 0), ("a:1", "Later.", 1)] == rows(tmp_path / "lake", wanted)
+
+
 def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_path: Path) -> None:
     """Late data lands on its own day; what was exported of other days is not ours to delete."""
     export_partitions(store, tmp_path / "lake", Selection())
