@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import msgspec
 from engines import Clock, MoodyJudge, engine_over
 from histories import history
 
+from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
-from schemas.records import Record, Score
+from schemas.records import Exchange, JudgingRequest, Record, Score
 from service.simulator.scoring import simulated_answer
 from streams.judges.protocol import Judge
+from streams.judging.revising import revise
 from streams.stage_batches import StageBatch
 
 Command = Callable[..., tuple[int, str, str]]
@@ -43,10 +47,36 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
             await engine.drained()
             await engine.rejudge(None, None, 40)
             await engine.drained()
+            if records is None:
+                await engine.publish("exchanges", revised(store, engine.now()))
+                await engine.drained()
+                await engine.land_taken()
+                forget_withdrawn(store)
 
     with Store(path) as store:
         asyncio.run(asyncio.wait_for(live(store), 600))
     return path
+
+
+def revised(store: Store, now: datetime) -> list[Exchange | JudgingRequest]:
+    """Further revisions of every seventh exchange, and the withdrawal of some others."""
+    rows = query_rows(store.cursor(), "named_exchanges", {"project": "ops", "exchanges": _ids(store), "connection": None})
+    stored = list(query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": rows}))
+    told = [
+        msgspec.structs.replace(
+            one, agent_response=f"{one.agent_response} And it was checked.", content_digest="e" * 16, ingested_at=now
+        )
+        for one in stored[::7]
+    ]
+    gone = [msgspec.structs.replace(one, withdrawn=True) for one in stored[3::11] if one not in stored[::7]]
+    revisions = revise(store, Policy(), [*told, *gone], now)
+    assert len(told) > 5 < len(gone)
+    assert len(told) + len(gone) == revisions.revised
+    return revisions.records
+
+
+def _ids(store: Store) -> list[str]:
+    return [name for (name,) in store.cursor().execute("SELECT exchange_id FROM exchanges").fetchall()]
 
 
 def answer(question: Question) -> str:

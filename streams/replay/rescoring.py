@@ -187,8 +187,14 @@ class Rescoring:
         return self._answers(task, known)
 
     def _answers(self, task: ScoringTask, known: Sequence[Judgement]) -> list[Judgement]:
-        """Return the known judgements that answer a question of the policy in force."""
-        return of_these_questions(encoded_exchange(task.exchange), self._policy.for_project(task.project), known)
+        """Return the known judgements that answer a question of the policy in force, and those of what the exchange was before.
+
+        What was judged before a revision came was asked about an earlier one: it was paid for, whatever the texts are now.
+        """
+        exchange = encoded_exchange(task.exchange)
+        earlier = [one for one in known if exchange.revision and one.judged_at < exchange.ingested_at]
+        current = [one for one in known if one not in earlier] if earlier else known
+        return [*earlier, *of_these_questions(exchange, self._policy.for_project(task.project), current)]
 
     def _ledger(self, task: ScoringTask, spent: int) -> Ledger:
         return Ledger(self._policy.for_project(task.project).cap, spent)
