@@ -406,3 +406,60 @@ TOOLS = {
 def test_a_family_tells_its_tools(family: str) -> None:
     """Arguments and outputs."""
     assert [({"hour": 9}, "low")] == called(span(0, attributes=TOOLS[family]))
+
+
+def test_f1_an_answer_with_settings_of_its_reasoning_is_no_block() -> None:
+    """A Responses API's answer has a member that blocks have, too."""
+    answer = {"id": "r-1", "reasoning": {"effort": "low"}, "output": [{"type": "message", **CAME[0]}]}
+    attrs = {"openinference.span.kind": "LLM", "input.value": json.dumps(SENT), "output.value": json.dumps([answer])}
+    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs))
+
+
+def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -> None:
+    """`<not specified>` is what stands there when a tool raised before it gave anything back."""
+    tool = {**TOOL, "gcp.vertex.agent.tool_response": json.dumps({"result": "<not specified>"})}
+    chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
+    failed = span(1, 0, attributes=tool, status={"code": 2, "message": "no tide here"})
+    _, events, _ = made_of(span(0, attributes=chat), failed)
+    [output] = [json.loads(made.payload) for made in events if made.event == "tool_output"]
+    assert ("no tide here", True) == (output["result"], output["is_error"])
+
+
+def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
+    """Smolagents' model has no other way, and a streamed run prints its steps where the answer belongs."""
+    root = {
+        "openinference.span.kind": "AGENT",
+        "input.value": json.dumps({"task": QUESTION}),
+        "output.value": "ToolOutput(id='1', output=None)ActionOutput(output='x')",
+    }
+    final = {"openinference.span.kind": "TOOL", "tool.name": "final_answer", "output.value": ANSWER}
+    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=final))
+
+
+def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sent() -> None:
+    """Haystack prints what it cannot write as JSON, such as a callback among the arguments."""
+    sent = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
+    state = {"messages": [{"role": one["role"], "content": [{"text": one["content"]}]} for one in (*SENT, *CAME)]}
+    attrs = {"haystack.agent.max_steps": 9, "haystack.agent.input": sent, "haystack.agent.output": json.dumps(state)}
+    assert (QUESTION, ANSWER) == said(span(0, name="haystack.agent.run", attributes=attrs))
+
+
+@pytest.mark.parametrize("session", [None, "s-1"])
+def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: str | None) -> None:
+    """LiteLLM has a trace for each request; without a session nothing says where the answer is."""
+    call = {"gen_ai.completion.0.function_call.name": "tide", "gen_ai.completion.0.function_call.arguments": "{}"}
+    sent = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
+    exchanges, events, _ = made_of(span(0, attributes={**CHAT, **sent, **call}))
+    assert (0 if session is None else 1) == len(exchanges)
+    assert ["tool_call"] == [made.event for made in events]
+
+
+def test_two_spans_of_one_call_tell_it_together() -> None:
+    """AutoGen's own span has the call's id, and OpenInference's around it the arguments and the output."""
+    outer = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": "low"}
+    inner = {**TOOL, "gen_ai.tool.call.id": "c-1"}
+    chat = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
+    _, events, _ = made_of(span(0, attributes=chat), span(1, attributes=outer), span(2, 1, attributes=inner))
+    told = [json.loads(made.payload) for made in events]
+    assert [("tool_call", "c-1"), ("tool_output", "c-1")] == [(one["event"], one["tool_call_id"]) for one in told]
+    assert ({"hour": 9}, "low") == (told[0]["arguments"], told[1]["result"])
