@@ -20,7 +20,7 @@ from audit.drift.change_estimate import Bounds, Interval, Scale, estimate, of_co
 from audit.drift.change_evidence import Contrast
 from audit.drift.consecutive_days import Direction, Severity, severity_of
 from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
+from audit.drift.score_history import FEWEST_DAYS, HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
 from audit.drift.series import SCORES, UNITS, Series
 from schemas.lazy.numpy import np
 
@@ -204,13 +204,18 @@ def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
     day = series.day[cell]
     start = int(first_seen(day))
-    begun = np.unique(series.starts[start + REFERENCE_DAYS : day + 1])
-    begun = begun[(begun <= cell) & (begun > series.starts[start])]
+    first = start + REFERENCE_DAYS
+    known = series.days_between(np.array([start]), np.arange(first, day + 1)) >= FEWEST_DAYS
+    begun = np.unique(series.starts[first : day + 1][known])
+    begun = begun[begun <= cell]
     _, evidence = contrasts_at(series, cell, begun)
     likeliest = int(series.day[begun[int(np.argmax(evidence))]])
-    fine = np.arange(series.starts[max(start + REFERENCE_DAYS, likeliest - _FINE_DAYS)], cell + 1)
+    fine = np.arange(max(begun[0], series.starts[max(first, likeliest - _FINE_DAYS)]), cell + 1)
     begun = np.union1d(begun, fine[series.day[fine] <= likeliest + _FINE_DAYS])
-    found, evidence = contrasts_at(series, cell, begun)
+    _, evidence = contrasts_at(series, cell, begun)
+    # Weighed by variances of their own, places would be told apart by how well each variance happens to be known.
+    found, evidence = contrasts_at(series, cell, begun, int(np.argmax(evidence)))
     usable = found.is_usable
-    lasts = np.diff(np.append(series.cells.last[begun], series.cells.last[cell])).astype(np.float64)
-    return begun[usable], found.where(usable), (evidence + np.log(np.maximum(1.0, lasts)))[usable]
+    # A change that first shows in a cell began after the one before it: the cell after a weekend stands for the whole weekend.
+    since_previous = np.diff(series.cells.last[begun], prepend=series.cells.last[begun[0] - 1]).astype(np.float64)
+    return begun[usable], found.where(usable), (evidence + np.log(np.maximum(1.0, since_previous)))[usable]

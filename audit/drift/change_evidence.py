@@ -94,26 +94,35 @@ class Contrast(NamedTuple):
         return self.variance_before + self.variance_after
 
 
-def contrast(normal: Normal, later: Later) -> Contrast:
-    """Compare what is normal with the stretches that follow."""
+def contrast(normal: Normal, later: Later, reference: int | None = None) -> Contrast:
+    """Compare what is normal with the stretches that follow.
+
+    With `reference`, the index of one of the stretches, units vary after each change as they do in that one, and what is known of the
+    variance is what is known there.
+    """
     of, later = later.of, _later_by_strata(later, normal.few[later.of])
     parts = Components(*(part[of] for part in normal.parts))
     mean, varies_before = means(later.sums), normal.varies[..., of]
     units, units_after = total(normal.sums[UNITS])[of], total(later.sums[UNITS])
     expected, excess = _spread_after(later, parts.unit, normal.by_score[of], mean)
+    if reference is not None:
+        excess = np.full_like(excess, excess[reference])
     varies_after = variances(later.sums, later.partial, excess * expected, parts)
     each = total(varies_before) + total(varies_after)
     shares = np.where(later.sums[UNITS] > 0, 1 / np.maximum(each, TINY), 0.0)
     shares = shares / np.maximum(total(shares), TINY)
     squared = shares * shares
     by_source_before, by_source_after = ((squared * varies).sum(axis=1) for varies in (varies_before, varies_after))
-    freedom = np.maximum(1.0, units - normal.strata[of])
+    freedoms = np.stack((np.maximum(1.0, units - normal.strata[of]), parts.blocks, parts.days))
+    freedom = _freedom(_at_least_its_error(by_source_before + by_source_after, freedoms), freedoms)
+    if reference is not None:
+        freedom = np.full_like(freedom, freedom[reference])
     return Contrast(
         total(shares * normal.mean[:, of]),
         total(shares * mean),
         total(by_source_before),
         total(by_source_after),
-        _freedom(by_source_before + by_source_after, np.stack((freedom, parts.blocks, parts.days))),
+        freedom,
         parts.unit,
         by_source_before[0],
         by_source_after[0],
@@ -203,6 +212,14 @@ def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) ->
     freedom = np.maximum(0.0, count - total(units > 0))
     share = (PSEUDO_UNITS + ratio(seen, total(expected))) / (PSEUDO_UNITS + freedom)
     return expected, np.maximum(1.0, share)
+
+
+def _at_least_its_error(sources: Floats, freedoms: Floats) -> Floats:
+    """Return the variances by source, those of blocks and days no less than the standard error that the units alone give them.
+
+    A variance between few days may be estimated as nothing; that is no reason to take it for known.
+    """
+    return np.maximum(sources, np.sqrt(2 / freedoms) * sources[0] * np.array([0.0, 1.0, 1.0])[:, None])
 
 
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:

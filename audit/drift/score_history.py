@@ -24,6 +24,8 @@ REFERENCE_DAYS = 14
 """A change has at least so many days before it, to be compared with."""
 HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
+FEWEST_DAYS = 6
+"""At least so many of them have sessions: what days differ by cannot be told from fewer."""
 RECENT_DAYS = 7
 """So many days before a change say how much units vary of late."""
 KNOWN = 10.0
@@ -101,11 +103,15 @@ def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> L
     return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
 
 
-def contrasts_at(series: Series, cell: int, begun: Ints) -> tuple[Contrast, Floats]:
-    """Return a look's contrasts for a change from each of some cells on, and the logarithms of their evidence."""
+def contrasts_at(series: Series, cell: int, begun: Ints, reference: int | None = None) -> tuple[Contrast, Floats]:
+    """Return a look's contrasts for a change from each of some cells on, and the logarithms of their evidence.
+
+    With `reference`, the index of one of the changes, all of them are weighed by the variance measured for that one.
+    """
     day = np.full(len(begun), series.day[cell])
     tried = _Tried(day, begun, first_seen(day), np.ones(len(begun)))
-    return _weighed(series, tried, _normal(series, tried), _Pairs(np.full(len(begun), cell), np.arange(len(begun))))
+    normal = _normal(series, tried, reference)
+    return _weighed(series, tried, normal, _Pairs(np.full(len(begun), cell), np.arange(len(begun))), reference)
 
 
 def first_seen(day: Ints) -> Ints:
@@ -117,8 +123,9 @@ def _tried(series: Series, days: Ints) -> _Tried:
     ages, stands_for = np.array(_AGES).T
     look_day, age = np.repeat(days, len(ages)), np.tile(ages, len(days))
     start = first_seen(look_day)
-    begun = series.starts[np.maximum(0, look_day - age)]
-    kept = (look_day - age >= start + REFERENCE_DAYS) & (begun > series.starts[start])
+    day = np.maximum(0, look_day - age)
+    begun = series.starts[day]
+    kept = (look_day - age >= start + REFERENCE_DAYS) & (series.days_between(start, day) >= FEWEST_DAYS)
     return _Tried(look_day[kept], begun[kept], start[kept], np.tile(stands_for, len(days))[kept])
 
 
@@ -131,14 +138,14 @@ def _paired(series: Series, tried: _Tried) -> _Pairs:
     return _Pairs(np.repeat(cells, counts), np.arange(counts.sum()) + np.repeat(end - np.cumsum(counts), counts))
 
 
-def _normal(series: Series, tried: _Tried) -> Normal:
+def _normal(series: Series, tried: _Tried, reference: int | None = None) -> Normal:
     """Return the normal state before each change."""
     begun, day = tried.begun, _days(series, tried)
     first, lately = series.starts[tried.start], series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
     until, daily = series.sums[..., begun], series.daily[..., day]
     before = Stretch(until - series.sums[..., first], daily - series.daily[..., tried.start])
     settled = Stretch(series.sums[..., series.starts[tried.look_day]] - until, series.daily[..., tried.look_day] - daily)
-    return normal_before(before, until - series.sums[..., lately], settled)
+    return normal_before(before, until - series.sums[..., lately], settled, reference)
 
 
 def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
@@ -150,13 +157,15 @@ def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pair
     return pairs.of_each(may)
 
 
-def _weighed(series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> tuple[Contrast, Floats]:
+def _weighed(
+    series: Series, tried: _Tried, normal: Normal, pairs: _Pairs, reference: int | None = None
+) -> tuple[Contrast, Floats]:
     """Contrast the normal state with the units from each change on, up to each cell; add the logarithms of the evidence."""
     begun, day, (cell, row) = tried.begun, _days(series, tried), pairs
     daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
     so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
     partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
-    found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row))
+    found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row), reference)
     low, high = series.range(series.starts[tried.start], begun - 1)
     ranges = (low[row], high[row]), series.range(begun[row], cell)
     if series.is_share:

@@ -94,6 +94,11 @@ class Series:
         runs, having = (np.concatenate(([0.0], np.cumsum(column))) for column in (self.cells.weight, self.cells.total))
         return Counts(*(np.rint(sums[end] - sums[first]).astype(np.int64) for sums in (having, runs)))
 
+    def days_between(self, first: Ints, end: Ints) -> Ints:
+        """The number of days with sessions from each `first` to the one before `end`."""
+        days = self.daily[DAYS].sum(axis=0)
+        return np.rint(days[end] - days[first]).astype(np.int64)
+
     def time(self, cell: int) -> datetime:
         """The time of the last unit of a cell."""
         at: datetime = self.cells.last[cell].astype(datetime)

@@ -1,8 +1,12 @@
 """Change of spread: do the sessions of a day differ more from each other, or less, than they did, wherever their mean is.
 
-Days are taken together until they say enough of how their sessions vary, and the logarithm of that variance is one value. What such
-values vary by is measured among those before the change, as if all of it came from how few sessions each rests on and as if none of it
-did, and the worse counts: where fewer sessions come, they say less. The evidence for a change from one of the last days on is the Bayes
+Days are taken together until they say enough of how their sessions vary, and the logarithm of that variance is one value. How much such
+values vary is estimated twice from those before the change, as sampling noise only and as day-to-day variation only; the larger is used:
+where fewer sessions come, they say less.
+
+The mean of a session of five scores varies less than that of one, by a factor between 1 (all its scores are alike) and 5 (they are
+independent). Sums cannot tell which, so both are compared, the variance of a session's mean and that of a single score, and the lesser
+evidence counts: sessions that only get longer or shorter are no change of spread. The evidence for a change from one of the last days on is the Bayes
 factor of Student's t (Gönen, Johnson, Lu and Westfall 2005), summed over the days as in `audit.drift.change_detector`.
 """
 
@@ -84,6 +88,8 @@ class _Values(NamedTuple):
     units: Floats
     level: Floats
     """Logarithm of the variance of a session's mean; what few sessions bias it by is taken off."""
+    length: Floats
+    """Number of scores whose mean would vary like a session's, if scores were independent."""
 
 
 def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION) -> SpreadChange | None:
@@ -133,23 +139,23 @@ def _values(cells: Cells, as_of: date, reference: Reference) -> _Values:
     number = cells.days
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     if not starts.size:
-        return _Values(*[np.zeros(0)] * 5)
+        return _Values(*[np.zeros(0)] * 6)
     day, today = number[starts], day_number(as_of)
     counted = (day > today - HISTORY_DAYS) & (day <= today) & reference.mask(day)
     rows = np.add.reduceat(rows_of(cells), starts, axis=1)[:, counted]
-    units, _, weight, total, squares, mixed, totals = rows
+    units, scores, weight, total, squares, mixed, totals = rows
     mean = total / weight
     around = np.maximum(0.0, totals - 2 * mean * mixed + mean * mean * squares)
     begins, ends = _grouped(units - 1, Off.of(rows, _usual(cells, total.sum() / weight.sum())))
     if not ends.size:
-        return _Values(*[np.zeros(0)] * 5)
-    whole = np.stack((units, units - 1, around, squares))[:, : ends[-1] + 1]
-    units, freedom, around, squares = np.add.reduceat(whole, begins, axis=1)
+        return _Values(*[np.zeros(0)] * 6)
+    whole = np.stack((units, units - 1, around, squares, scores, weight))[:, : ends[-1] + 1]
+    units, freedom, around, squares, scores, weight = np.add.reduceat(whole, begins, axis=1)
     variance = around / squares * units / freedom
     # The logarithm of a variance of k degrees of freedom lies low by about 1/k + 1/(3 k^2).
     level = np.log(np.maximum(variance, SMALLEST_VARIANCE)) + 1 / freedom + 1 / (3 * freedom**2)
     numbers = day[counted].astype(np.float64)
-    return _Values(numbers[begins], numbers[ends], freedom, units, level)
+    return _Values(numbers[begins], numbers[ends], freedom, units, level, squares * scores / weight**2)
 
 
 def _usual(cells: Cells, mean: float) -> float:
@@ -171,19 +177,31 @@ def _grouped(freedom: Floats, off: Off) -> tuple[Ints, Ints]:
 
 
 def _log_evidence(values: _Values, places: Ints) -> Floats:
-    """Logarithms of the Bayes factors of a change before each of some values."""
-    is_before = np.arange(len(values.level)) < places[:, None]
+    """Logarithms of the Bayes factors of a change before each of some values: of sessions or of single scores, whichever is less."""
+    compared = [_distances(values.freedom, level, places) for level in (values.level, values.level + np.log(values.length))]
+    agree = compared[0][0] * compared[1][0] > 0
+    freedom = (places - 1).astype(np.float64)
+    evidence = [
+        log_bayes_factor(
+            np.where(agree, distance**2 / variance, 0.0), freedom, [(size * size / variance, share) for size, share in _SIZES]
+        )
+        for distance, variance in compared
+    ]
+    return np.minimum(*evidence)
+
+
+def _distances(freedom: Floats, level: Floats, places: Ints) -> tuple[Floats, Floats]:
+    """Return by how much the mean level from each place on exceeds that before it, and the variance of this difference."""
+    is_before = np.arange(len(level)) < places[:, None]
     count = places[:, None].astype(np.float64)
-    many = np.where(is_before, values.freedom, 0.0)
-    centre = (many * values.level).sum(1, keepdims=True) / many.sum(1, keepdims=True)
-    off = np.where(is_before, (values.level - centre) ** 2, 0.0) * count / (count - 1)
-    by_session = np.maximum(2.0, (off * values.freedom).sum(1, keepdims=True) / count)
-    precision = 1 / np.maximum(by_session / values.freedom, off.sum(1, keepdims=True) / count)
+    weights = np.where(is_before, freedom, 0.0)
+    centre = (weights * level).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
+    squares = np.where(is_before, (level - centre) ** 2, 0.0) * count / (count - 1)
+    by_session = np.maximum(2.0, (squares * freedom).sum(1, keepdims=True) / count)
+    precision = 1 / np.maximum(by_session / freedom, squares.sum(1, keepdims=True) / count)
     sides = [np.where(side, precision, 0.0) for side in (is_before, ~is_before)]
-    means = [(side * values.level).sum(1) / side.sum(1) for side in sides]
-    variance, freedom = sum(1 / side.sum(1) for side in sides), (places - 1).astype(np.float64)
-    squared = (means[1] - means[0]) ** 2 / variance
-    return log_bayes_factor(squared, freedom, [(size * size / variance, share) for size, share in _SIZES])
+    before, after = ((side * level).sum(1) / side.sum(1) for side in sides)
+    return after - before, sum(1 / side.sum(1) for side in sides)
 
 
 def _mean(values: _Values, part: slice) -> float:

@@ -90,17 +90,19 @@ class Normal(NamedTuple):
     """Variance of the means by source: (3, STRATA, changes)."""
 
 
-def normal_before(before: Stretch, recent: Floats, settled: Stretch) -> Normal:
+def normal_before(before: Stretch, recent: Floats, settled: Stretch, reference: int | None = None) -> Normal:
     """Return the normal state in stretches of whole days before a change.
 
     For each stretch of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every
-    one of its later stretches holds.
+    one of its later stretches holds. With `reference`, all changes take the variance components measured for that one.
     """
     few = np.any(before.sums[UNITS] < FEWEST_BEFORE, axis=0)
     before, settled, recent = _by_strata(before, few), _by_strata(settled, few), as_one(recent, few)
     strata = np.maximum(1.0, total(before.sums[UNITS] > 0))
     mean = means(before.sums)
     parts = _components(before, recent, settled, mean, strata)
+    if reference is not None:
+        parts = Components(*(np.full_like(part, part[reference]) for part in parts))
     own = parts.unit * before.sums[SQUARES]
     by_score = ratio(total(own), total(before.sums[WEIGHT]))
     varies = variances(before.sums, before.days[[BLOCK_SQUARES, DAY_SQUARES]], own, parts)

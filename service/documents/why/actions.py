@@ -21,6 +21,7 @@ from service.documents.why.slices import Deployed, Slice, part_explained
 from service.pages.links import Links
 from streams.watch.incidents.states import SUSPECTED, is_live
 from streams.watch.measured import TIERS
+from streams.watch.rules.findings import SPREAD
 
 EXAMPLES = 3
 """Sessions to read, since the change and from before it."""
@@ -254,7 +255,10 @@ def _normal(facts: Facts) -> Action | None:
     if facts.is_worse:
         return None
     command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is wanted.')}"
-    because = "The change is for the better. If it is meant to stay, comparisons should begin with it; otherwise falling back raises no alarm."
+    better = "Sessions differ less than before: the weaker may have improved, or the best become worse. Read some of both sides first."
+    if not (facts.moved and facts.moved[0].series.kind == SPREAD):
+        better = "The change is for the better."
+    because = f"{better} If it is meant to stay, comparisons should begin with it; otherwise falling back raises no alarm."
     return Action(
         "new_normal", "Make it the new normal if it is wanted", because, [_on_page(facts, "decide", "Decide")], command
     )

@@ -266,6 +266,69 @@ def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
     assert held.count(False) <= 3
 
 
+def on_days(kept: Callable[[int], bool], count: int, level: Callable[[int], float], days: int, seed: str) -> list[Unit]:
+    """Sessions of one score in the working hours of the days kept, around the level of each day."""
+    rng = random.Random(seed)
+    return [
+        unit(rng.gauss(level(number), 0.1), START + timedelta(days=number, hours=8 + 12 * rng.random()))
+        for number in range(days)
+        if kept(number)
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kept", "count", "looked_after"),
+    [
+        (lambda number: number % 7 < 5, 50, 1),
+        (lambda number: number % 7 == 0, 300, 0),
+        (lambda number: number % 7 == 0, 300, 14),
+    ],
+    ids=["after a weekend", "between weekly batches", "between weekly batches, two weeks later"],
+)
+@pytest.mark.parametrize("fall", [0.07, 0.1, 0.2])
+def test_the_first_day_of_a_change_after_a_gap_is_the_first_day_with_data(
+    kept: Callable[[int], bool], count: int, looked_after: int, fall: float
+) -> None:
+    """A change that shows on Monday began after the last data of Friday: its cause is not to be found on Friday."""
+    change = 63
+    first_days = []
+    for seed in range(6):
+        units = on_days(kept, count, lambda number: 0.7 - fall * (number >= change), change + 15, f"{fall} {seed}")
+        found = find_change(units, day(change + looked_after))
+        if found is not None:
+            assert found.earliest_day <= day(change) <= found.latest_day
+            first_days.append(found.first_day)
+
+    assert len(first_days) >= 3
+    assert first_days.count(day(change)) >= len(first_days) - 1
+
+
+@pytest.mark.parametrize(("every", "count", "days"), [(7, 300, 120), (14, 200, 200), (30, 200, 300)])
+def test_batches_that_differ_are_no_change(every: int, count: int, days: int) -> None:
+    """Two batches say nothing of how much batches differ: comparisons begin after six days with data."""
+    confirmed = []
+    for seed in range(4):
+        rng = random.Random(f"{every} {seed}")
+        levels = [rng.gauss(0.7, 0.05) for _ in range(days)]
+        units = on_days(lambda number: number % every == 0, count, levels.__getitem__, days, f"{every} {seed}")
+        changes = [find_change(units, day(number)) for number in range(every, days, every)]
+        confirmed += [change for change in changes if change is not None and change.confirmed_at is not None]
+
+    assert not confirmed
+
+
+def test_a_few_days_with_data_are_no_history() -> None:
+    """Fourteen calendar days with data on five of them are not enough to compare with; six days are."""
+
+    def fallen(history: int) -> list[Unit]:
+        kept = {*range(0, 3 * history, 3), 40}
+        return on_days(lambda number: number in kept, 50, lambda number: 0.7 - 0.2 * (number == 40), 41, f"{history}")
+
+    assert find_change(fallen(5), day(40)) is None
+    assert find_change(fallen(6), day(40)) is not None
+
+
 def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
     """Whoever is woken is woken for something: four times in a thousand years a tier, not once in eight years."""
     units = series(falls(1), 10, CHANGE + 8)

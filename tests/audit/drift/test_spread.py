@@ -67,6 +67,39 @@ def test_a_spread_that_halves_is_found_as_well() -> None:
     assert "down" == found.direction
 
 
+def sessions_of(length: Callable[[int], int], factor: Callable[[int], float], alike: float, seed: int) -> list[Unit]:
+    """Twenty sessions a day of this many scores, each around a mean of its own that varies by `alike`, scores by 0.1 around it."""
+    chance, units = Random(seed), []
+    for day in range(85):
+        for number in range(20):
+            count, spread = length(day), factor(day)
+            mean = chance.gauss(0.7, alike * spread)
+            total = sum(chance.gauss(mean, 0.1 * spread) for _ in range(count))
+            units.append(Unit(datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=day, hours=number), count, float(count), total))
+    return units
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize(("before", "after"), [(5, 1), (1, 5), (2, 8)])
+def test_longer_or_shorter_sessions_are_no_change_of_spread(before: int, after: int, alike: float) -> None:
+    """The mean of five scores varies less than one score; neither the agent nor its users have changed for that."""
+    cells = cells_of(sessions_of(lambda day: before if day < CHANGE else after, lambda _: 1.0, alike, 1))
+
+    assert [] == [found for day in range(CHANGE + 1, 85, 4) if (found := find_spread(cells, on(day))) is not None]
+
+
+@pytest.mark.parametrize(("length", "factor", "direction"), [(5, 2.0, "up"), (5, 0.5, "down"), (1, 2.5, "up")])
+def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: int, factor: float, direction: str) -> None:
+    """It is found in longer sessions and also where sessions get shorter at the same time, if it grows by more than that explains."""
+    cells = cells_of(
+        sessions_of(lambda day: 5 if day < CHANGE else length, lambda day: 1.0 if day < CHANGE else factor, 0.05, 2)
+    )
+    found = find_spread(cells, on(84))
+
+    assert found is not None
+    assert direction == found.direction
+
+
 @pytest.mark.parametrize("a_day", [lambda day: 400 if day < CHANGE else 8, lambda day: 8 if day < CHANGE else 400])
 @pytest.mark.parametrize("seed", range(5))
 def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], int], seed: int) -> None:
