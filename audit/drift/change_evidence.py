@@ -219,7 +219,8 @@ def _at_least_its_error(sources: Floats, freedoms: Floats) -> Floats:
 
     A variance between few days may be estimated as nothing; that is no reason to take it for known.
     """
-    return np.maximum(sources, np.sqrt(2 / freedoms) * sources[0] * np.array([0.0, 1.0, 1.0])[:, None])
+    least = np.sqrt(2 / freedoms) * sources[0]
+    return np.stack((sources[0], *np.maximum(sources[1:], least[1:])))
 
 
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:

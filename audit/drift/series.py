@@ -97,7 +97,8 @@ class Series:
     def days_between(self, first: Ints, end: Ints) -> Ints:
         """The number of days with sessions from each `first` to the one before `end`."""
         days = self.daily[DAYS].sum(axis=0)
-        return np.rint(days[end] - days[first]).astype(np.int64)
+        count: Ints = np.rint(days[end] - days[first]).astype(np.int64)
+        return count
 
     def time(self, cell: int) -> datetime:
         """The time of the last unit of a cell."""

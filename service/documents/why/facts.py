@@ -172,9 +172,14 @@ class Facts:
             return ""
         if level is None or self.incident.tier == TRUST:
             return f"{counted(round(after), 'run')} {since}, {grouped(before)} before"
-        row = {"before": round(level.before * before), "all_before": round(before)}
-        found = _count({**row, "after": round(level.after * after), "all_after": round(after)}, "name")
+        row = {"all_before": round(before), "all_after": round(after)}
+        found = _count({**row, "before": self._whole("havingBefore"), "after": self._whole("havingAfter")}, "name")
         return "" if found is None else _of_both(found, "run", since)
+
+    def _whole(self, name: str) -> int | None:
+        """Return a count that the rule saw; None if it did not record it: no count is computed from a rate."""
+        value = self.number(name)
+        return None if value is None else round(value)
 
     def _scores(self, side: str) -> str | None:
         scores, sessions = self.number(f"scores{side}"), self.number(f"sessions{side}")
@@ -199,13 +204,11 @@ class Facts:
     @property
     def spike(self) -> Count | None:
         """The anomalies that the rule of rates compared; None for another rule."""
-        values = [self.number(name) for name in ("anomalies", "exchanges", "baselineRate", "baselineExchanges")]
-        after, exchanges, rate, before = (one if one is not None else -1.0 for one in values)
         row = {
-            "before": round(rate * before),
-            "all_before": round(before),
-            "after": round(after),
-            "all_after": round(exchanges),
+            "before": self._whole("baselineAnomalies"),
+            "all_before": self._whole("baselineExchanges"),
+            "after": self._whole("anomalies"),
+            "all_after": self._whole("exchanges"),
         }
         return _count(row, "name")
 

@@ -25,7 +25,6 @@ CAUSES = {
 """The cause in words, for incidents that keep no numbers of it."""
 _UNKNOWN = "The anchors cannot tell whether the agent or the judge changed"
 _NORMAL = 1.96
-_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,9 @@ def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Expl
     if found.reason != "rules":
         numbers |= {"anchors": found.anchors, "roundsBefore": found.rounds_before, "roundsSince": found.rounds_since}
     if found.judge is not None:
-        numbers |= {"judgeChange": _shown(found.judge), "judgeInterval": [_shown(found.low), _shown(found.high)]}
+        numbers |= {"judgeChange": found.judge, "judgeInterval": [found.low, found.high]}
     if moved is not None:
-        numbers["tierChange"] = _shown(_signed(moved))
+        numbers["tierChange"] = _signed(moved)
     words = _words(TIERS.get(tier or "", "The verdict on runs"), moved, found)
     return Explanation(found.cause, words, {**numbers, "words": words})
 
@@ -130,7 +129,3 @@ def combined(explanations: Mapping[str, Explanation]) -> Explanation:
 def _signed(moved: Moved | None) -> float:
     """The change of the tier, below 0 where it fell."""
     return 0.0 if moved is None else moved.size if moved.direction == UP else -moved.size
-
-
-def _shown(value: float | None) -> float | None:
-    return None if value is None else round(value, _SHOWN)

@@ -86,7 +86,7 @@ def _document(found: Explanation, ends: Mapping[Key, datetime]) -> dict[str, Any
         "state": state,
         "change": _part(found.change),
         "tried": found.tried,
-        "unexplained": _rounded(found.unexplained),
+        "unexplained": found.unexplained,
         "usual": _usual(found.slices, best, ends) if best is not None and best.stands_out else None,
         "slices": [_slice(one) for one in _worth_showing(found.slices)],
     }
@@ -110,15 +110,15 @@ def _usual(slices: Iterable[Slice], best: Slice, ends: Mapping[Key, datetime]) -
 def _slice(one: Slice) -> dict[str, Any]:
     return {
         **_key(one.key),
-        "shareBefore": _rounded(one.share_before),
-        "shareAfter": _rounded(one.share_after),
-        "meanBefore": None if one.mean_before is None else _rounded(one.mean_before),
-        "meanAfter": None if one.mean_after is None else _rounded(one.mean_after),
+        "shareBefore": one.share_before,
+        "shareAfter": one.share_after,
+        "meanBefore": one.mean_before,
+        "meanAfter": one.mean_after,
         "exchangesBefore": one.exchanges_before,
         "exchangesAfter": one.exchanges_after,
         "mix": _part(one.mix),
         "within": _part(one.within),
-        "explained": _rounded(one.explained),
+        "explained": one.explained,
         "standsOut": one.stands_out,
         "sameAs": [_key(other) for other in one.same_as[:_SAME]],
     }
@@ -129,8 +129,4 @@ def _key(key: Key) -> dict[str, str]:
 
 
 def _part(part: Part) -> dict[str, float]:
-    return {"amount": _rounded(part.amount), "low": _rounded(part.low), "high": _rounded(part.high)}
-
-
-def _rounded(number: float) -> float:
-    return round(number, 4) + 0.0  # without a minus before a zero
+    return {"amount": part.amount, "low": part.low, "high": part.high}

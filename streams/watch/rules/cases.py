@@ -13,9 +13,6 @@ from schemas.records import Baseline
 from streams.watch.measured import QUERY, Measured, midnight
 from streams.watch.rules.findings import Finding, Looked
 
-_SHOWN = 3
-"""Decimals of what is shown."""
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -52,9 +49,4 @@ def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, dat
 
 def days_shown(counts: Mapping[DailyAverage, int]) -> list[dict[str, Any]]:
     """Days with their averages and how many scores each is of, as they are shown."""
-    return [{"day": f"{one.day}", "average": shown(one.average), "count": count} for one, count in counts.items()]
-
-
-def shown(value: float | None) -> float | None:
-    """A number as it is shown."""
-    return None if value is None else round(value, _SHOWN)
+    return [{"day": f"{one.day}", "average": one.average, "count": count} for one, count in counts.items()]

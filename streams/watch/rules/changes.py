@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from audit.drift.change_detector import Change
 from audit.drift.reference import Reference
 from streams.watch.measured import midnight
-from streams.watch.rules.cases import days_window, shown
+from streams.watch.rules.cases import days_window
 from streams.watch.rules.findings import Finding, Key, Looked
 
 
@@ -52,12 +52,12 @@ def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding
             "comparedSince": f"{compared}",
             "firstDay": f"{found.first_day}",
             "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
-            "change": shown(found.size),
-            "changeInterval": [shown(found.size_interval.low), shown(found.size_interval.high)],
-            "meanBefore": shown(found.mean_before),
-            "meanAfter": shown(found.mean_after),
-            "sigma": shown(found.sigma),
-            "logEvidence": round(found.log_evidence, 1),
+            "change": found.size,
+            "changeInterval": [found.size_interval.low, found.size_interval.high],
+            "meanBefore": found.mean_before,
+            "meanAfter": found.mean_after,
+            "sigma": found.sigma,
+            "logEvidence": found.log_evidence,
             **told.numbers,
         },
         before=(midnight(compared), midnight(found.first_day)),

@@ -11,7 +11,7 @@ from audit.drift.change_detector import Change, find_change
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.measured import TIERS, midnight
-from streams.watch.rules.cases import Case, Rule, days_shown, shown
+from streams.watch.rules.cases import Case, Rule, days_shown
 from streams.watch.rules.changes import Asked, Told, change_finding
 from streams.watch.rules.findings import DOWN, DRIFT, VERBS, Finding, Key, bounds_of
 from streams.watch.rules.spike_rules import RATIO, by_rate
@@ -65,9 +65,9 @@ def _run(
         ),
         numbers={
             "days": days_shown({one: counts[one] for one in found.days}),
-            "deviation": shown(found.deviation),
-            "mean": shown(mean),
-            "stddev": shown(stddev),
+            "deviation": found.deviation,
+            "mean": mean,
+            "stddev": stddev,
             "baselineScores": known.count,
             "baselineId": baseline.baseline_id,
         },

@@ -21,7 +21,6 @@ from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.reference import NO_DECISION, Reference
 from audit.drift.score_history import REFERENCE_DAYS
 from schemas.lazy.numpy import np
-from streams.watch.rules.cases import shown
 from streams.watch.rules.changes import Asked, Told, change_finding
 from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked, bounds_of
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
@@ -108,14 +107,16 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
     days = {day: one for day, one in agent.days(series).items() if found.earliest_day <= day <= found.seen_at.date()}
     named = "" if agent.agent is None else f" of {agent.agent}"
     before, after = _value(series, found.mean_before), _value(series, found.mean_after)
+    having = _count_having(found.mean_before, found.scores_before), _count_having(found.mean_after, found.scores_after)
     told = Told(
         title=f"{series_name(series)}{named} {VERBS[found.direction]} to {after} from {before} on {found.first_day}",
         description=_in_words(series, named, found),
-        days=[{"day": f"{day}", "average": shown(mean), "count": count} for day, (mean, count) in days.items()],
+        days=[{"day": f"{day}", "average": mean, "count": count} for day, (mean, count) in days.items()],
         numbers={
             "agent": agent.agent,
             "runsBefore": found.scores_before,
             "runsAfter": found.scores_after,
+            **({} if series == TRUST else {"havingBefore": having[0], "havingAfter": having[1]}),
             "series": len(agent.series),
             "madeWith": dict(agent.made_by),
         },
@@ -140,7 +141,12 @@ def _in_words(series: str, named: str, found: Change) -> str:
 def _of_runs(series: str, mean: float, runs: int) -> str:
     if series == TRUST:
         return f"{mean:.1f} over {runs} runs"
-    return f"{round(mean * runs)} of {runs} runs"
+    return f"{_count_having(mean, runs)} of {runs} runs"
+
+
+def _count_having(share: float, runs: int) -> int:
+    """Return how many of the runs have it; their share is exact, so their number is whole but for the representation of floats."""
+    return round(share * runs)
 
 
 def _value(series: str, value: float) -> str:

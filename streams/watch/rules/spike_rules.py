@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
-from streams.watch.rules.cases import Case, shown
+from streams.watch.rules.cases import Case
 from streams.watch.rules.findings import SPIKE, UP, Finding, Key
 
 RATIO = "rate_ratio"
@@ -41,13 +41,14 @@ def _finding(case: Case, found: Spike, days: Sequence[Day], *, known_level: bool
             "firstDay": f"{found.first_day}",
             "anomalies": found.anomalies,
             "exchanges": found.exchanges,
-            "rate": shown(found.rate),
-            "baselineRate": shown(found.rate_before),
+            "rate": found.rate,
+            "baselineRate": found.rate_before,
+            "baselineAnomalies": found.anomalies_before,
             "baselineExchanges": found.exchanges_before,
             "baselineFrom": f"{found.start}",
             "baselineUntil": f"{last}",
-            "ratio": shown(found.ratio),
-            "logEvidence": round(found.log_evidence, 1),
+            "ratio": found.ratio,
+            "logEvidence": found.log_evidence,
         },
         before=case.window(found.start, last),
         after=case.window(found.first_day, until),

@@ -8,7 +8,7 @@ from audit.drift.cells import Cells
 from audit.drift.spread import SpreadChange, find_spread
 from schemas.lazy.numpy import np
 from streams.watch.measured import TIERS
-from streams.watch.rules.cases import Case, days_shown, shown
+from streams.watch.rules.cases import Case, days_shown
 from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding, Key
 
 _GREW = {True: "more", False: "less"}
@@ -43,12 +43,12 @@ def _finding(case: Case, tier: str, found: SpreadChange, cells: Cells, rule: str
             "days": days_shown(counts),
             "firstDay": f"{found.first_day}",
             "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
-            "spreadBefore": shown(found.before),
-            "spreadAfter": shown(found.after),
-            "ratio": shown(found.ratio),
+            "spreadBefore": found.before,
+            "spreadAfter": found.after,
+            "ratio": found.ratio,
             "sessionsBefore": found.sessions_before,
             "sessionsAfter": found.sessions_after,
-            "logEvidence": round(found.log_evidence, 1),
+            "logEvidence": found.log_evidence,
         },
         before=case.window(found.start, found.first_day - timedelta(days=1)),
         after=case.window(found.first_day, found.until),

@@ -305,7 +305,7 @@ def of_runs(**changes: Any) -> dict[str, Any]:
     seen = {
         "since": "2026-09-26", "until": "2026-10-01", "title": "Share of unsafe runs rose", "size": 0.8, "severity": "critical", "agent": "scout",
         "meanBefore": 0.1, "meanAfter": 0.9, "change": 0.8, "changeInterval": [0.7, 0.9], "sigma": 0.3, "runsBefore": 20, "runsAfter": 10,
-        "logEvidence": 20.0, "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-26", "2026-09-27"], "series": 3,
+        "havingBefore": 2, "havingAfter": 9, "logEvidence": 20.0, "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-26", "2026-09-27"], "series": 3,
         "days": [{"day": "2026-09-26", "average": 1.0, "count": 2}],
     }  # fmt: skip
     moved = {

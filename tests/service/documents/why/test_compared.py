@@ -89,7 +89,7 @@ SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate
     [
         ({}, {}, "31 scores of 25 sessions since 2026-10-28, 147 scores of 30 sessions before"),
         (
-            {"meanBefore": 1 / 42, "meanAfter": 15 / 17, "runsBefore": 42, "runsAfter": 17},
+            {"havingBefore": 1, "havingAfter": 15, "runsBefore": 42, "runsAfter": 17},
             {**RUNS, "tier": "unsafe"},
             "15 of 17 runs since 2026-10-28, 1 of 42 before",
         ),
@@ -99,17 +99,18 @@ SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate
             "1 run since 2026-10-28, 42 before",
         ),
         (
-            {"anomalies": 22, "exchanges": 47, "baselineRate": 0.0, "baselineExchanges": 271},
+            {"anomalies": 220, "exchanges": 470, "baselineRate": 0.007, "baselineAnomalies": 10, "baselineExchanges": 1530},
             SPIKE,
-            "22 of 47 exchanges since 2026-10-28, 0 of 271 before",
+            "220 of 470 exchanges since 2026-10-28, 10 of 1\u202f530 before",
         ),
+        ({"anomalies": 22, "exchanges": 47, "baselineRate": 0.007, "baselineExchanges": 1530}, SPIKE, ""),
         ({"sessionsAfter": None}, {}, ""),
         ({}, {**RUNS, "tier": "unsafe"}, ""),
         ({}, SPIKE, ""),
     ],
 )
 def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], fields: dict[str, Any], told: str) -> None:
-    """88 % of 17 runs and 88 % of 17 000 are not the same news."""
+    """88 % of 17 runs and 88 % of 17 000 are not the same news. A count that the rule did not record is not worked out from its rate."""
     rule = fields.get("rule", "sequential")
     assert told == Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent
 

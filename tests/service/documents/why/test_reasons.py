@@ -112,6 +112,7 @@ def test_a_spike_of_an_earlier_version_is_counted_by_its_rule() -> None:
         "anomalies": 22,
         "exchanges": 47,
         "baselineRate": 0.0,
+        "baselineAnomalies": 0,
         "baselineExchanges": 271,
     }
     spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
