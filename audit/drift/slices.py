@@ -16,7 +16,10 @@
    direction. The first term is the log likelihood ratio of "only this slice moved, all of it alike", relative to that of "all moved":
    of two slices that explain as much, the smaller one is the better explanation. The second one is the same of the share that moved;
    it counts twice, because a mix that moves together with the mean seldom does so by chance.
-4. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
+4. The mix changed, and not the slices, where what moved inside all slices of a label together is less than half of the change for
+   certain. Slices of few sessions count as one. Of agents, one that came or went is part of the mix; of any other label a value that is
+   there on one side alone may be a new state of the same agent, such as a build, and counts as a change inside.
+5. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
    divided among all slices that were tried (Bonferroni). When none does, the change is everywhere.
 """
 
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -34,6 +38,12 @@ MOST_VALUES = 50
 FEWEST_SESSIONS = 3
 """Sessions that a side has at least; with fewer there is no variance worth the name."""
 MIX_COUNTS = 2.0
+AGENT = "agent"
+"""The label of the agent that answered."""
+EXPLAINS = 0.5
+"""The share of a change from which on it is called the doing of the slices rather than of the mix."""
+MIX_SHOWN = 5
+"""Slices that are named with a mix, those whose share changed most."""
 _NORMAL = NormalDist()
 _WIDTH = _NORMAL.inv_cdf(0.975)
 _CHANCE = 0.05
@@ -102,6 +112,19 @@ class Slice:
     """Slices of other labels that hold exactly the same exchanges."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """A change that comes from the shares of a label's slices."""
+
+    label: str
+    within: Part
+    """What moved inside the slices, all together."""
+    all_better: bool
+    """True if the mean of every slice with enough sessions moved against the change, and all together for certain."""
+    moved: tuple[Slice, ...]
+    """The slices whose shares changed most, the largest change first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A change, taken apart."""
@@ -111,6 +134,8 @@ class Explanation:
     """All that were tried, the best explanation first."""
     tried: int
     """The number of them that hold different exchanges."""
+    mix: Mix | None = None
+    """The label whose shares explain the change, if one does."""
 
     @property
     def unexplained(self) -> float:
@@ -179,10 +204,16 @@ class _Doubt(NamedTuple):
         return (width + wider) * math.sqrt(self.variance)
 
 
-def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[Moments, Moments]) -> Explanation | None:
+def explain(
+    before: dict[Key, Moments],
+    after: dict[Key, Moments],
+    whole: tuple[Moments, Moments],
+    versions: Collection[str] = (),
+) -> Explanation | None:
     """Explain a change by slices; None with too few sessions, or no change.
 
-    `whole` has the moments of all scores before and after. Labels with a single slice say nothing, and are left out.
+    `whole` has the moments of all scores before and after. Labels with a single slice say nothing, and are left out. `versions` are the
+    labels whose values are states of an agent, such as its version or model: their shares are no mix.
     """
     if min(one.sessions for one in whole) < FEWEST_SESSIONS or min(one.w for one in whole) <= 0:
         return None
@@ -203,7 +234,70 @@ def explain(before: dict[Key, Moments], after: dict[Key, Moments], whole: tuple[
     ]
     # Ranks are compared to nine places, so that equal explanations stand in the order of their names.
     found.sort(key=lambda one: (-round(one.score, 9), one.key))
-    return Explanation(_part(change, doubt), tuple(found), len(groups))
+    return Explanation(_part(change, doubt), tuple(found), len(groups), _find_mix(pairs, found, change, versions))
+
+
+def _find_mix(
+    pairs: Mapping[Key, tuple[_Side, _Side]], slices: Sequence[Slice], change: float, versions: Collection[str]
+) -> Mix | None:
+    """Find the label whose shares explain a change: of several, agents first, then the one that leaves least inside its slices."""
+    by_label: dict[str, list[tuple[_Side, _Side]]] = defaultdict(list)
+    for key, sides in pairs.items():
+        if key.label not in versions:
+            by_label[key.label].append(sides)
+    width = _NORMAL.inv_cdf(1 - _CHANCE / max(1, len(by_label)))
+    sign, mixes = math.copysign(1.0, change), []
+    for label, pairs_of_label in by_label.items():
+        pooled = _pool_small(pairs_of_label)
+        amount, doubt = _within(pooled, counts_new=label != AGENT)
+        if sign * amount + doubt.half(width) < EXPLAINS * abs(change):
+            moves = [after.mean - before.mean for before, after in pooled if before.mean is not None and after.mean is not None]
+            own = sorted(
+                (one for one in slices if one.key.label == label),
+                key=lambda one: (-abs(one.share_after - one.share_before), one.key),
+            )
+            is_better = all(sign * move < 0 for move in moves) and sign * amount + doubt.half(_WIDTH) < 0
+            mix = Mix(label=label, within=_part(amount, doubt), all_better=is_better, moved=tuple(own[:MIX_SHOWN]))
+            mixes.append((label != AGENT, sign * amount, mix))
+    return min(mixes, key=lambda ranked: ranked[:2])[2] if mixes else None
+
+
+def _pool_small(sides: Sequence[tuple[_Side, _Side]]) -> list[tuple[_Side, _Side]]:
+    """The slices of a label; those that are on both sides with too few sessions for a variance are one."""
+    small = [
+        pair
+        for pair in sides
+        if all(side.own.w > 0 for side in pair) and any(side.own.sessions < FEWEST_SESSIONS for side in pair)
+    ]
+    if not small:
+        return list(sides)
+    pooled = [
+        _Side(Moments(*map(sum, zip(*(pair[place].own for pair in small), strict=True))), small[0][place].all)
+        for place in (0, 1)
+    ]
+    return [*(pair for pair in sides if pair not in small), (pooled[0], pooled[1])]
+
+
+def _within(sides: Iterable[tuple[_Side, _Side]], *, counts_new: bool) -> tuple[float, _Doubt]:
+    """Return what moved inside slices, and its doubt; with `counts_new` also the slices that one side has not."""
+    amount, variance, below = 0.0, 0.0, 0.0
+    for before, after in sides:
+        known0, known1 = _both(before.mean, after.mean)
+        if before.mean is not None and after.mean is not None:
+            share = (before.share + after.share) / 2
+            amount += share * (known1 - known0)
+        elif counts_new:
+            share = after.share - before.share
+            amount += share * (known1 - before.whole)
+        else:
+            continue
+        for side in (before, after):
+            freedom = side.own.sessions - 1
+            if freedom > 0:
+                part = side.variance(0.0, share, 0.0) * side.own.sessions / freedom
+                variance += part
+                below += part * part / freedom
+    return amount, _Doubt(variance, max(1.0, variance * variance / below) if below > 0 else math.inf)
 
 
 def _pairs(

@@ -59,7 +59,7 @@ _CHANGES = (
     Word("no-alarm", "A line fell without an alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often moves several."),
     Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),
-    Word("cause", "Cause", "Whether the agent changed or the judge. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is not known, and the incident says what is missing."),
+    Word("cause", "Cause", "Whether the agent changed, the judge, or the mix of the traffic. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is not known, and the incident says what is missing."),
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from audit.drift.slices import AGENT
 from service.cli.terminal import plain
 from service.documents.rounding import counted
 from service.documents.why.facts import Example, Facts, RunExample
@@ -107,7 +108,7 @@ def _read_runs(facts: Facts) -> Action | None:
 def _roll_back(facts: Facts) -> Action | None:
     """Undo a new version if the change lies in it, and the version most exchanges had right before was well."""
     which, best = facts.which_part, facts.new_version
-    if which is None or best is None or not facts.is_worse:
+    if which is None or best is None or not facts.is_worse or facts.mix_words:
         return None
     usual = which.back_to
     told = _level(facts, best, best.mean_after, best.exchanges_after, "since the change")
@@ -141,7 +142,7 @@ def _look_inside(facts: Facts) -> Action | None:
     """Look at the part of the traffic that stands out, where there is no version to undo."""
     which = facts.which_part
     best = which.found if which is not None else None
-    if best is None or facts.new_version is not None:
+    if best is None or facts.new_version is not None or facts.mix_words:
         return None
     because = (
         f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts moved less."
@@ -188,6 +189,16 @@ def _anchors(facts: Facts) -> Action | None:
     later = " Anchors that you add now will show it at the next change." if command == "add" else ""
     because = f"{why}, so the judged tiers alone do not show whether the agent or the judge changed.{later}"
     return Action("anchors", title, because, [], _command("anchors", command, project=facts.incident.project))
+
+
+def _mix(facts: Facts) -> Action | None:
+    """Look at why the shares of the traffic changed: no agent has to be repaired for that."""
+    which = facts.which_part
+    if which is None or which.mix is None or not facts.mix_words:
+        return None
+    because = f"{which.mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
+    title = f"Check why the mix of {'agents' if which.mix.label == AGENT else plain(which.mix.label)} changed"
+    return Action("check_mix", title, because, [_on_page(facts, "part", "The parts of the traffic")])
 
 
 def _contradiction(facts: Facts) -> Action | None:
@@ -267,6 +278,7 @@ def _normal(facts: Facts) -> Action | None:
 RULES: Mapping[str, Rule] = {
     "check_judge": _judge,
     "check_both": _contradiction,
+    "check_mix": _mix,
     "roll_back": _roll_back,
     "read_sessions": _read,
     "read_runs": _read_runs,

@@ -178,7 +178,7 @@ def _moved(facts: Facts) -> Iterator[Statement]:
 
 
 def _cause(facts: Facts) -> Iterator[Statement]:
-    words = facts.cause.get("words")
+    words = facts.mix_words or facts.cause.get("words")
     if facts.incident.cause and isinstance(words, str) and words:
         yield Statement("cause", words)
 

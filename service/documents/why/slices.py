@@ -84,6 +84,14 @@ class Compared(NamedTuple):
     role: str
 
 
+class ChangedMix(msgspec.Struct, frozen=True):
+    """The label whose shares explain a change."""
+
+    label: str
+    shares: str
+    words: str
+
+
 class WhichPart(msgspec.Struct, frozen=True):
     """The evidence on the part of the traffic that moved."""
 
@@ -96,6 +104,8 @@ class WhichPart(msgspec.Struct, frozen=True):
     tried: int = 0
     sessions: dict[str, int] = {}
     needed: int = 0
+    mix: ChangedMix | None = None
+    """None where parts of the traffic explain the change by themselves, or none does."""
 
     @property
     def found(self) -> Slice | None:

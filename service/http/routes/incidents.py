@@ -120,7 +120,9 @@ class IncidentAnswer(ProjectAnswer):
     tier: str | None
     direction: str | None = Field(description="up or down.")
     rule: str = Field(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])
-    cause: str | None = Field(description="Cause, as far as anchors tell: agent or judge.")
+    cause: str | None = Field(
+        description="Cause: agent or judge, as far as anchors show; mix, if the shares of the traffic explain the change."
+    )
     confidence: Literal["suspected", "confirmed"] = Field(description="Only confirmed incidents send alerts.")
     confirmed_at: Moment | None
     resolution: str | None = Field(description="Why it is resolved: recovered, vanished, fixed or new_normal.")

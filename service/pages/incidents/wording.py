@@ -13,7 +13,7 @@ from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
 from service.pages.rendering import NOTHING, number, share
-from streams.watch.incidents.causes import CAUSES
+from streams.watch.incidents.causes import CAUSES, Explanation, with_mix
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.measured import TIERS
 from streams.watch.rules.run_rules import series_name
@@ -70,8 +70,8 @@ def tier_name(tier: str) -> str:
 
 def cause_in_words(cause: str | None, evidence: Mapping[str, Any]) -> str:
     """Say what changed and how that is known, or why it is not; earlier incidents say less."""
-    kept = evidence.get(CAUSE)
-    words = kept.get("words") if isinstance(kept, dict) else None
+    known = Explanation(cause, "", kept if isinstance(kept := evidence.get(CAUSE), dict) else {})
+    words = with_mix(known, evidence).words or known.numbers.get("words")
     return words if isinstance(words, str) and words else CAUSES.get(cause or "", NO_CAUSE)
 
 

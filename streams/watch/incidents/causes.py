@@ -18,6 +18,8 @@ from audit.anchors.judge_shift import FEWEST_ROUNDS
 from streams.watch.measured import TIERS
 from streams.watch.rules.findings import DRIFT, MEAN, UP, Finding
 
+MIX = "mix"
+"""The cause of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself."""
 CAUSES = {
     "judge": "The anchors moved with it: the judge changed, not the agent.",
     "agent": "The judge did not change, as far as anchors or rules show: the agent changed.",
@@ -32,7 +34,7 @@ class Explanation:
     """The cause of an incident, or why it is not known."""
 
     cause: str | None
-    """agent or judge."""
+    """agent, judge or mix."""
     words: str
     numbers: Mapping[str, Any]
     """The numbers it rests on, as JSON."""
@@ -124,6 +126,15 @@ def combined(explanations: Mapping[str, Explanation]) -> Explanation:
         return Explanation(None, words, {"cause": None, "reason": "contradiction", "words": words, **numbers})
     best = next(iter(telling.values()), next(iter(asked.values())))
     return Explanation(best.cause, best.words, {**best.numbers, **(numbers if len(asked) > 1 else {})})
+
+
+def with_mix(explanation: Explanation, evidence: Mapping[str, Any]) -> Explanation:
+    """Return the explanation, or that the mix of the traffic changed if its slices say so and the judge is not the cause."""
+    slices = evidence.get("slices")
+    mix = slices.get(MIX) if isinstance(slices, dict) else None
+    if not isinstance(mix, dict) or explanation.cause == "judge":
+        return explanation
+    return Explanation(MIX, mix["words"], mix)
 
 
 def _signed(moved: Moved | None) -> float:

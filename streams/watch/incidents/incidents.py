@@ -21,7 +21,7 @@ import msgspec
 
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
-from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined
+from streams.watch.incidents.causes import MIX, UNEXPLAINED, Explanation, combined, with_mix
 from streams.watch.incidents.companions import MovedToo
 from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
@@ -57,12 +57,7 @@ class Due:
     before: Incident | None
     """Its latest revision; None for a new one."""
     explanation: Explanation
-    """The cause, agent or judge, or the reason why it is not known."""
-
-    @property
-    def cause(self) -> str | None:
-        """The cause, as far as it is known: agent or judge."""
-        return self.explanation.cause
+    """The cause according to the anchors, agent or judge, or the reason why it is not known."""
 
     @property
     def alarms(self) -> list[Moved]:
@@ -176,8 +171,9 @@ def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
 
 def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
     """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
+    explanation = with_mix(made.explanation, evidence)
     if made.before is None:
-        return _first(made, project, as_of, evidence)
+        return _first(made, project, as_of, evidence, explanation)
     before = made.before
     if not is_live(before):
         kept = _metadata(made, evidence_of(before))
@@ -192,10 +188,10 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
         agent=key.agent,
         rule=made.lead.rule if tells else before.rule,
         severity=made.severity,
-        title=_title(made) if tells else before.title,
-        description=_described(made, evidence) if tells else before.description,
+        title=_title(made, explanation) if tells else before.title,
+        description=_described(made, evidence, explanation) if tells else before.description,
         metadata=_metadata(made, evidence),
-        cause=made.cause,
+        cause=explanation.cause,
         checked_at=as_of,
         confidence=CONFIRMED if made.is_confirmed else before.confidence,
         confirmed_at=before.confirmed_at or (as_of if made.is_confirmed and before.confidence != CONFIRMED else None),
@@ -203,7 +199,7 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
     )
 
 
-def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
+def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any], explanation: Explanation) -> Incident:
     lead = made.lead
     kind, tier, direction, agent = lead.key
     named = [
@@ -224,13 +220,13 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         agent=agent,
         status=OPEN,
         severity=made.severity,
-        title=_title(made),
-        description=_described(made, evidence),
+        title=_title(made, explanation),
+        description=_described(made, evidence, explanation),
         metadata=_metadata(made, evidence),
         baseline_id=(evidence.get("baseline") or {}).get("id"),
         detected_at=as_of,
         rule=lead.rule,
-        cause=made.cause,
+        cause=explanation.cause,
         checked_at=as_of,
         confidence=CONFIRMED if made.is_confirmed else SUSPECTED,
         confirmed_at=as_of if made.is_confirmed else None,
@@ -238,22 +234,23 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
     )
 
 
-def _title(made: Due) -> str:
-    """The title of the finding that tells of it, with the names of what moved as well."""
+def _title(made: Due, explanation: Explanation) -> str:
+    """The title of the finding that tells of it, with the names of what moved as well; that of a changed mix begins with the mix."""
+    mix = f"The mix changed ({explanation.numbers['shares']}): " if explanation.cause == MIX else ""
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    return made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
+    return mix + made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
 
 
-def _described(made: Due, evidence: Mapping[str, Any]) -> str:
+def _described(made: Due, evidence: Mapping[str, Any], explanation: Explanation) -> str:
     others = [str(one.seen.get("title", "")) for one in made.moved if one.series != made.leads]
     also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
     parts = [
         made.lead.description,
         also,
         evidence.get("note"),
-        made.explanation.words if made.cause else None,
+        explanation.words if explanation.cause else None,
     ]
     return " ".join(part for part in parts if part)
 
@@ -302,7 +299,7 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
     said = [canonical_json(listed(one, lead)) + canonical_json(_of_lead(one, lead)) for one in (earlier, made.moved)]
     explains_more = canonical_json(dict(made.explanation.numbers)) != canonical_json(evidence_of(before).get(CAUSE))
-    return aged and (made.cause != before.cause or explains_more or made.leads != lead or said[0] != said[1])
+    return aged and (explains_more or made.leads != lead or said[0] != said[1])
 
 
 def _of_lead(moved: Sequence[Moved], lead: Series) -> list[Any]:

@@ -7,15 +7,18 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from audit.drift.slices import FEWEST_SESSIONS, Explanation, Key, Moments, Part, Slice, explain
+from audit.drift.slices import AGENT, FEWEST_SESSIONS, NOT_GIVEN, OTHER, Explanation, Key, Mix, Moments, Part, Slice, explain
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from streams.upkeep.deployments import deployments
+from streams.upkeep.seen_versions import VERSIONS
 from streams.watch.rules.findings import Finding
 
 QUERY = "slices"
 SHOWN = 10
 """Slices that an incident carries, the best explanations."""
+_NAMED = 3
+"""Slices that the title of a changed mix names."""
 _SAME = 5
 """Slices with the same exchanges that are named with each."""
 MOST_DEPLOYMENTS = 10
@@ -52,7 +55,7 @@ def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any])
         sides[row["side"]][key] = moments
         if row["side"] == "before" and row["last_at"] is not None:
             ends[key] = row["last_at"]
-    found = explain(sides["before"], sides["after"], (whole["before"], whole["after"]))
+    found = explain(sides["before"], sides["after"], (whole["before"], whole["after"]), (*VERSIONS, "model"))
     if found is None:
         sessions = {side: one.sessions for side, one in whole.items()}
         return {"state": TOO_FEW, "sessions": sessions, "needed": FEWEST_SESSIONS, "slices": []}
@@ -89,7 +92,37 @@ def _document(found: Explanation, ends: Mapping[Key, datetime]) -> dict[str, Any
         "unexplained": found.unexplained,
         "usual": _usual(found.slices, best, ends) if best is not None and best.stands_out else None,
         "slices": [_slice(one) for one in _worth_showing(found.slices)],
+        "mix": None if found.mix is None else _mix(found.mix, found.change),
     }
+
+
+def _mix(mix: Mix, change: Part) -> dict[str, Any]:
+    return {
+        "label": mix.label,
+        "within": _part(mix.within),
+        "allBetter": mix.all_better,
+        "slices": [_slice(one) for one in mix.moved],
+        "shares": ", ".join(f"{_value(one.key)} {one.share_before:.0%} → {one.share_after:.0%}" for one in mix.moved[:_NAMED]),
+        "words": _mix_words(mix, change),
+    }
+
+
+def _mix_words(mix: Mix, change: Part) -> str:
+    within = (
+        f"inside {'each agent' if mix.label == AGENT else f'each value of {mix.label}'}, all together, it moved by "
+        f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
+    )
+    first = "The mix of agents changed" if mix.label == AGENT else f"The mix changed by {mix.label}"
+    new = [_value(one.key) for one in mix.moved[:_NAMED] if one.mean_before is None]
+    added = f" New: {', '.join(new)}." if new else ""
+    if mix.all_better:
+        way = "rose" if change.amount < 0 else "fell"
+        return f"{first}: every part {way}, and the mean moved the other way, by {change.amount:+.3f}; {within}.{added}"
+    return f"{first}, and the mean with it, by {change.amount:+.3f}; {within}.{added}"
+
+
+def _value(key: Key) -> str:
+    return {NOT_GIVEN: "not given", OTHER: "other values"}.get(key.kind, key.value)
 
 
 def _worth_showing(slices: Iterable[Slice]) -> list[Slice]:

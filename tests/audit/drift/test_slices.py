@@ -138,3 +138,72 @@ def test_exchanges_without_a_label_are_a_slice() -> None:
 def test_with_too_few_sessions_nothing_is_said() -> None:
     """Two sessions have no spread that could be measured."""
     assert explained([Scored("a", {}, 0.5)] * 9, [Scored(str(place), {}, 0.1) for place in range(9)]) is None
+
+
+MEANS = {"strong": 0.9, "weak": 0.7}
+
+
+def served(seed: int, sessions: int, shares: dict[str, float], means: dict[str, float], build: str = "1") -> list[Scored]:
+    """Sessions of one score by agents with these shares and means."""
+    draw = random.Random(seed)
+    agents = draw.choices(list(shares), list(shares.values()), k=sessions)
+    return [
+        Scored(
+            f"{seed}/{number}", {"agent": agent, "tenant": draw.choice("xyz"), "build": build}, draw.gauss(means[agent], 0.1)
+        )
+        for number, agent in enumerate(agents)
+    ]
+
+
+def mix_of(before: list[Scored], after: list[Scored]) -> tuple[str, bool] | None:
+    """The label whose shares explain a change, and whether every part of it moved against the change; None without one."""
+    found = explained(before, after, ("agent", "tenant", "build"))
+    return None if found is None or found.mix is None else (found.mix.label, found.mix.all_better)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mix_that_changes_is_not_the_agents(seed: int) -> None:
+    """More traffic for the weaker agent lowers the mean, and no agent has to be repaired for it."""
+    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+
+    assert ("agent", False) == mix_of(before, served(seed + 100, 100, {"strong": 0.3, "weak": 0.7}, MEANS))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mean_falls_although_every_agent_improved(seed: int) -> None:
+    """Simpson's paradox: a reader of the mean alone would roll back an improvement."""
+    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    better = {agent: mean + 0.05 for agent, mean in MEANS.items()}
+
+    assert ("agent", True) == mix_of(before, served(seed + 100, 150, {"strong": 0.3, "weak": 0.7}, better))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
+    """It is at its own level from its first day: the others are as they were."""
+    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    found = mix_of(before, served(seed + 100, 100, {"strong": 0.4, "weak": 0.1, "new": 0.5}, {**MEANS, "new": 0.65}))
+
+    assert found is not None
+    assert "agent" == found[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("fallen", [("strong",), ("weak", "strong")])
+def test_an_agent_that_falls_is_no_mix(seed: int, fallen: tuple[str, ...]) -> None:
+    """Its share is what it was."""
+    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    worse = {agent: mean - 0.15 * (agent in fallen) for agent, mean in MEANS.items()}
+
+    assert mix_of(before, served(seed + 100, 100, {"strong": 0.8, "weak": 0.2}, worse)) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rollout", [0.5, 1.0])
+def test_a_worse_build_is_no_mix_whatever_its_label_is_called(seed: int, rollout: float) -> None:
+    """Another value that replaces one may be the same agent in a new state."""
+    before = served(seed, 1400, {"strong": 1.0}, MEANS)
+    after = served(seed + 100, int(100 * rollout), {"strong": 1.0}, {"strong": 0.7}, build="2")
+    after += served(seed + 200, 100 - int(100 * rollout), {"strong": 1.0}, MEANS)
+
+    assert mix_of(before, after) is None

@@ -16,6 +16,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Incident, Record, Review, Score
+from service.documents.why.explaining import why
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
@@ -462,6 +463,26 @@ def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
     assert [] == [one for one in checked(store).findings if one.rule == "sequential"]
+
+
+def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
+    """Traffic that moves to the weaker agent is no fault of either: rolling one of them back would not help."""
+    for agent, level, shares in (("billing", 0.9, (8, 3)), ("checkout", 0.7, (2, 7))):
+        for part, count in enumerate(shares):
+            days, end = (20, END - 5 * DAY) if part == 0 else (4, END)
+            put(
+                store,
+                "scores",
+                history(lambda _, level=level: level, days, a_day=count, end=end, name=f"{agent}{part}", agent=agent),
+            )
+    (found,) = checked(store).incidents
+
+    assert "mix" == found.cause
+    assert found.title.startswith("The mix changed (")
+    assert "checkout 20% → 70%" in found.title
+    assert "roll_back" not in {action.id for action in why(found).actions}
+    assert "check_mix" in {action.id for action in why(found).actions}
+    assert () == checked(store, END + timedelta(hours=2)).incidents
 
 
 def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:

@@ -16,10 +16,13 @@ from service.documents.why.explaining import why
 OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
 ROLL_BACK = slices(part("7"), OLD)
 INSIDE = slices(part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9))
+MIX = {"label": "agent", "shares": "a 20% → 70%", "words": "The mix of agents changed, and the mean with it."}
+MIXED = {"slices": {**ROLL_BACK["slices"], "mix": MIX}}
 CAUSE = {"cause": None, "words": "The anchors cannot tell."}
 LIFE: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("check_judge", {"cause": {"cause": "judge", "words": "The judge explains most of it."}}, {"cause": "judge"}),
     ("check_both", {"cause": {**CAUSE, "reason": "contradiction"}}, {}),
+    ("check_mix", MIXED, {"cause": "mix"}),
     ("roll_back", ROLL_BACK, {}),
     ("read_sessions", {"exchanges": [example("a", "s")]}, {}),
     (
@@ -55,6 +58,12 @@ def test_a_rule_holds_for_its_evidence_and_leads_somewhere(name: str, evidence: 
     found = actions(evidence, **fields)[name]
     assert found.links or found.command
     assert found.because
+
+
+def test_a_changed_mix_gives_no_advice_that_blames_an_agent() -> None:
+    """What the mix explains is no version's fault, even if a version began with it."""
+    found = actions(MIXED, cause="mix")
+    assert {"roll_back", "look_at_part"}.isdisjoint(found)
 
 
 @pytest.mark.parametrize("name", list(RULES))

@@ -135,7 +135,7 @@ def test_one_incident_has_one_cause(said: Sequence[str | None], cause: str | Non
     """That of the tiers that tell it; not known where they disagree."""
     causes = dict(zip(("tier2", "tier3"), said, strict=True))
     (one,) = due([fell("tier2"), fell("tier3")], [], END, lambda found: told_of(causes[found.key.tier or ""]))
-    assert cause == one.cause
+    assert cause == one.explanation.cause
 
 
 def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
