@@ -29,7 +29,7 @@ from streams.watch.measured import Measured, measure
 from streams.watch.rules.cases import Case
 from streams.watch.rules.drift_rules import ALL_RULES, LOOK_BACK
 from streams.watch.rules.findings import Finding, worse
-from streams.watch.rules.references import references_of
+from streams.watch.rules.references import open_changes_of, references_of
 from streams.watch.rules.run_rules import RUNS, RunCase, by_runs
 from streams.watch.run_measures import measure_runs
 
@@ -119,11 +119,11 @@ class Checker:
             fresh = None
             if scored is not None and needs_another(baseline, scored, incidents.values()):
                 fresh = self.baseline(scored)
-            references = references_of(incidents.values())
+            references, open_changes = references_of(incidents.values()), open_changes_of(incidents.values())
             seen = Seen(
                 project,
                 as_of,
-                None if scored is None else Case(scored, fresh or baseline, references, parameters),
+                None if scored is None else Case(scored, fresh or baseline, references, parameters, open_changes),
                 None if ran is None else RunCase(ran, references, run_parameters),
                 fresh or baseline,
             )

@@ -41,7 +41,7 @@ class MovedAnswer(Answer):
     tier: str | None
     agent: str | None
     direction: str | None
-    kind: Literal["mean", "spread"]
+    kind: Literal["mean", "spread", "further"]
     name: str
     before: float | None = Field(alias="from")
     after: float | None = Field(alias="to")
@@ -184,7 +184,7 @@ class FindingAnswer(Answer):
     direction: str | None
     severity: Literal["warning", "critical"]
     agent: str | None
-    kind: Literal["mean", "spread"]
+    kind: Literal["mean", "spread", "further"]
     confirmed: bool
     interval: list[str]
     since: str

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from schemas.records import Incident
 from streams.watch.incidents.moves import Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
-from streams.watch.rules.findings import DOWN, MEAN, UP
+from streams.watch.rules.findings import DOWN, SPREAD, UP
 
 Seen = Mapping[str, Any]
 """The finding of a rule, as the evidence of an incident has it."""
@@ -110,7 +110,7 @@ def _entries(incident: Incident, name: str) -> list[Moved]:
 @functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
 def _project_means(incident: Incident) -> tuple[Moved, ...]:
     """Return the means of the whole project that moved in an incident: a page asks for them by tier and for each chart."""
-    return tuple(one for one in moved_of(incident) if one.series.kind == MEAN and one.key.agent is None)
+    return tuple(one for one in moved_of(incident) if one.series.kind != SPREAD and one.key.agent is None)
 
 
 def _showing(direction: str | None, rule: str, seen: Seen, days: Sequence[_Day]) -> Iterator[str]:

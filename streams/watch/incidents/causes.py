@@ -16,7 +16,7 @@ from audit.anchors.attribution import Attribution, Moved
 from audit.anchors.judge_change import MIN_ANCHORS
 from audit.anchors.judge_shift import FEWEST_ROUNDS
 from streams.watch.measured import TIERS
-from streams.watch.rules.findings import DRIFT, MEAN, UP, Finding
+from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding
 
 MIX = "mix"
 """The cause of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself."""
@@ -46,7 +46,7 @@ UNEXPLAINED = Explanation(None, "", {})
 
 def moved_by(finding: Finding) -> Moved | None:
     """Return how far a finding moved its tier, on the tier's own scale; None if it is not about the mean of one."""
-    if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind != MEAN:
+    if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind == SPREAD:
         return None
     numbers = finding.numbers
     change = numbers.get("change")

@@ -21,7 +21,7 @@ from streams.watch.incidents.reasons import (
 )
 from streams.watch.incidents.slices import QUERY, began_with, parameters_of, which_part
 from streams.watch.measured import Measured
-from streams.watch.rules.findings import DOWN, MEAN, Finding
+from streams.watch.rules.findings import DOWN, SPREAD, Finding
 
 EXCHANGES = 10
 """The number of exchanges that an incident carries, those that moved it most."""
@@ -44,7 +44,7 @@ def gather(
         "since": start,
         "until": end,
         "expected": finding.expected,
-        "direction": finding.key.direction if finding.kind == MEAN else None,
+        "direction": finding.key.direction if finding.kind != SPREAD else None,
         "limit": EXCHANGES,
     }
     mix = {

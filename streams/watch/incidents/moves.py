@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.records import Incident
 from streams.watch.measured import TIERS
-from streams.watch.rules.findings import MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
+from streams.watch.rules.findings import FURTHER, MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
 
 DAY = timedelta(days=1)
 MOST_DAYS = 90
@@ -89,7 +89,7 @@ class Moved:
     @property
     def level(self) -> Level | None:
         """The level before and after; None if the rule's observation does not contain it, and for a spread."""
-        return None if self.series.kind != MEAN else level_of(self.rule, self.key.direction, self.seen)
+        return None if self.series.kind == SPREAD else level_of(self.rule, self.key.direction, self.seen)
 
     @property
     def name(self) -> str:
@@ -107,8 +107,8 @@ def series_name(series: Series) -> str:
         "failure": f"Failures of type {failure.replace('_', ' ')}",
         "": "Anomalies",
     }.get(kind, tier)
-    spread = f"Spread of {name}" if series.kind == SPREAD else name
-    return spread if agent is None else f"{spread} ({agent})"
+    figure = {SPREAD: f"Spread of {name}", FURTHER: f"{name}, further"}.get(series.kind, name)
+    return figure if agent is None else f"{figure} ({agent})"
 
 
 def level_of(rule: str, direction: str | None, seen: Seen) -> Level | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from streams.watch.rules.findings import DOWN, MEAN, UP, Finding
+from streams.watch.rules.findings import DOWN, SPREAD, UP, Finding
 
 REASONS, DIMENSIONS, FAILURES, USUAL = "reasons", "dimensions", "failures", "usual"
 """The keys in the evidence: counts of reasons, means of dimensions, counts of failures, exchanges from before the change."""
@@ -79,7 +79,7 @@ def usual_exchanges(
     They are to be read beside those that moved the mean. There are none for a change of the spread.
     """
     (before, until), direction = finding.before, finding.key.direction
-    if finding.kind != MEAN or direction not in _OPPOSITE or finding.expected is None or before >= until:
+    if finding.kind == SPREAD or direction not in _OPPOSITE or finding.expected is None or before >= until:
         return []
     values = {
         "project": project,

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from audit.drift.consecutive_days import DailyAverage
 from audit.drift.reference import NO_DECISION, Reference
 from schemas.records import Baseline
 from streams.watch.measured import QUERY, Measured, midnight
 from streams.watch.rules.findings import Finding, Looked
+
+
+class OpenChange(NamedTuple):
+    """A change of a mean whose incident is open."""
+
+    direction: str
+    since: date
+    """Its first day."""
+    further_since: date | None = None
+    """The first day of the next change the same way, if that has an open incident of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,8 @@ class Case:
     """The days that count, by series; all of them if a series is not named."""
     parameters: Mapping[str, Any]
     """Of the query that the measures come from."""
+    open_changes: Mapping[str, OpenChange] = field(default_factory=dict)
+    """The changes whose incidents are open, by series."""
 
     @property
     def looked(self) -> Looked:

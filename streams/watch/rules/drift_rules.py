@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import date, datetime
+from typing import NamedTuple
 
 from audit.drift import consecutive_days
 from audit.drift.change_detector import Change, find_change
+from audit.drift.reference import Reference, joined
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.measured import TIERS, midnight
 from streams.watch.rules.cases import Case, Rule, days_shown
 from streams.watch.rules.changes import Asked, Told, change_finding
-from streams.watch.rules.findings import DOWN, DRIFT, VERBS, Finding, Key, bounds_of
+from streams.watch.rules.findings import DOWN, DRIFT, FURTHER, MEAN, VERBS, Finding, Key, bounds_of
 from streams.watch.rules.spike_rules import RATIO, by_rate
 from streams.watch.rules.spread_rules import changed_spread
 
@@ -81,25 +84,47 @@ def _run(
 def by_evidence(case: Case) -> Iterator[Finding]:
     """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
 
-    Needs no baseline record.
+    Needs no baseline record. While the incident of a change is open, its own days are the reference for a further one: the level of the
+    first is then that of the days between both, not a mean of the two levels.
     """
     as_of = case.measured.as_of.date()
     for tier, name in TIERS.items():
         cells = case.measured.cells(tier)
         if not len(cells.last):
             continue
-        found = find_change(cells, as_of, reference=case.reference(tier), bounds=bounds_of(tier))
+        reference, opened = case.reference(tier), case.open_changes.get(tier)
+        until = reference if opened is None or opened.further_since is None else _until(reference, opened.further_since, as_of)
+        found = find_change(cells, as_of, reference=until, bounds=bounds_of(tier))
+        first_day = cells.last[0].astype(datetime).date()
         if found is not None:
-            yield _change(case, (tier, name), found, cells.last[0].astype(datetime).date())
-        elif (spread := changed_spread(case, tier, cells, SEQUENTIAL)) is not None:
+            yield _change(case, (tier, name), found, Compared(until, first_day))
+        if opened is not None:
+            since = Reference(max(opened.since, reference.since or opened.since), reference.cut)
+            further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
+            if further is not None and further.direction == opened.direction:
+                yield _change(case, (tier, name), further, Compared(since, opened.since), FURTHER)
+        elif found is None and (spread := changed_spread(case, tier, cells, SEQUENTIAL)) is not None:
             yield spread
 
 
-def _change(case: Case, tier: tuple[str, str], found: Change, first_day: date) -> Finding:
+class Compared(NamedTuple):
+    """The days that a change was compared with."""
+
+    reference: Reference
+    first_day: date
+
+
+def _until(reference: Reference, day: date, as_of: date) -> Reference:
+    """The reference without the days from one on."""
+    return replace(reference, cut=joined((*reference.cut, (day, max(day, as_of)))))
+
+
+def _change(case: Case, tier: tuple[str, str], found: Change, compared: Compared, kind: str = MEAN) -> Finding:
     column, name = tier
+    verb = VERBS[found.direction] + (" further" if kind == FURTHER else "")
     days = case.measured.days(column)
     told = Told(
-        title=f"{name} {VERBS[found.direction]} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
+        title=f"{name} {verb} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
         description=_in_words(name, found),
         days=days_shown({one: count for one, count in days.items() if found.earliest_day <= one.day <= found.seen_at.date()}),
         numbers={
@@ -109,8 +134,8 @@ def _change(case: Case, tier: tuple[str, str], found: Change, first_day: date) -
             "sessionsAfter": found.units_after,
         },
     )
-    asked = Asked(SEQUENTIAL, case.looked, case.reference(column), first_day, case.measured.as_of)
-    return change_finding(Key(DRIFT, column, found.direction), found, asked, told)
+    asked = Asked(SEQUENTIAL, case.looked, compared.reference, compared.first_day, case.measured.as_of)
+    return replace(change_finding(Key(DRIFT, column, found.direction), found, asked, told), kind=kind)
 
 
 def _in_words(name: str, found: Change) -> str:

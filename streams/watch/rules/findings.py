@@ -15,7 +15,8 @@ VERBS = {UP: "rose", DOWN: "fell"}
 """The verbs of a title for each direction."""
 RISING_IS_BAD = ("unsafe", "failure:")
 """Beginnings of the names of series of which more is worse."""
-MEAN, SPREAD = "mean", "spread"
+MEAN, SPREAD, FURTHER = "mean", "spread", "further"
+"""What moved: the mean, the spread, or the mean once more the same way while the incident of its first change is open."""
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """From the lesser to the worse."""
@@ -54,7 +55,7 @@ class Key(NamedTuple):
 
 
 class Series(NamedTuple):
-    """The entry of an incident's list: a series and its direction, and whether the mean or the spread moved."""
+    """The entry of an incident's list: a series and its direction, and what of it moved."""
 
     key: Key
     kind: str = MEAN
@@ -108,7 +109,7 @@ class Finding:
     fell_too: bool = False
     """True if it raised no alarm of its own and only moved with others that did."""
     kind: str = MEAN
-    """The figure that moved: the mean of the series, or its spread."""
+    """What moved: `MEAN`, `SPREAD` or `FURTHER`."""
 
     @property
     def is_worse(self) -> bool:

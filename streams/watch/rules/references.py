@@ -4,7 +4,8 @@
 2. The days of a change that is over are cut out: of one that recovered, that a person says is fixed, or that was dismissed and ended. The cut
    begins a day before the most probable first day where the interval of the first day allows that.
 3. A change that was over before it was called the new normal is cut out as well: what holds now is what held before it.
-4. What goes on, open, acknowledged or dismissed, changes nothing; neither does what was suspected and vanished.
+4. What goes on, open, acknowledged or dismissed, changes nothing; neither does what was suspected and vanished. A further change the same
+   way is looked for within the days of an open one, and its days are then left out of the first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from schemas.records import Incident
 from streams.watch.incidents.moves import DAY, Moved, moved_of
 from streams.watch.incidents.recovery import UNSEEN_DAYS
 from streams.watch.incidents.states import NEW_NORMAL, VANISHED, is_live
+from streams.watch.rules.cases import OpenChange
+from streams.watch.rules.findings import FURTHER, MEAN
 
 
 def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
@@ -34,6 +37,20 @@ def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
             elif incident.resolution == NEW_NORMAL:
                 since[moved.key.series] = moved.since
     return {series: Reference(since.get(series), joined(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
+
+
+def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
+    """The changes of a project's means whose incidents are open, by series; of several the first, with the next one the same way."""
+    changes: dict[str, OpenChange] = {}
+    further: dict[str, date] = {}
+    live = [one for incident in known if is_live(incident) for one in moved_of(incident) if not one.fell_too]
+    for moved in sorted(live, key=lambda one: one.since, reverse=True):
+        direction = moved.key.direction
+        if moved.series.kind == FURTHER:
+            further[moved.key.series] = moved.since
+        elif moved.series.kind == MEAN and moved.confirmed and direction is not None:
+            changes[moved.key.series] = OpenChange(direction, moved.since)
+    return {series: change._replace(further_since=further.get(series)) for series, change in changes.items()}
 
 
 def _first_day(moved: Moved) -> date:

@@ -20,7 +20,7 @@ from service.documents.why.explaining import why
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.incidents.moves import evidence_of
+from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.states import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
@@ -463,6 +463,28 @@ def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
     assert [] == [one for one in checked(store).findings if one.rule == "sequential"]
+
+
+def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store: Store) -> None:
+    """Averaged into the first it would have no first day and raise no alarm, and the first would be shown at a level it never had."""
+    levels = {0: 0.5, 1: 0.7, 2: 0.85}
+    put(store, "scores", history(lambda back: levels[(back >= 6) + (back >= 36)], 70))
+    (first,) = checked(store, END - 30 * DAY).incidents
+    for back in range(24, 6, -6):
+        assert not checked(store, END - back * DAY).opened
+    opened = [incident for back in (4, 2, 0) for incident in checked(store, END - back * DAY).opened]
+
+    assert ["drift"] == [incident.type for incident in opened]
+    assert "fell further" in opened[0].title
+    assert abs((opened[0].first_day - (END - 5 * DAY)).days) <= 1
+    latest = {
+        incident.incident_id: incident
+        for incident in query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    }
+    leading = {name: moved_of(latest[incident.incident_id])[0] for name, incident in (("first", first), ("second", opened[0]))}
+    assert 0.7 == pytest.approx(leading["first"].level.after, abs=0.03)
+    assert (0.7, 0.5) == pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04)
+    assert {"open"} == {incident.status for incident in latest.values()}
 
 
 def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
