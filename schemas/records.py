@@ -891,7 +891,7 @@ class Incident(Record, frozen=True, kw_only=True):
     rule: str = "consecutive_days"
     """Rule that found it: consecutive_days, sequential or rate_ratio."""
     cause: str | None = None
-    """Cause of the change: agent or judge, as far as anchors show; mix, if the shares of the traffic explain it; null if not known."""
+    """Cause of the change: agent or judge, as far as anchors show; mix, if the shares of the traffic explain it; history, if records that were imported later do; null if not known."""
     checked_at: datetime | None = None
     """As-of time of the check that this revision rests on, UTC."""
     confidence: str = "confirmed"

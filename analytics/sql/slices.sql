@@ -1,4 +1,4 @@
--- purpose: what `audit.drift.slices` takes a change apart by: sums of weights and scores of each slice, before and after, for every label of the exchanges and for agent and model
+-- purpose: what `audit.drift.slices` takes a change apart by: sums of weights and scores of each slice, before and after, for every label of the exchanges, for agent and model, and for arrival (live, or later: taken in more than a day after it happened)
 -- grain: one row a side (before, after), label, kind and value: value (the 50 heaviest values of a label), not_given (exchanges without the label), other (the rest of the values); label NULL: all exchanges of the side. At most 40 labels. last_at: its last exchange, NULL of not_given and of all. w is a session's weight (1 / sampling_probability) in the slice, t its weight times score; ww, wt, tt: their squares and product; w_all, wt_all, tw_all, t_all: their products with the weight and the total of the session in all. Sums are of millionths, so that no order of rows changes them
 -- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $before_since, $before_until, $after_since, $after_until (each since inclusive, until exclusive)
 WITH scored AS (
@@ -15,7 +15,9 @@ WITH scored AS (
     FROM scored
     WHERE score IS NOT NULL
 ), labelled AS (
-    SELECT m.*, e.agent_model, coalesce(e.labels, []) AS labels
+    SELECT
+        m.*, e.agent_model, coalesce(e.labels, []) AS labels,
+        CASE WHEN e.ingested_at > e.occurred_at + INTERVAL 1 DAY THEN 'later' WHEN e.ingested_at IS NOT NULL THEN 'live' END AS arrival
     FROM measured AS m
     LEFT JOIN log.current_exchanges AS e ON e.connection = m.connection AND e.exchange_id = m.exchange_id AND e.occurred_at = m.exchange_at
     QUALIFY row_number() OVER (PARTITION BY m.connection, m.exchange_id ORDER BY e._partition, e._offset) = 1
@@ -26,6 +28,8 @@ WITH scored AS (
     SELECT side, connection, session_id, exchange_at, w, t, 'agent', agent FROM labelled WHERE agent IS NOT NULL
     UNION ALL
     SELECT side, connection, session_id, exchange_at, w, t, 'model', agent_model FROM labelled WHERE agent_model IS NOT NULL
+    UNION ALL
+    SELECT side, connection, session_id, exchange_at, w, t, 'arrival', arrival FROM labelled WHERE arrival IS NOT NULL
 ), known AS (
     SELECT label FROM given GROUP BY label ORDER BY sum(w) DESC, label LIMIT 40
 ), ranked AS (

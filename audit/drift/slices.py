@@ -17,8 +17,9 @@
    of two slices that explain as much, the smaller one is the better explanation. The second one is the same of the share that moved;
    it counts twice, because a mix that moves together with the mean seldom does so by chance.
 4. The mix changed, and not the slices, where what moved inside all slices of a label together is less than half of the change for
-   certain. Slices of few sessions count as one. Of agents, one that came or went is part of the mix; of any other label a value that is
-   there on one side alone may be a new state of the same agent, such as a build, and counts as a change inside.
+   certain. Slices of few sessions count as one. An agent that came or went is part of the mix if others stayed, and so is history that
+   was imported later; of any other label a value that is there on one side alone may be a new state of the same agent, such as a build,
+   and counts as a change inside.
 5. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
    divided among all slices that were tried (Bonferroni). When none does, the change is everywhere.
 """
@@ -38,12 +39,17 @@ MOST_VALUES = 50
 FEWEST_SESSIONS = 3
 """Sessions that a side has at least; with fewer there is no variance worth the name."""
 MIX_COUNTS = 2.0
-AGENT = "agent"
-"""The label of the agent that answered."""
+AGENT, ARRIVAL = "agent", "arrival"
+"""The labels of the agent that answered, and of whether an exchange came when it happened (`live`) or more than a day later (`later`)."""
+SMALLEST_COMMON = 0.1
+"""The share that the slices of both sides have at least on either one, where others came or went: with less there is no comparison."""
 EXPLAINS = 0.5
 """The share of a change from which on it is called the doing of the slices rather than of the mix."""
 MIX_SHOWN = 5
 """Slices that are named with a mix, those whose share changed most."""
+_MIX_ORDER = {ARRIVAL: 0, AGENT: 1}
+_COMING_AND_GOING = frozenset(_MIX_ORDER)
+"""Labels whose values come and go without a change of any other."""
 _NORMAL = NormalDist()
 _WIDTH = _NORMAL.inv_cdf(0.975)
 _CHANCE = 0.05
@@ -240,7 +246,7 @@ def explain(
 def _find_mix(
     pairs: Mapping[Key, tuple[_Side, _Side]], slices: Sequence[Slice], change: float, versions: Collection[str]
 ) -> Mix | None:
-    """Find the label whose shares explain a change: of several, agents first, then the one that leaves least inside its slices."""
+    """Find the label whose shares explain a change: of several, arrivals and agents first, then the one that leaves least inside its slices."""
     by_label: dict[str, list[tuple[_Side, _Side]]] = defaultdict(list)
     for key, sides in pairs.items():
         if key.label not in versions:
@@ -249,16 +255,18 @@ def _find_mix(
     sign, mixes = math.copysign(1.0, change), []
     for label, pairs_of_label in by_label.items():
         pooled = _pool_small(pairs_of_label)
-        amount, doubt = _within(pooled, counts_new=label != AGENT)
+        common = [pair for pair in pooled if all(side.mean is not None for side in pair)]
+        stays = common and min(sum(pair[place].share for pair in common) for place in (0, 1)) >= SMALLEST_COMMON
+        amount, doubt = _within(pooled, counts_new=label not in _COMING_AND_GOING or not stays)
         if sign * amount + doubt.half(width) < EXPLAINS * abs(change):
-            moves = [after.mean - before.mean for before, after in pooled if before.mean is not None and after.mean is not None]
+            moves = [_both(before.mean, after.mean) for before, after in common]
             own = sorted(
                 (one for one in slices if one.key.label == label),
                 key=lambda one: (-abs(one.share_after - one.share_before), one.key),
             )
-            is_better = all(sign * move < 0 for move in moves) and sign * amount + doubt.half(_WIDTH) < 0
+            is_better = all(sign * (mean1 - mean0) < 0 for mean0, mean1 in moves) and sign * amount + doubt.half(_WIDTH) < 0
             mix = Mix(label=label, within=_part(amount, doubt), all_better=is_better, moved=tuple(own[:MIX_SHOWN]))
-            mixes.append((label != AGENT, sign * amount, mix))
+            mixes.append((_MIX_ORDER.get(label, len(_MIX_ORDER)), sign * amount, mix))
     return min(mixes, key=lambda ranked: ranked[:2])[2] if mixes else None
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from audit.drift.slices import AGENT
+from audit.drift.slices import AGENT, ARRIVAL
 from service.cli.terminal import plain
 from service.documents.rounding import counted
 from service.documents.why.facts import Example, Facts, RunExample
@@ -196,6 +196,13 @@ def _mix(facts: Facts) -> Action | None:
     which = facts.which_part
     if which is None or which.mix is None or not facts.mix_words:
         return None
+    if which.mix.label == ARRIVAL:
+        because = (
+            f"{which.mix.words} Import history of another level into a project of its own, or call this level the new normal."
+        )
+        return Action(
+            "check_mix", "Keep imported history apart", because, [_on_page(facts, "part", "The parts of the traffic")]
+        )
     because = f"{which.mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
     title = f"Check why the mix of {'agents' if which.mix.label == AGENT else plain(which.mix.label)} changed"
     return Action("check_mix", title, because, [_on_page(facts, "part", "The parts of the traffic")])

@@ -13,7 +13,7 @@ from audit.drift.slices import VALUE
 from schemas.records import Incident
 from service.documents.rounding import counted, grouped
 from service.documents.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
-from streams.watch.incidents.causes import MIX
+from streams.watch.incidents.causes import HISTORY, MIX
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
 from streams.watch.incidents.reasons import has_risen, moved_dimensions
@@ -288,7 +288,7 @@ class Facts:
     def mix_words(self) -> str:
         """The explanation by the mix of the traffic, if that is the cause; else empty."""
         which = self.which_part
-        return which.mix.words if self.incident.cause == MIX and which is not None and which.mix is not None else ""
+        return which.mix.words if self.incident.cause in {MIX, HISTORY} and which is not None and which.mix is not None else ""
 
     @property
     def cause_reasons(self) -> list[str]:

@@ -121,7 +121,7 @@ class IncidentAnswer(ProjectAnswer):
     direction: str | None = Field(description="up or down.")
     rule: str = Field(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])
     cause: str | None = Field(
-        description="Cause: agent or judge, as far as anchors show; mix, if the shares of the traffic explain the change."
+        description="Cause: agent or judge, as far as anchors show; mix, if the shares of the traffic explain the change; history, if records that were imported later do."
     )
     confidence: Literal["suspected", "confirmed"] = Field(description="Only confirmed incidents send alerts.")
     confirmed_at: Moment | None

@@ -15,11 +15,13 @@ from typing import Any
 from audit.anchors.attribution import Attribution, Moved
 from audit.anchors.judge_change import MIN_ANCHORS
 from audit.anchors.judge_shift import FEWEST_ROUNDS
+from audit.drift.slices import ARRIVAL
 from streams.watch.measured import TIERS
 from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding
 
-MIX = "mix"
-"""The cause of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself."""
+MIX, HISTORY = "mix", "history"
+"""The causes of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself. Of `HISTORY` the
+parts are what came when it happened and what was imported later, so nothing happened on the day of the change."""
 CAUSES = {
     "judge": "The anchors moved with it: the judge changed, not the agent.",
     "agent": "The judge did not change, as far as anchors or rules show: the agent changed.",
@@ -34,7 +36,7 @@ class Explanation:
     """The cause of an incident, or why it is not known."""
 
     cause: str | None
-    """agent, judge or mix."""
+    """agent, judge, mix or history."""
     words: str
     numbers: Mapping[str, Any]
     """The numbers it rests on, as JSON."""
@@ -134,7 +136,7 @@ def with_mix(explanation: Explanation, evidence: Mapping[str, Any]) -> Explanati
     mix = slices.get(MIX) if isinstance(slices, dict) else None
     if not isinstance(mix, dict) or explanation.cause == "judge":
         return explanation
-    return Explanation(MIX, mix["words"], mix)
+    return Explanation(HISTORY if mix["label"] == ARRIVAL else MIX, mix["words"], mix)
 
 
 def _signed(moved: Moved | None) -> float:

@@ -21,7 +21,7 @@ import msgspec
 
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
-from streams.watch.incidents.causes import MIX, UNEXPLAINED, Explanation, combined, with_mix
+from streams.watch.incidents.causes import HISTORY, MIX, UNEXPLAINED, Explanation, combined, with_mix
 from streams.watch.incidents.companions import MovedToo
 from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
@@ -179,7 +179,7 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
         kept = _metadata(made, evidence_of(before))
         again = None if before.status == DISMISSED else before.last_day
         return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of, last_day=again)
-    tells, key = made.tells, made.leads.key
+    tells, key, is_sure = made.tells, made.leads.key, made.is_confirmed and explanation.cause != HISTORY
     return msgspec.structs.replace(
         before,
         revision=before.revision + 1,
@@ -193,14 +193,15 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
         metadata=_metadata(made, evidence),
         cause=explanation.cause,
         checked_at=as_of,
-        confidence=CONFIRMED if made.is_confirmed else before.confidence,
-        confirmed_at=before.confirmed_at or (as_of if made.is_confirmed and before.confidence != CONFIRMED else None),
+        confidence=CONFIRMED if is_sure else before.confidence,
+        confirmed_at=before.confirmed_at or (as_of if is_sure and before.confidence != CONFIRMED else None),
         first_day=midnight(made.first_day),
     )
 
 
 def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any], explanation: Explanation) -> Incident:
-    lead = made.lead
+    # What history explains did not happen on that day: it is shown, and alerts nobody.
+    lead, is_sure = made.lead, made.is_confirmed and explanation.cause != HISTORY
     kind, tier, direction, agent = lead.key
     named = [
         project,
@@ -228,15 +229,18 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         rule=lead.rule,
         cause=explanation.cause,
         checked_at=as_of,
-        confidence=CONFIRMED if made.is_confirmed else SUSPECTED,
-        confirmed_at=as_of if made.is_confirmed else None,
+        confidence=CONFIRMED if is_sure else SUSPECTED,
+        confirmed_at=as_of if is_sure else None,
         first_day=midnight(made.first_day),
     )
 
 
 def _title(made: Due, explanation: Explanation) -> str:
     """The title of the finding that tells of it, with the names of what moved as well; that of a changed mix begins with the mix."""
-    mix = f"The mix changed ({explanation.numbers['shares']}): " if explanation.cause == MIX else ""
+    mix = ""
+    if explanation.cause in {MIX, HISTORY}:
+        changed = "The mix changed" if explanation.cause == MIX else "History was added"
+        mix = f"{changed} ({explanation.numbers['shares']}): "
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
@@ -294,7 +298,8 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
         return True
     if not is_live(before):
         return False
-    if (made.severity, made.is_confirmed) != (before.severity, before.confidence == CONFIRMED):
+    is_sure = made.is_confirmed and before.cause != HISTORY
+    if (made.severity, is_sure) != (before.severity, before.confidence == CONFIRMED):
         return True
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
     said = [canonical_json(listed(one, lead)) + canonical_json(_of_lead(one, lead)) for one in (earlier, made.moved)]

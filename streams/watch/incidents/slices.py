@@ -7,7 +7,20 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from audit.drift.slices import AGENT, FEWEST_SESSIONS, NOT_GIVEN, OTHER, Explanation, Key, Mix, Moments, Part, Slice, explain
+from audit.drift.slices import (
+    AGENT,
+    ARRIVAL,
+    FEWEST_SESSIONS,
+    NOT_GIVEN,
+    OTHER,
+    Explanation,
+    Key,
+    Mix,
+    Moments,
+    Part,
+    Slice,
+    explain,
+)
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from streams.upkeep.deployments import deployments
@@ -112,6 +125,12 @@ def _mix_words(mix: Mix, change: Part) -> str:
         f"inside {'each agent' if mix.label == AGENT else f'each value of {mix.label}'}, all together, it moved by "
         f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
     )
+    if mix.label == ARRIVAL:
+        return (
+            "History was added beside the live exchanges, at another level: among exchanges that came when they happened, and among those "
+            f"that were imported later, all together, the mean moved by {mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to "
+            f"{mix.within.high:+.3f}); with both together by {change.amount:+.3f}."
+        )
     first = "The mix of agents changed" if mix.label == AGENT else f"The mix changed by {mix.label}"
     new = [_value(one.key) for one in mix.moved[:_NAMED] if one.mean_before is None]
     added = f" New: {', '.join(new)}." if new else ""

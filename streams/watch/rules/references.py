@@ -16,6 +16,7 @@ from datetime import date, datetime
 
 from audit.drift.reference import Reference, Span, joined
 from schemas.records import Incident
+from streams.watch.incidents.causes import HISTORY
 from streams.watch.incidents.moves import DAY, Moved, moved_of
 from streams.watch.incidents.recovery import UNSEEN_DAYS
 from streams.watch.incidents.states import NEW_NORMAL, VANISHED, is_live
@@ -43,7 +44,9 @@ def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
     """The changes of a project's means whose incidents are open, by series; of several the first, with the next one the same way."""
     changes: dict[str, OpenChange] = {}
     further: dict[str, date] = {}
-    live = [one for incident in known if is_live(incident) for one in moved_of(incident) if not one.fell_too]
+    # What history explains is no level that anything could fall further from.
+    own = [incident for incident in known if is_live(incident) and incident.cause != HISTORY]
+    live = [one for incident in own for one in moved_of(incident) if not one.fell_too]
     for moved in sorted(live, key=lambda one: one.since, reverse=True):
         direction = moved.key.direction
         if moved.series.kind == FURTHER:

@@ -15,7 +15,7 @@ from watched import END, fallen, history, put, steady
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
-from schemas.records import DimensionScore, Incident, Record, Review, Score
+from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.documents.why.explaining import why
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
@@ -485,6 +485,39 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
     assert 0.7 == pytest.approx(leading["first"].level.after, abs=0.03)
     assert (0.7, 0.5) == pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04)
     assert {"open"} == {incident.status for incident in latest.values()}
+
+
+def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
+    """A month of another fleet at a higher level lowers nothing today, and wakes nobody."""
+    live = history(steady, 30, name="live", a_day=20)
+    older = history(lambda _: 0.97, 40, end=END - 12 * DAY, name="old", a_day=20)
+    for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
+        put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
+        put(store, "scores", scores)
+    (found,) = checked(store).incidents
+
+    assert ("history", "suspected") == (found.cause, found.confidence)
+    assert found.title.startswith("History was added (")
+    assert () == checked(store, END + timedelta(hours=2)).incidents
+
+
+@pytest.mark.parametrize("arrives", ["all live", "all imported", "imported up to yesterday"])
+def test_a_fall_is_one_however_its_records_came(store: Store, arrives: str) -> None:
+    """Where all came the same way, or nothing before the fall came live, its history explains nothing."""
+    scores = history(fallen(6), 40, a_day=20)
+    late = {"all live": lambda _: False, "all imported": lambda _: True, "imported up to yesterday": lambda at: at < END - DAY}[
+        arrives
+    ]
+    put(store, "exchanges", [came(one, one.exchange_at + (50 * DAY if late(one.exchange_at) else HOUR)) for one in scores])
+    put(store, "scores", scores)
+    (found,) = checked(store).incidents
+
+    assert ("confirmed", False) == (found.confidence, "History" in found.title)
+
+
+def came(one: Score, at: datetime) -> Exchange:
+    """The exchange of a score, taken in at a moment."""
+    return exchange(one.session_id, 1, project="ops", exchange_id=one.exchange_id, occurred_at=one.exchange_at, ingested_at=at)
 
 
 def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
