@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.diagnosis.diagnosis import LOWEST_TRUST
+from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from schemas.errors import InputError, SettingsError
 
-READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime")
+UNSAFE = "unsafe_for_production"
+READINESS = (UNSAFE, "review_recommended", "ready_for_runtime")
 """Readiness levels a gate can require, lowest first. A run without evidence has none of them."""
+USUAL_READINESS = "review_recommended"
+"""The level that passes by default: every run that is not unsafe for production."""
 
 Verdict = dict[str, Any]
 
@@ -45,7 +48,23 @@ class Gate:
     @property
     def warnings(self) -> list[str]:
         """Return a sentence for each requirement that can never fail a run."""
-        return [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
+        warnings = [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
+        if self.min_readiness == UNSAFE and self.min_trust <= LOWEST_TRUST:
+            warnings.append(
+                f"--min-readiness {UNSAFE} fails no run with runtime events. Require {USUAL_READINESS}, the default, or more."
+            )
+        return warnings
+
+    @property
+    def requirement(self) -> str:
+        """Say what a run needs to pass."""
+        levels = {
+            UNSAFE: "runtime events",
+            USUAL_READINESS: f"no critical failure and a trust of {max(SAFE_TRUST, self.min_trust)} or more",
+            READINESS[-1]: f"no critical or high failure and a trust of {max(READY_TRUST, self.min_trust)} or more",
+        }
+        trust = f" and a trust of {self.min_trust} or more" if self.min_readiness == UNSAFE and self.min_trust else ""
+        return f"A run passes with readiness {self.min_readiness} or better: {levels[self.min_readiness]}{trust}."
 
     def judge(self, run: Mapping[str, Any]) -> Verdict:
         """Return the run's session, level and trust, and every reason why it fails."""
@@ -55,7 +74,7 @@ class Gate:
             reasons.append("no evidence: the session has no runtime events")
         else:
             if READINESS.index(level) < READINESS.index(self.min_readiness):
-                reasons.append(f"{level} is below {self.min_readiness}")
+                reasons.append(f"{level} is below {self.min_readiness}{_critical(run)}")
             if trust < self.min_trust:
                 reasons.append(f"trust {trust} is below {self.min_trust}")
         return {"session_id": run["session_id"], "readiness_level": level, "trust_score": trust, "reasons": reasons}
@@ -69,3 +88,10 @@ class Gate:
                 yield self.judge(run)
         if wanted:
             raise InputError(f"no runs of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")
+
+
+def _critical(run: Mapping[str, Any]) -> str:
+    """Name the critical failures of a run, a stored one or a diagnosis, for a reason; empty without one."""
+    causes = run.get("failure_causes") or [{"type": run.get("primary_failure_type"), "severity": run.get("primary_severity")}]
+    types = [cause["type"] for cause in causes if cause["severity"] == "critical"]
+    return f" (critical: {', '.join(types)})" if types else ""

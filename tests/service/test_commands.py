@@ -114,7 +114,10 @@ def test_a_late_record_of_a_closed_session_is_diagnosed_too(driftline: Command, 
     ("arguments", "expected"),
     [
         (["--min-trust", "95"], 1),
-        (["--min-trust", "1"], 0),
+        ([], 1),
+        (["--session", "calm"], 0),
+        (["--min-readiness", "unsafe_for_production"], 0),
+        (["--min-readiness", "unsafe_for_production", "--min-trust", "91"], 1),
         (["--min-readiness", "ready_for_runtime"], 1),
         (["--min-readiness", "ready_for_runtime", "--session", "calm"], 0),
         (["--session", "nobody"], 2),
@@ -133,9 +136,9 @@ def test_check_warns_of_a_gate_that_never_fails_a_run(
     driftline: Command, events_file: Path, least: str, *, warns: bool
 ) -> None:
     """A build that passes whatever the agent did is worse than one without a gate."""
-    code, out, said = driftline("check", str(events_file), "--min-trust", least, "--json")
-    assert warns == (f"--min-trust {least} never fails a run: trust is never below 73" in said)
-    assert (0, 2) == (code, json.loads(out)["checked"])
+    _, out, warnings = driftline("check", str(events_file), "--min-trust", least, "--json")
+    assert warns == (f"--min-trust {least} never fails a run: trust is never below 73" in warnings)
+    assert 2 == json.loads(out)["checked"]
 
 
 def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command, events_file: Path) -> None:
@@ -149,6 +152,24 @@ def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command
         trust = words.find("trust")
         assert first is not None
         assert first.start() < trust
+
+
+def test_a_run_that_is_unsafe_passes_no_gate_by_default(driftline: Command, tmp_path: Path) -> None:
+    """A build gates on what nobody remembered to ask for: nine refunds of one order have a trust of 90."""
+    refunds = [{"event": "tool_call", "tool": "refund", "args": {"order": 17}}] * 9
+    path = write_sessions(tmp_path / "loop.jsonl", {"loop": refunds})
+    code, out, _ = driftline("check", str(path))
+
+    assert 1 == code
+    assert "infinite_tool_loop" in out
+    assert "trust of 60 or more" in out
+    assert 1 == json.loads(driftline("check", str(path), "--json")[1])["checked"]
+    assert 0 == driftline("import", "events", str(path))[0]
+    assert 1 == driftline("check")[0]
+
+    code, _, warning = driftline("check", str(path), "--min-readiness", "unsafe_for_production")
+    assert 0 == code
+    assert "fails no run" in warning
 
 
 def test_check_reads_files_without_a_database(driftline: Command, events_file: Path) -> None:
@@ -379,7 +400,7 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
     assert 1 == driftline("doctor")[0]
     assert 2 == driftline("check")[0]
     driftline("rebuild")
-    assert 0 == driftline("check")[0]
+    assert 1 == driftline("check")[0]
 
 
 def test_a_methodology_file_can_be_checked_by_itself(driftline: Command, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from service.cli.views import diagnosis_view, wrap_table
 from service.documents.members import Document
 from service.documents.run_rows import runs_of
 from service.documents.runs import export_runs, run_documents, wrap_rows
-from service.evaluations.gate import READINESS, Gate, failures
+from service.evaluations.gate import READINESS, USUAL_READINESS, Gate, failures
 from service.imports.session_files import FaultReport, diagnose_files
 from service.known_projects import require_known
 from service.sessions import finalize_session
@@ -106,7 +106,7 @@ def check(
         typer.Option(
             metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.", autocompletion=completed(READINESS)
         ),
-    ] = READINESS[0],
+    ] = USUAL_READINESS,
     min_trust: Annotated[
         int,
         typer.Option(
@@ -124,7 +124,7 @@ def check(
 ) -> None:
     """Gate a build on the readiness or trust of runs.
 
-    Gate on readiness: a critical failure makes a run unsafe_for_production while its trust may still be 90. Runs of exchanges
+    By default a run fails that is unsafe_for_production, as one critical failure makes it while its trust may still be 90. Runs of exchanges
     alone are left out, unless --session names them: a run without evidence passes no gate. Nothing to check is an error (exit 2).
     """
     gate, report, left_out = Gate.of(min_trust, min_readiness), FaultReport(), 0
@@ -145,11 +145,20 @@ def check(
         )
     failed = failures(verdicts)
     if as_json:
-        print_json({"passed": not failed and not report.count, "checked": len(verdicts), "failed": failed})
+        print_json(
+            {
+                "passed": not failed and not report.count,
+                "checked": len(verdicts),
+                "failed": failed,
+                "requirement": gate.requirement,
+            }
+        )
     else:
         for verdict in failed:
             out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
         out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
+        if failed:
+            out.say(gate.requirement)
     warn(gate.warnings)
     leave(failed=bool(failed or report.count))
 
