@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
+from builders import incident
+from watched import put
 
+from analytics.store.store import Store
 from audit.policy.policy import load_policy
 from service.cli.main import run as run_command
 
@@ -68,6 +73,33 @@ def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
     code, out, _ = run(capsys, *asked, "--policy", str(policy))
     assert "16 000" in out
     assert "nothing to change" in out
+
+
+def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A threshold that fits the incident hides it."""
+    opened = incident(
+        project="ops",
+        agent="scout",
+        rule="runs",
+        tier="unsafe",
+        confidence="confirmed",
+        status="open",
+        first_day=datetime(2026, 10, 1, tzinfo=UTC),
+    )
+    asked = ("--project", "ops", "--agent", "scout", "--db", str(database), "--as-of", "2026-10-02T00:00:00Z", "--json")
+    before = json.loads(run(capsys, *asked)[1])
+    with Store(database) as store:
+        put(store, "incidents", [opened])
+    code, _, error = run(capsys, *asked)
+    with Store(database) as store:
+        put(store, "incidents", [msgspec.structs.replace(opened, revision=1, status="dismissed")])
+    after = json.loads(run(capsys, *asked)[1])
+
+    assert (60, []) == (before["runs"], before["left_out"])
+    assert 2 == code
+    assert "60 runs" in error
+    assert opened.incident_id in error
+    assert 60 == after["runs"]
 
 
 def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from service.cli.commands.options import (
 )
 from service.cli.terminal import MISSING, counted, out, plain, table
 from service.known_projects import require_known
-from service.tuning import ProfileTuning, tune_agent
+from service.tuning import ProfileTuning, RunsLeftOut, tune_agent
 from service.workspace import Workspace, open_workspace
 
 
@@ -50,21 +50,30 @@ def tune(
 ) -> None:
     """Fit the detectors' thresholds to an agent's runs: how many runs each flags, and the value that would flag hardly any.
 
-    It uses an agent's newest runs, prints lines for the policy, and changes nothing. A proposal takes the history for normal: look first at the runs that it no
-    longer flags.
+    It uses an agent's newest runs, prints lines for the policy, and changes nothing. A proposal takes the history for normal, except for the days of confirmed
+    incidents, which are left out: look first at the runs that it no longer flags.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
         require_known(workspace, project)
         since = workspace.now() - timedelta(days=days)
         for name in _agents(workspace, project, agent):
             found = tune_agent(workspace.store.cursor(), workspace.policy, project, name, since=since, limit=limit, share=share)
-            if not found and agent is not None:
+            if not found.profiles and agent is not None:
+                others = " but " + " and ".join(map(_left_out_words, found.left_out)) if found.left_out else ""
                 raise InputError(
-                    f"there are no runs of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}",
+                    f"there are no runs of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}{others}",
                     hint="Change --days or --as-of; `driftline runs` lists the runs.",
                 )
-            for tuning in found:
-                _show(project, name, tuning, share, as_json=as_json)
+            if not as_json:
+                for runs in found.left_out:
+                    out.print(f"Left out: {_left_out_words(runs)}.", markup=False, soft_wrap=True)
+            for tuning in found.profiles:
+                _show(project, name, tuning, share, left_out=found.left_out if as_json else None)
+
+
+def _left_out_words(left_out: RunsLeftOut) -> str:
+    days = f"since {left_out.first}" if left_out.last is None else f"from {left_out.first} to {left_out.last}"
+    return f"{counted(left_out.runs, 'run')} {days}, the days of incident {left_out.incident_id}"
 
 
 def _agents(workspace: Workspace, project: str, agent: str | None) -> Sequence[str | None]:
@@ -85,17 +94,21 @@ def _agents(workspace: Workspace, project: str, agent: str | None) -> Sequence[s
     return [agent]
 
 
-def _show(project: str, agent: str | None, tuning: ProfileTuning, share: float, *, as_json: bool) -> None:
+def _show(
+    project: str, agent: str | None, tuning: ProfileTuning, share: float, *, left_out: Sequence[RunsLeftOut] | None
+) -> None:
+    """Show a tuning; as JSON with the runs that are `left_out`."""
     changes: dict[str, Any] = {}
     if agent is not None:
         changes = proposed_policy(tuning.rows, tuning.profile.name, agent)
-    if as_json:
+    if left_out is not None:
         print_json(
             {
                 "project": project,
                 "agent": agent,
                 "profile": tuning.profile.version,
                 "runs": tuning.runs,
+                "left_out": left_out,
                 "thresholds": tuning.rows,
                 "proposed_policy": {"projects": {project: changes}} if changes else None,
             }
