@@ -1019,6 +1019,21 @@ class JudgingRequest(Record, frozen=True, kw_only=True):
     """Judgements of the exchange that were recorded before it was asked for, each in single-object encoding: who judges it again needs no database and pays for no answer twice."""
 
 
+class BlindSpot(Record, frozen=True, kw_only=True):
+    """Something of a project that was not compared, and why."""
+
+    reason: str
+    """new_judge (too few days with its scores), other_judges (scores of other judges than the one compared), few_days (too few days with scores), agents_beyond_limit (only the agents with most runs are compared) or agent_stopped (an agent without exchanges of late)."""
+    subject: str
+    """The judge's model or the agent; empty for the whole project."""
+    since: datetime | None = None
+    """Midnight of the first day that is not compared, UTC; null if that is all of the time."""
+    count: int
+    """Days with scores of the judge or project, scores of the other judges, or agents left out, by the reason."""
+    of: int
+    """What the count is a part of: days that are needed, judged scores of the last days, or all agents."""
+
+
 class ProjectCheck(Record, frozen=True, kw_only=True):
     """The newest check of a project for drift and anomaly spikes that had scores to look at."""
 
@@ -1034,6 +1049,8 @@ class ProjectCheck(Record, frozen=True, kw_only=True):
     """Exchanges with comparable scores in those days."""
     findings: int
     """Number of findings of the rules, whether or not an incident came of them."""
+    blind_spots: tuple[BlindSpot, ...] = ()
+    """What the rules could not compare, the reasons that concern most first."""
 
 
 class Reservation(Record, frozen=True, kw_only=True):

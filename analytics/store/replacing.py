@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -29,7 +30,7 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
     if len(records) <= FEW:
         for record in records:
             if not _update(connection, schema, record):
-                insert_row(connection, schema, msgspec.structs.asdict(record) | _PLACE)
+                insert_row(connection, schema, _values_of(record) | _PLACE)
         return
     frame = _frame(schema, records).unique(subset=schema.identity, keep="last", maintain_order=True)
     matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
@@ -45,15 +46,26 @@ def add(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> Non
         insert(connection, schema, _frame(schema, records))
 
 
+def _values_of(record: Record) -> dict[str, Any]:
+    """The fields of a record; records in a list within it are objects, as DuckDB takes them."""
+    values = msgspec.structs.asdict(record)
+    nested = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, tuple) and isinstance(next(iter(value), None), Record)
+    }
+    return values | {name: [msgspec.structs.asdict(part) for part in value] for name, value in nested.items()}
+
+
 def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
     # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
-    frame = pl.DataFrame(map(msgspec.structs.asdict, records), schema=empty_frame(schema.name).schema)
+    frame = pl.DataFrame(map(_values_of, records), schema=empty_frame(schema.name).schema)
     return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})
 
 
 def _update(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> bool:
     """Change the row with the record's identity; False where there is none."""
-    values = msgspec.structs.asdict(record)
+    values = _values_of(record)
     changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
     same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
     ((updated,),) = connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()

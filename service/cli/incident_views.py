@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.terminal import MISSING, SEVERITY_STYLES, counted, plain, table
+from service.documents.project_checks import spot_words
 from service.documents.why.actions import COMMAND_DOES
 from service.documents.why.slices import WhichPart, deployments_of, which_part_of
 from streams.watch.checking import Checked
@@ -60,11 +62,17 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
     short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
     learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
+    blind = [
+        f"{plain(one.project, 64)}: {plain(spot_words(asdict(spot)), 500)}"
+        for one in checked
+        if one.looked
+        for spot in one.looked.blind_spots
+    ]
     lines = {
         f"Not checked (no exchanges or runs in the {DAYS} days before): {unlooked}": unlooked,
         f"No full baseline yet: {learning}": learning,
     }
-    return [line for line, names in lines.items() if names]
+    return [line for line, names in lines.items() if names] + blind
 
 
 def incident_view(document: Row, history: Sequence[Row]) -> RenderableType:

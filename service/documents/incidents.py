@@ -13,6 +13,7 @@ from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
 from service.documents.members import Document, members
+from service.documents.project_checks import spot_words
 from service.documents.why.explaining import why_document
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
@@ -103,6 +104,9 @@ def check_document(checked: Checked, schema_version: str) -> Document:
         "project": checked.project,
         "asOf": iso_time(checked.as_of),
         "exchanges": checked.looked.exchanges if checked.looked else 0,
+        "notCompared": [spot_words(msgspec.structs.asdict(spot)) for spot in checked.looked.blind_spots]
+        if checked.looked
+        else [],
         "baseline": baseline_document(checked.baseline, schema_version),
         "findings": [
             {

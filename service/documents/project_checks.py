@@ -13,7 +13,7 @@ from typing import Any, Literal
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
-from service.documents.rounding import counted
+from service.documents.rounding import counted, grouped
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
@@ -40,6 +40,8 @@ _UNKNOWN = (
 )
 EMPTY_PROJECT: Row = dict.fromkeys((*COUNTS, *_RECENT), 0) | dict.fromkeys(_UNKNOWN)
 """The row of an unknown project."""
+UNSCORED_SHARE = 1 / 3
+"""Share of the exchanges due to be judged from which on missing scores make a comparison doubtful."""
 _LATE = timedelta(days=1)
 """Exchanges from this long after the day of the check have not been checked, and not only since midnight."""
 
@@ -93,11 +95,62 @@ def unchecked_words(rows: Sequence[Row]) -> str:
     return " ".join([f"{counted(quiet, 'project')} checked.", *others])
 
 
+def blind_spots(cursor: duckdb.DuckDBPyConnection, rows: Sequence[Row], project: str | None = None) -> dict[str, list[str]]:
+    """Say what of each project is not compared, and why: by its newest check, and by how many of its latest scores are missing.
+
+    `rows` are those of the projects; `project` is the only one to read, None for all. A project of which all is compared has an empty list.
+    """
+    words = {row["project"]: _unscored_words(row) for row in rows}
+    for spot in query_rows(cursor, "blind_spots", {"project": project}):
+        if spot["project"] in words:
+            words[spot["project"]].append(spot_words(spot))
+    return words
+
+
+def spot_words(spot: Row) -> str:
+    """Say one blind spot in words."""
+    return _BLIND[spot["reason"]](spot)
+
+
+def _unscored_words(row: Row) -> list[str]:
+    unscored, due = row["recent_unscored"], row["recent_scored"] + row["recent_unscored"]
+    if not due or unscored < UNSCORED_SHARE * due:
+        return []
+    exchanges = f"{grouped(unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
+    return [f"{exchanges} have no score: what is compared may differ from them."]
+
+
 def moment_words(at: datetime | None) -> str:
     """Write a moment to the minute, UTC; nothing for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def _since(spot: Row) -> str:
+    return f"{spot['since'].astimezone(UTC):%Y-%m-%d}"
+
+
+_BLIND: Mapping[str, Callable[[Row], str]] = {
+    "new_judge": lambda spot: (
+        f"Judged tiers are not compared since {_since(spot)}, because {spot['subject']} judges since then: comparisons begin once it has "
+        f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are compared as before."
+    ),
+    "other_judges": lambda spot: (
+        f"{grouped(spot['count'])} of {grouped(spot['of'])} judged exchanges of the last 7 days are not compared, because another judge "
+        f"scored them: {spot['subject']}."
+    ),
+    "few_days": lambda spot: (
+        f"Not compared yet, because there are scores on {counted(spot['count'], 'day')} only: a change needs {spot['of']} days before it."
+    ),
+    "agents_beyond_limit": lambda spot: (
+        f"Runs of {spot['count']} of {spot['of']} agents are not compared, because only the agents with the most runs are"
+        + (f": {spot['subject']}." if spot["subject"] else ".")
+    ),
+    "agent_stopped": lambda spot: (
+        f"{spot['subject']} is not compared since {_since(spot)}, because it has no exchanges since then; it had some on "
+        f"{spot['count']} of the {spot['of']} days before."
+    ),
+}
+"""A blind spot in words, by its reason."""
 _WORDS: Mapping[CheckState, Callable[[Row], str]] = {
     "off": lambda _: "Not checked: the policy switches auditing off.",
     "nothing": lambda _: "Not checked yet: there are no scores to check.",

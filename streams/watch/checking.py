@@ -13,8 +13,9 @@ from typing import Any
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
-from schemas.records import Baseline, Incident, ProjectCheck
+from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
+from streams.watch.blind_spots import blind_spots, stopped_agents
 from streams.watch.incidents.causes import Explanation
 from streams.watch.incidents.companions import MovedToo, moved_too
 from streams.watch.incidents.evidence import gather
@@ -68,6 +69,8 @@ class Seen:
     runs: RunCase | None
     baseline: Baseline | None
     """In force at the check."""
+    stopped: Sequence[Mapping[str, Any]] = ()
+    """Agents that stopped, rows of the query `stopped_agents`."""
 
     @property
     def moved_too(self) -> MovedToo:
@@ -99,7 +102,7 @@ class Checker:
         since = as_of.date() - timedelta(days=max([LOOK_BACK, *windows]))
         measured, parameters = measure(cursor, projects, since, as_of)
         runs, run_parameters = measure_runs(cursor, projects, since, as_of)
-        pending = _pending(cursor, projects)
+        pending, stopped = _pending(cursor, projects), stopped_agents(cursor, projects, as_of)
         for project in projects:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
             # What was decided here last has not landed yet: a decision that has may be the one before it.
@@ -126,6 +129,7 @@ class Checker:
                 None if scored is None else Case(scored, fresh or baseline, references, parameters, open_changes),
                 None if ran is None else RunCase(ran, references, run_parameters),
                 fresh or baseline,
+                stopped.get(project, ()),
             )
             yield self._checked(cursor, seen, incidents, [*late, *ended], levels, is_new=fresh is not None)
 
@@ -168,7 +172,7 @@ class Checker:
             ended += [gone for gone in [over(made, levels, as_of)] if gone is not None]
         others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
         made_all = (*others, *worsened, *opened, *ended)
-        looked = self._looked(seen, len(findings))
+        looked = self._looked(seen, len(findings), _blind_spots(cursor, seen))
         return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
 
     def _findings(self, seen: Seen) -> Iterator[Finding]:
@@ -188,7 +192,7 @@ class Checker:
             if seen.isdisjoint(one.series for one in moved_of(incident)):
                 yield vanished(incident, as_of)
 
-    def _looked(self, seen: Seen, findings: int) -> ProjectCheck:
+    def _looked(self, seen: Seen, findings: int, blind: tuple[BlindSpot, ...]) -> ProjectCheck:
         window = self.policy.for_project(seen.project).settings.baseline_window_days
         reach = seen.scores.measured.reach if seen.scores is not None else seen.runs.runs.reach if seen.runs is not None else 0
         return ProjectCheck(
@@ -198,7 +202,13 @@ class Checker:
             baseline_days=window,
             exchanges=0 if seen.scores is None else seen.scores.measured.window(window).exchanges,
             findings=findings,
+            blind_spots=blind,
         )
+
+
+def _blind_spots(cursor: duckdb.DuckDBPyConnection, seen: Seen) -> tuple[BlindSpot, ...]:
+    measured = None if seen.scores is None else seen.scores.measured
+    return blind_spots(cursor, measured, None if seen.runs is None else seen.runs.runs, seen.stopped)
 
 
 def _is_to_gather(made: Due) -> bool:

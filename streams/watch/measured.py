@@ -59,6 +59,25 @@ class MadeWith(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeUse:
+    """The use of a judge within some days."""
+
+    judge: tuple[Any, ...]
+    """In the order of `JUDGE`."""
+    first_day: date
+    last_day: date
+    days: int
+    """Days with scores of it."""
+    recent: int
+    """Judged exchanges of the last seven days."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.judge[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """The sums of a window of scores."""
 
@@ -85,13 +104,40 @@ class Measured:
             [(not rules or made.rules == rules) and (made.judge == judge or not made.is_judged) for made in made_with],
             dtype=bool,
         )
+        self._all, self._made_with = rows, made_with
         self._rows = rows if same.all() else rows.filter(same)
         self._cells: dict[str, Cells] = {}
+        self.judge_key = judge
+        """The judge whose scores are compared, in the order of `JUDGE`; empty without one."""
 
     @property
     def has_scores(self) -> bool:
         """True if there is anything of the last seven days to look at."""
         return bool(self.rules)
+
+    @property
+    def days_with_data(self) -> int:
+        """The number of UTC days with comparable scores."""
+        return self._rows["day"].n_unique()
+
+    def judges(self, days: int) -> list[JudgeUse]:
+        """Return the judges that were used within so many days, compared or not."""
+        as_of, uses = self.as_of.date(), dict[tuple[Any, ...], list[tuple[date, int]]]()
+        for made, day, exchanges in zip(
+            self._made_with, self._all["day"].to_list(), self._all["exchanges"].to_list(), strict=True
+        ):
+            if made.is_judged and (as_of - day).days < days:
+                uses.setdefault(made.judge, []).append((day, exchanges))
+        return [
+            JudgeUse(
+                judge,
+                min(day for day, _ in used),
+                max(day for day, _ in used),
+                len({day for day, _ in used}),
+                sum(count for day, count in used if (as_of - day).days < DAYS),
+            )
+            for judge, used in uses.items()
+        ]
 
     @property
     def reach(self) -> int:

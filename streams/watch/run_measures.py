@@ -25,6 +25,8 @@ from streams.watch.measured import commonest, midnight
 QUERY = "watched_runs"
 MADE_BY = ("rule_version", "threshold_profile", "threshold_changes")
 TRUST, UNSAFE, FAILURE = "trust", "unsafe", "failure:"
+MOST_AGENTS = 20
+"""So many agents of a project are watched, those with the most runs: see the query."""
 FEWEST_FAILURES = 2
 """So many runs have a type of failure where it is a series."""
 
@@ -116,6 +118,8 @@ class ProjectRuns:
     as_of: datetime
     agents: tuple[AgentRuns, ...]
     """Those with comparable runs of the last seven days."""
+    watched_agents: int
+    """The number of agents with runs in the window, at most `MOST_AGENTS`."""
 
     @property
     def reach(self) -> int:
@@ -134,8 +138,9 @@ def measure_runs(
     values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
     rows = [RunRow(*row) for row in query_tuples(cursor, QUERY, values)]
     agents: dict[str, list[AgentRuns]] = {}
+    watched = Counter(project for project, _ in {(row.project, row.agent) for row in rows})
     for (project, agent), part in groupby(rows, lambda row: (row.project, row.agent)):
         runs = AgentRuns(agent or None, list(part), as_of)
         if runs.made_by:
             agents.setdefault(project, []).append(runs)
-    return {project: ProjectRuns(project, as_of, tuple(found)) for project, found in agents.items()}, values
+    return {project: ProjectRuns(project, as_of, tuple(found), watched[project]) for project, found in agents.items()}, values

@@ -199,6 +199,7 @@ class CheckAnswer(Answer):
     project: str
     as_of: Moment
     exchanges: int = Field(description="Number checked; 0 if the last days had none.")
+    not_compared: list[str] = Field(description="What was not compared since when, and why, a sentence each.")
     baseline: BaselineAnswer | None
     findings: list[FindingAnswer]
     incidents: list[IncidentAnswer]

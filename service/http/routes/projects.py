@@ -15,7 +15,7 @@ from schemas.bounds.limits import EARLIEST
 from service.documents.addresses.cursors import Place, page_of
 from service.documents.fleet.changes import LEVEL_DAYS, with_changes, with_levels
 from service.documents.fleet.rows import rows_of_fleet
-from service.documents.project_checks import RECENT_DAYS, CheckState, check_state
+from service.documents.project_checks import RECENT_DAYS, CheckState, blind_spots, check_state
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share
 from service.http.auth.authentication import Reader
 from service.http.bounds import API
@@ -95,6 +95,10 @@ class ProjectCheckAnswer(ProjectAnswer):
     checked_at: Moment | None = Field(description="Time of the check; null before the first one.")
     days: int | None = Field(description="Days of comparable scores, at most baselineDays.")
     baseline_days: int | None = Field(description="Days of a full baseline.")
+    not_compared: list[str] = Field(
+        description="What is not compared since when, and why, a sentence each: a new judge, other judges, too few days, agents beyond the "
+        "limit, agents that stopped, missing scores."
+    )
 
 
 class ProjectHealthAnswer(ProjectAnswer):
@@ -150,7 +154,10 @@ async def projects(
     wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
     shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
     shown = await rows_with_changes(services, shown, caller.project)
-    return ProjectsAnswer(projects=[_answer(row) for row in shown], count=len(shown), next_cursor=following)
+    blind = await services.ask(lambda cursor: blind_spots(cursor, shown, caller.project))
+    return ProjectsAnswer(
+        projects=[_answer(row, blind[row["project"]]) for row in shown], count=len(shown), next_cursor=following
+    )
 
 
 async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
@@ -183,7 +190,7 @@ def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
     return rows[0] if rows else rows_of_fleet((), {project}, services.engine.policy)[0]
 
 
-def _answer(row: Row) -> ProjectHealthAnswer:
+def _answer(row: Row, blind: Sequence[str]) -> ProjectHealthAnswer:
     recent = {name.removeprefix("recent_"): value for name, value in row.items() if name.startswith("recent_")}
     recent |= {f"avg_{tier}": recent[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}
     recent |= {"anomaly_rate": _rounded(anomalous_share(row)), "unscored_rate": _rounded(unscored_share(row))}
@@ -194,7 +201,7 @@ def _answer(row: Row) -> ProjectHealthAnswer:
         "unscored_rate": _rounded(unscored_share(row, "before")),
     }
     change = row.get("change")
-    check = {**row, "state": check_state(row), "days": row["check_days"]}
+    check = {**row, "state": check_state(row), "days": row["check_days"], "not_compared": blind}
     parts = {
         "recent": {**recent, "days": RECENT_DAYS},
         "before": before,

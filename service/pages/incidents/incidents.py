@@ -19,7 +19,7 @@ from service.documents.addresses.window import bounds, listed_window
 from service.documents.inbox.assignees import people_of
 from service.documents.incidents import history_of, incident_records
 from service.documents.members import Document
-from service.documents.project_checks import check_by_hand, check_words
+from service.documents.project_checks import blind_spots, check_by_hand, check_rows, check_words
 from service.documents.runs import Wanted, worst_runs
 from service.documents.why.explaining import why_of
 from service.documents.why.facts import Facts
@@ -156,6 +156,7 @@ async def incident(
         return {
             "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
+            "blind": blind_spots(cursor, check_rows(cursor, services.engine.policy, now, project), project).get(project, []),
             "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
@@ -170,6 +171,7 @@ async def incident(
         "project": project,
         "incident": found,
         "assignee": assignee_of(found),
+        "blind": more["blind"] if is_live(found) else [],
         "people": people_of(services.access, project),
         "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
         "evidence": evidence,

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from service.documents.fleet.changes import LEVEL_DAYS, Change
 from service.documents.fleet.order import WORST, standings, worst_first
-from service.documents.project_checks import RECENT_DAYS, check_words
+from service.documents.project_checks import RECENT_DAYS, blind_spots, check_words
 from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
 from service.http.routes.projects import project_rows, rows_with_changes, worst_of
@@ -48,7 +48,8 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     has_judge = services.engine.has_judge
     shown = await rows_with_changes(services, found.listing.rows, viewer.project)
     now = services.engine.now()
-    cards = [_card(row, now, has_judge=has_judge) for row in shown]
+    blind = await services.ask(lambda cursor: blind_spots(cursor, shown, viewer.project))
+    cards = [_card(row, now, has_judge=has_judge) | {"blind": blind[row["project"]]} for row in shown]
     newest = max((at for at in map(newest_of, rows) if at is not None), default=None)
     values = {
         "cards": cards,

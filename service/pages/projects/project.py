@@ -19,7 +19,7 @@ from service.banner import banner_text
 from service.documents.addresses.window import AskedRange, Window, window_of
 from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
 from service.documents.incidents import incident_records
-from service.documents.project_checks import RECENT_DAYS, check_by_hand, check_words
+from service.documents.project_checks import RECENT_DAYS, blind_spots, check_by_hand, check_words
 from service.documents.why.twins import suspected_cause, twins_of
 from service.http.context import ApiContext, Services
 from service.http.routes.projects import project_rows, row_of
@@ -93,6 +93,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "critical": row["critical_incidents"],
         "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row)),
         "check": check_words(row),
+        "blind": (await services.ask(lambda reading: blind_spots(reading, [row], project)))[project],
         "check_by_hand": check_by_hand(row),
         "checked_days": DAYS,
         "has_data": has_data,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from builders import exchange
+from ran import ended_run
 from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
@@ -518,6 +519,59 @@ def test_a_fall_is_one_however_its_records_came(store: Store, arrives: str) -> N
 def came(one: Score, at: datetime) -> Exchange:
     """The exchange of a score, taken in at a moment."""
     return exchange(one.session_id, 1, project="ops", exchange_id=one.exchange_id, occurred_at=one.exchange_at, ingested_at=at)
+
+
+def spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
+    """The blind spots of a check: reason, subject and count."""
+    looked = checked(store, at).looked
+    assert looked is not None
+    return [(spot.reason, spot.subject, spot.count) for spot in looked.blind_spots]
+
+
+def test_where_all_is_compared_there_is_no_blind_spot(store: Store) -> None:
+    """A notice that is always there is read by no one."""
+    put(store, "scores", history(steady, 40, agent="scout"))
+    assert [] == spots(store)
+
+
+def test_a_new_judge_blinds_the_judged_tiers_and_says_so(store: Store) -> None:
+    """No incident for two weeks after a change of judge is no good news."""
+    put(store, "scores", history(steady, 40, end=END - 4 * DAY))
+    put(store, "scores", history(steady, 3, name="new", judge_model="claude-opus-5"))
+    assert [("new_judge", "claude-opus-5", 4)] == spots(store)
+
+
+def test_scores_of_a_second_judge_are_counted(store: Store) -> None:
+    """Of two judges side by side only the one with most scores is compared."""
+    put(store, "scores", history(steady, 40, a_day=6))
+    put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model="claude-opus-5"))
+    assert [("other_judges", "claude-opus-5", 28)] == spots(store)
+
+
+def test_monthly_batches_are_not_compared_and_say_so(store: Store) -> None:
+    """A change needs six days with data before it, however long the calendar."""
+    for back in (0, 28, 56):
+        put(store, "scores", history(steady, 0, a_day=50, end=END - back * DAY, name=f"batch{back}"))
+    assert [("few_days", "", 3)] == spots(store)
+
+
+def test_an_agent_that_stopped_is_named(store: Store) -> None:
+    """It has no scores that could fall."""
+    put(store, "scores", history(steady, 30, agent="busy"))
+    put(store, "scores", history(steady, 20, a_day=3, end=END - 5 * DAY, name="gone", agent="gone"))
+    assert [("agent_stopped", "gone", 12)] == spots(store)
+
+
+def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
+    """The 25th agent's failures would stay unseen."""
+    runs = [
+        ended_run(f"r{agent}-{day}-{number}", END - day * DAY, bad=False, agent=f"agent{agent:02}", project="ops")
+        for agent in range(22)
+        for day in range(3)
+        for number in range(1 + (agent < 20))
+    ]
+    put(store, "diagnoses", runs)
+    assert [("agents_beyond_limit", "agent20, agent21", 2)] == spots(store)
 
 
 def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
