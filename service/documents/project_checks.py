@@ -114,8 +114,8 @@ def spot_words(spot: Row) -> str:
 
 def _unscored_words(row: Row) -> list[str]:
     unscored, due = row["recent_unscored"], row["recent_scored"] + row["recent_unscored"]
-    if not due or unscored < UNSCORED_SHARE * due:
-        return []
+    if not due or unscored < UNSCORED_SHARE * due or "unscored" in row.get("reasons", ()):
+        return []  # few, or said already as a reason of the project's health
     exchanges = f"{grouped(unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
     return [f"{exchanges} have no score: what is compared may differ from them."]
 
