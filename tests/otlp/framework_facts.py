@@ -127,6 +127,9 @@ EXPECTED: Mapping[str, Expected] = {
     "autogen": Expected(agent=_UNDERSCORED, tokens=(0, 0, 0)),
     "crewai": Expected(tokens=(0, 0, 0)),
     "crewai_openai": Expected(),
+    "crewai_openllmetry": Expected(
+        session=OF_TRACE, results=(*Expected().results, f"Error executing tool: {numbers.ERROR}"), error=None
+    ),
     "dspy": Expected(
         agent="numbers-service", more_calls=(("finish", "{}"),) * 3, more_results=("Completed.",) * 3, tokens=(0, 0, 0)
     ),

@@ -51,6 +51,7 @@ SENT = (
     Place("input.value", "json"),
     Place("input", "json"),
     Place("crew_tasks", "tasks"),
+    Place("crewai.crew.tasks", "tasks"),
 )
 """Places of the messages that were sent. OpenInference's have more than those of OpenTelemetry that it writes beside them."""
 CAME = (
@@ -74,6 +75,7 @@ CAME = (
     Place("langfuse.observation.output", "json"),
     Place("langfuse.trace.output", "json"),
     Place("final_result", "json"),
+    Place("crewai.crew.result", "text"),
     Place("traceloop.entity.output", "json"),
     Place(OUTPUT, "json"),
     Place("output", "json"),

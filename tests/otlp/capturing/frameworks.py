@@ -60,6 +60,7 @@ FRAMEWORKS: Mapping[str, Dialect] = {
         _framework("haystack_own", requirements="haystack"),
         _framework("crewai"),
         _framework("crewai_openai", requirements="crewai"),
+        _framework("crewai_openllmetry"),
         _framework("langgraph_openinference", requirements="langgraph"),
         _framework("langgraph_openllmetry", requirements="langgraph"),
         _framework("langgraph_both", requirements="langgraph"),
