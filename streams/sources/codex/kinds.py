@@ -5,7 +5,6 @@ from __future__ import annotations
 IGNORED_LINES = frozenset(
     {
         "world_state",
-        "token_usage_record",
         "inter_agent_communication_metadata",
         "state",
     }

@@ -7,7 +7,7 @@
 3. A text in the user's role is the user's where its kinds say so (`user.*`), in older versions where it does not begin as context
    of the program does. Other texts open an exchange, tagged `internal`, only when the agent answers them and nothing else.
 4. `token_count` lines repeat: one counts when its total differs from that of the one before. Its last usage, with the size of the
-   window, is how full the context is.
+   window, is how full the context is. A `token_usage_record` tells the usage of one response, too; each response counts once.
 5. A message that says a summary for a compaction (`compaction_output`) is no answer; its usage counts all the same.
 6. Lines that were copied from another session (`forks`) give the others their place, and count there.
 7. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. What the program
@@ -78,6 +78,7 @@ class CodexDialect(AgentDialect):
             "compacted": self._compacted,
             "response_item": self._item,
             "event_msg": self._event,
+            "token_usage_record": self._record_usage,
         }
         self._told: Mapping[str, Callable[[Json, Json], list[Entry | Problem]]] = {
             **dict.fromkeys(("task_started", "turn_started"), self._begin),
@@ -223,15 +224,22 @@ class CodexDialect(AgentDialect):
     def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """The usage of one response, and how full the context is."""
         usage, context = self._usage.take(payload.get("info"))
-        found: list[Entry | Problem] = []
-        if usage is not None:
-            # It says the same again, so that the usage is part of the answer and nothing else of it changes.
-            message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._named()}
-            blocks = [{"type": "text", "text": self._text}]
-            found.append(make_entry("message", line["_id"], line, message=message, blocks=blocks))
+        entries = self._add_usage(line, usage)
         if context is not None:
-            found.append(self._events(f"{line['_id']}/context", line, {"event": "context_event", "action": "usage", **context}))
-        return found
+            entries.append(
+                self._events(f"{line['_id']}/context", line, {"event": "context_event", "action": "usage", **context})
+            )
+        return entries
+
+    def _record_usage(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return self._add_usage(line, self._usage.take_record(payload))
+
+    def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
+        """A message with the usage of a response. It says the same again, so that nothing else of the answer changes."""
+        if usage is None:
+            return []
+        message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._named()}
+        return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
 
     def _named(self) -> Json:
         named = {"provider": self._provider, "model": self._model}

@@ -74,6 +74,50 @@ def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
     assert (300, 30) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
 
 
+@pytest.mark.parametrize("order", ["record first", "count first", "two at once", "records alone"])
+def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read, order: str) -> None:
+    """Newer versions write a record of each response beside the count, and may give up the count."""
+    lines = Lines()
+    lines.turn("Which port?")
+    lines.said("8080.")
+    responses = [(100, 10), (40, 4)]
+    if order == "two at once":
+        for read, written in responses:
+            _record_usage(lines, read, written)
+        for read, written in responses:
+            lines.usage(read, written)
+    else:
+        for read, written in responses:
+            if order == "count first":
+                lines.usage(read, written)
+            _record_usage(lines, read, written)
+            _record_usage(lines, read, written)  # with the same id
+            if order == "record first":
+                lines.usage(read, written)
+    reading = read_rollout(lines.lines)
+    assert [] == reading.faults
+    assert [110, 44] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
+    assert (140, 14) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
+
+
+def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
+    """No count tells of it, and it is the largest of all: its tokens were free."""
+    lines = Lines()
+    lines.turn("Which port?")
+    lines.said("8080.")
+    _record_usage(lines, 100, 10)
+    lines.usage(100, 10)
+    _record_usage(lines, 900, 90)
+    lines.add("compacted", message="", replacement_history=[])
+    reading = read_rollout(lines.lines)
+    assert [110, 990] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
+
+
+def _record_usage(lines: Lines, read: int, written: int) -> None:
+    usage = {"input_tokens": read, "cached_input_tokens": read // 2, "output_tokens": written, "total_tokens": read + written}
+    lines.add("token_usage_record", response_id=f"resp_{read}", turn_id="t", usage=usage, turn_token_usage=usage)
+
+
 def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
     """The last usage against the window that the program names."""
     reading = read_rollout(everything())
