@@ -34,13 +34,20 @@ _UUID = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,256})"')
 _MESSAGE_ID = re.compile(rb'"id"\s*:\s*"(msg_[^"\\]{1,256})"')
 """Ids as Anthropic gives them: those that gateways make up may be the same in every session."""
 
+_SIDECHAIN = re.compile(rb'"isSidechain"\s*:\s*true')
+
 
 class Copied(NamedTuple):
-    """What a transcript has from earlier ones: uuids of lines, ids of the model's messages, and digests of questions."""
+    """What a transcript has from other ones.
+
+    Of earlier ones these are uuids of lines, ids of the model's messages, and digests of questions; `by_subagents` are uuids and ids of
+    messages in the transcripts of its subagents.
+    """
 
     uuids: frozenset[str]
     messages: frozenset[str]
     questions: frozenset[bytes]
+    by_subagents: frozenset[str] = frozenset()
 
 
 NOTHING_COPIED = Copied(frozenset(), frozenset(), frozenset())
@@ -76,7 +83,20 @@ def read_copied(path: Path) -> Copied:
         if first_message is not None and head.begun - older.begun > MARGIN and first_message in _message_ids(other):
             messages |= _message_ids(other)
             questions |= _questions(other)
-    return Copied(frozenset(uuids), frozenset(messages), frozenset(questions))
+    return Copied(frozenset(uuids), frozenset(messages), frozenset(questions), _ids_of_subagents(path))
+
+
+def _ids_of_subagents(path: Path) -> frozenset[str]:
+    """The uuids and ids of messages that the subagents of a session have in transcripts of their own.
+
+    None where the transcript has no line of a sidechain: today's versions write none into it, and a session may have many subagents.
+    """
+    if _SIDECHAIN.search(path.read_bytes()) is None:
+        return frozenset()
+    ids: set[str] = set()
+    for file in sorted((path.parent / path.stem / "subagents").rglob("*.jsonl")):
+        ids |= _uuids(file) | _message_ids(file)
+    return frozenset(ids)
 
 
 class _Folder(NamedTuple):
@@ -156,8 +176,8 @@ def _told(line: dict[str, Any]) -> datetime | None:
     return moment(line.get("timestamp")) or (moment(snapshot.get("timestamp")) if isinstance(snapshot, dict) else None)
 
 
-def _uuids(path: Path, first: str) -> set[str]:
-    """The uuids that the lines of a transcript have, unreadable ones included; none where this one is not among them."""
+def _uuids(path: Path, first: str = "") -> set[str]:
+    """The uuids that the lines of a transcript have, unreadable ones included; none where `first` is not among them."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if content.find(first.encode("utf-8", "replace")) < 0:

@@ -8,7 +8,8 @@
 3. Attachments, notices and texts that the program wrote (`isMeta`, summaries of a compaction, output of local commands) are no
    questions of a user. While an answer is under way they belong to it. After it they open an exchange of their own, tagged
    `internal`, and so does a prompt of the program (a notification of a finished task); a slash command opens one that is the
-   user's. These exchanges exist only when the agent answers.
+   user's. These exchanges exist only when the agent answers. What was queued while the agent worked is an attachment, too: a prompt
+   in it is the user's and joins the question under way, anything else is the program's.
 4. A request that failed (`system` lines of subtype `api_error`, and the message that the program shows when it gives up) is an
    assistant message that ended in an error; what follows it is a retry. An interruption is one that was aborted.
 5. A history that is written again, with other uuids, counts once: a message by its id and that of its request, its blocks, and a result
@@ -16,7 +17,7 @@
    asked again. What repeats a message stands where the message does, and so does what follows it.
 6. A log of a run ends with its `result` (`stream_logs`): it says the answer and how many tokens the run used.
 7. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
-   `<session id>.agent-<agent id>`.
+   `<session id>.agent-<agent id>`. One that the subagent's own file has as well counts there.
 """
 
 from __future__ import annotations
@@ -114,8 +115,9 @@ class ClaudeCodeDialect(AgentDialect):
         if parent is None and isinstance(body.get("logicalParentUuid"), str):
             parent = body["logicalParentUuid"] if body["logicalParentUuid"] in self._places else None
         place = self._places.at(parent)
-        if kind == "user":
-            return self._user(body, place)
+        queued = _queued_message(body) if kind == "attachment" else None
+        if kind == "user" or queued is not None:
+            return self._user(queued or body, place)
         if kind == "assistant":
             return self._assistant(body, place)
         if kind == "system":
@@ -177,8 +179,9 @@ class ClaudeCodeDialect(AgentDialect):
         # A question that may repeat another waits for its answer; a further one shows that it was asked all the same.
         unanswered = self._places.asked(place) if waiting is not None and waiting.id in self._repeated else []
         origin = INTERNAL if is_meta or is_prompt else SUBAGENT if body.get("isSidechain") is True else {}
+        joins = {"joins": True} if place.is_under_way and body["type"] == "attachment" else {}
         question = self._entry(
-            "message", body, place, message={"role": "user", **origin}, blocks=[{"type": "text", "text": text}]
+            "message", body, place, message={"role": "user", **joins, **origin}, blocks=[{"type": "text", "text": text}]
         )
         digest = question_digest(text)
         if is_meta or is_prompt or text.startswith(_COMMANDS) or digest in self._questions:
@@ -210,7 +213,8 @@ class ClaudeCodeDialect(AgentDialect):
             return []
         tools = called_tools(blocks)
         self._tools |= tools
-        side, is_copy = self._is_side(body), message.get("id") in self._copied.messages
+        side = self._is_side(body)
+        is_copy = message.get("id") in self._copied.messages or (side and message.get("id") in self._copied.by_subagents)
         if is_copy:
             self._copied_calls.update(tools)
         told = self._places.message(body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=Spoken)
@@ -304,12 +308,17 @@ class ClaudeCodeDialect(AgentDialect):
             parent=place.leaf,
             linked=True,
             side=self._is_side(body),
-            is_copy=is_copy or body["uuid"] in self._copied.uuids or _is_forked(body),
+            is_copy=is_copy or self._is_copied(body),
             body=body_fields,
             message=message,
             blocks=blocks,
             own=own,
         )
+
+    def _is_copied(self, body: Json) -> bool:
+        uuid = body["uuid"]
+        is_subagents = self._is_side(body) and uuid in self._copied.by_subagents
+        return is_subagents or uuid in self._copied.uuids or _is_forked(body)
 
     def _is_side(self, body: Json) -> bool:
         return body.get("isSidechain") is True and not self._is_subagent
@@ -335,6 +344,15 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
     if not isinstance(message, dict):
         return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
     return blocks_of("message.content", message.get("content"))
+
+
+def _queued_message(body: Json) -> Json | None:
+    """Return the line of a user that an attachment stands for, which was written while the agent worked; None for other attachments."""
+    attachment = body.get("attachment")
+    if not isinstance(attachment, dict) or attachment.get("type") != "queued_command":
+        return None
+    line = {**body, "message": {"role": "user", "content": attachment.get("prompt")}}
+    return line if attachment.get("commandMode", "prompt") == "prompt" else {**line, "isMeta": True}
 
 
 def _is_from_program(body: Json, text: str) -> bool:

@@ -7,6 +7,7 @@
    names the leaf entry as its parent stands under the target.
 3. A user message opens an answer; the assistant messages below it, up to the next user message, belong to that answer. Where
    they branch, or go on after the answer was over, each further branch is an answer of its own.
+   What a user wrote while the agent worked (`joins`) belongs to the question under way: the agent answers both at once.
 4. An answer is over when a user message follows, or when nothing follows for longer than the session gap. It is never added
    to afterwards. One that ended by itself counts before: what is added to it then revises its exchange.
 5. An answer is abandoned when its last message is not on the path from the active leaf to the root.
@@ -26,6 +27,8 @@ from streams.sources.openclaw.entry import TURN_END, Entry
 
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
+MAX_JOINED = 64 * 1024
+"""Characters from which on a question takes no further messages: they are questions of their own."""
 
 _ORIGINS = {"inter_session": "inter_session", "internal_system": "internal", "subagent_task": "subagent"}
 """Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
@@ -170,7 +173,8 @@ class Tree:
         """The answer that a message of the user or the assistant belongs to, and what it comes to with this entry."""
         place, before = self._base(parent)
         if entry.role == "user":
-            return self._ask(entry, place, at)
+            joined = entry.message.get("joins") is True and self._join(entry, place, before)
+            return (place, before, None) if joined else self._ask(entry, place, at)
         if place == _NOBODY:
             return place, before, None
         if parent in self._lost and before.has_ended:
@@ -182,6 +186,17 @@ class Tree:
             answer.add(entry, at, ends_turns=self._ends_turns)
             return place, answer.fold, None
         return self._branch(entry, answer.question, before, at)
+
+    def _join(self, entry: Entry, place: int, before: Fold) -> bool:
+        """Add a message of the user to the question whose answer is under way at a place; False where none is."""
+        answer = None if place == _NOBODY else self.answers[place]
+        if answer is None or answer.sealed or before.length != answer.fold.length or answer.side != entry.side:
+            return False
+        question = answer.question
+        if answer.counts(ends_turns=self._ends_turns) or len(question.text) >= MAX_JOINED:
+            return False
+        answer.question = msgspec.structs.replace(question, text=f"{question.text}\n\n{entry.text}")
+        return True
 
     def _ask(self, entry: Entry, place: int, at: datetime) -> tuple[int, Fold, None]:
         if not entry.side:

@@ -153,6 +153,79 @@ def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_cla
     assert [("Well?", "Done."), ("Hook says: go on", "More.")] == [one[:2] for one in _answers(read_claude(lines.lines))]
 
 
+@pytest.mark.parametrize("prompt", ["And db4, please.", [{"type": "text", "text": "And db4, please."}]])
+def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude: Read, prompt: Any) -> None:
+    """The program keeps it as an attachment: the answer to it stood under the question before, and what was asked was lost."""
+    lines = Lines()
+    lines.user("Is db3 well?")
+    lines.said("m1", call("t1", "Bash", command="check db3"), stop="tool_use")
+    lines.result("t1", "well")
+    lines.add("attachment", attachment={"type": "queued_command", "commandMode": "prompt", "prompt": prompt})
+    lines.said("m2", call("t2", "Bash", command="check db4"), stop="tool_use")
+    lines.result("t2", "down")
+    lines.said("m3", text("db3 is well, db4 is down."))
+    reading = read_claude(lines.lines)
+    assert [] == reading.faults
+    assert [("Is db3 well?\n\nAnd db4, please.", "db3 is well, db4 is down.", "answered")] == _answers(reading)
+    assert [()] == [exchange.tags for exchange in reading.exchanges]
+
+
+def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude: Read) -> None:
+    """It waited in the queue until the answer was there."""
+    lines = Lines()
+    lines.user("Is db3 well?")
+    lines.said("m1", text("Yes."))
+    lines.add("attachment", attachment={"type": "queued_command", "commandMode": "prompt", "prompt": "And db4?"})
+    lines.said("m2", text("No."))
+    assert [("Is db3 well?", "Yes."), ("And db4?", "No.")] == [answer[:2] for answer in _answers(read_claude(lines.lines))]
+
+
+def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) -> None:
+    """A command that ran in the background reports in the same way, and nobody asked."""
+    lines = Lines()
+    lines.user("Start the build.")
+    lines.said("m1", call("t1", "Bash", command="make"), stop="tool_use")
+    lines.result("t1", "started")
+    notice = {
+        "type": "queued_command",
+        "commandMode": "task-notification",
+        "prompt": "<task-notification>done</task-notification>",
+    }
+    lines.add("attachment", attachment=notice)
+    lines.said("m2", text("It passed."))
+    assert [("Start the build.", "It passed.", "answered")] == _answers(read_claude(lines.lines))
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: ReadingContext, *, has_file: bool) -> None:
+    """Some versions write it into the session's file as well: its tokens counted twice. Without a file of its own it counts there."""
+    lines = Lines()
+    lines.user("Find the fault.")
+    task = lines.said("m1", call("t1", "Task", prompt="Look around."), stop="tool_use")
+    subagents = Lines(prefix="s", minute=1, isSidechain=True, agentId="ab1")
+    subagents.user("Look around.")
+    subagents.said("msg_s1", call("t2", "Read", file_path="/x"), stop="tool_use")
+    subagents.result("t2", "1/0")
+    subagents.said("msg_s2", text("A division."))
+    lines.lines += subagents.lines
+    lines.result("t1", "A division.", parent=task)
+    lines.said("m2", text("It is a division."))
+    path = tmp_path / "projects" / "w" / f"{SESSION}.jsonl"
+    path.parent.mkdir(parents=True)
+    _write(path, lines.lines)
+    files = [path]
+    if has_file:
+        files.append(path.parent / SESSION / "subagents" / "agent-ab1.jsonl")
+        files[-1].parent.mkdir(parents=True)
+        _write(files[-1], subagents.lines)
+    readings = [read_claude_code(file, context) for file in files]
+    exchanges = [exchange for reading in readings for exchange in reading.exchanges]
+    assert ["Find the fault.", "Look around."] == [exchange.user_message for exchange in exchanges]
+    events = [event.event for reading in readings for event in reading.events]
+    assert (2, 2, 4) == tuple(map(events.count, ("tool_call", "tool_output", "token_usage")))
+    assert 4 * 117 == sum(exchange.input_tokens or 0 for exchange in exchanges)
+
+
 def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read_claude: Read) -> None:
     """Older versions wrote what subagents do between the lines of the session."""
     lines = Lines()
