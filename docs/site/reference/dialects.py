@@ -71,7 +71,7 @@ def dialects() -> str:
         "## Names",
         "The first that has anything is read: for messages, arguments and outputs as text, lists of text, objects or JSON, in the shape of any "
         "provider. Beside attributes, events tell messages (`gen_ai.*.message`, `gen_ai.choice`, `gen_ai.content.*`, also with the whole of it in "
-        "`gen_ai.event.content`), and records of a log with these names, whose body may be JSON.",
+        "`gen_ai.event.content` or `body`), and records of a log with these names, whose body may be JSON.",
         table(
             ("field", "attributes"),
             [(field, ", ".join(code(_name(name)) for name in names)) for field, names in _FIELDS.items()],

@@ -3,7 +3,7 @@
 Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page and the events of versions 1.26
 to 1.36, OpenInference's `semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's
 instrumentation, the telemetry of Vercel's AI SDK, and the own names of Google's ADK, MLflow, LiveKit, Genkit, Pipecat, Sentry, Azure AI
-Inference, OpenLIT, Mastra, Strands, Haystack and Semantic Kernel, each as its source writes them; `tests/otlp/captures` has what some of
+Inference, OpenLIT, Mastra, Strands, Haystack, Semantic Kernel, Koog and Claude Code, each as its source writes them; `tests/otlp/captures` has what some of
 them really sent. What says the kind of a span is in `kinds`.
 """
 
@@ -324,6 +324,15 @@ COUNTING = (
         reasoning=("usage.thoughtsTokens",),
         total=("usage.totalTokens",),
     ),
+    Counting(
+        "claude-code",
+        cache_is="beside",
+        reasoning_is="included",
+        input=("input_tokens",),
+        output=("output_tokens",),
+        cache_read=("cache_read_tokens",),
+        cache_write=("cache_creation_tokens",),
+    ),
 )
 """How each convention counts. Of a span with several, the one with the most counts is read; of as many, the first of this table."""
 USAGE_OBJECT = "usage"
@@ -360,6 +369,7 @@ TOOL = (
     "haystack.tool.name",
     "traceloop.entity.name",
     "genkit:name",
+    "tool_name",
 )
 TOOL_CALL_ID = (
     "gen_ai.tool.call.id",
@@ -368,6 +378,7 @@ TOOL_CALL_ID = (
     "tool.id",
     "ai.toolCall.id",
     "lk.function_tool.id",
+    "tool_use_id",
 )
 ARGUMENTS = (
     "input.value",
@@ -386,6 +397,7 @@ ARGUMENTS = (
     "traceloop.entity.input",
     "langfuse.observation.input",
     "gen_ai.prompt",
+    "full_command",
 )
 """OpenInference's name comes first: beside it, OpenTelemetry's may hold the schema of the arguments."""
 RESULT = (
@@ -485,8 +497,12 @@ MESSAGE_EVENTS = {
     "gen_ai.content.completion": "choice",
 }
 """Events that are messages, by their role; `choice` is what came back. The last two are of versions 1.26 and 1.27."""
-EVENT_CONTENT = ("gen_ai.event.content", "gen_ai.prompt", "gen_ai.completion")
-"""Attributes of such an event that have the whole of it, where it has not an attribute for each field."""
-TOOL_ARGUMENTS_EVENT, TOOL_RESULT_EVENT = "gen_ai.tool.message", "gen_ai.choice"
-"""Events of a tool's span, as Strands writes them: what it was called with, and what it gave back."""
+EVENT_CONTENT = ("gen_ai.event.content", "gen_ai.prompt", "gen_ai.completion", "body")
+"""Attributes of such an event that have the whole of it, where it has not an attribute for each field.
+
+`body` is where SDKs write the body of an event whose spans' events have none, such as Koog's.
+"""
+TOOL_ARGUMENTS_EVENTS = (("gen_ai.tool.message", "content"),)
+TOOL_RESULT_EVENTS = (("gen_ai.choice", "message"), ("tool.output", "output"))
+"""Events of a tool's span, as Strands and Claude Code write them, with the field of each: what it was called with, and what it gave back."""
 EVALUATION_EVENT = "gen_ai.evaluation.result"

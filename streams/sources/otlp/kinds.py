@@ -137,7 +137,7 @@ MERGED_CALLS = "(merged tools)"
 """The tool that a span of Google's ADK names which tells again of calls that ran at the same time."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
 """Parts of a value by which a helper's task is known whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
-TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name")
+TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name", "tool_name")
 AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps")
 REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type", "haystack.agent.step.llm.input")
 HELPER_SIGNS = (

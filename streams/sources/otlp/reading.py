@@ -214,13 +214,14 @@ def _called(values: Values, has: Present, observed: Observed, returned: ToolResu
     call_id = _identifier(_told(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
     arguments = _first(has.arguments, values)
     if arguments is None:
-        arguments = _told_by_event(observed.events, named.TOOL_ARGUMENTS_EVENT, "content")
+        arguments = _read_event_field(observed.events, named.TOOL_ARGUMENTS_EVENTS)
     return ToolCall(_tool_name(name), call_id, _arguments(parsed(arguments).value))
 
 
-def _told_by_event(events: Iterable[Event], name: str, field: str) -> Any:
-    """What an event of a tool's span has in a field; None without such an event."""
-    return next((event.attributes.get(field) for event in events if event.name == name), None)
+def _read_event_field(events: Iterable[Event], fields: Sequence[tuple[str, str]]) -> Any:
+    """What the first of these events of a tool's span has in its field; None without such an event."""
+    field_of = dict(fields)
+    return next((event.attributes.get(field_of[event.name]) for event in events if event.name in field_of), None)
 
 
 def _tool_name(name: str | None) -> str | None:
@@ -247,7 +248,7 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
     """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
     output = _first(has.result, values)
     if output is None:
-        output = _told_by_event(observed.events, named.TOOL_RESULT_EVENT, "message")
+        output = _read_event_field(observed.events, named.TOOL_RESULT_EVENTS)
     read = parsed(output).value
     if is_elided(read):
         output = read = None

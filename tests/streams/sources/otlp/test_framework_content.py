@@ -463,3 +463,32 @@ def test_two_spans_of_one_call_tell_it_together() -> None:
     told = [json.loads(made.payload) for made in events]
     assert [("tool_call", "c-1"), ("tool_output", "c-1")] == [(one["event"], one["tool_call_id"]) for one in told]
     assert ({"hour": 9}, "low") == (told[0]["arguments"], told[1]["result"])
+
+
+def test_the_body_of_an_event_may_be_an_attribute() -> None:
+    """As Koog writes it: the events of its SDK's spans have no body."""
+    events = [
+        event("gen_ai.system.message", body=json.dumps({"role": "system", "content": "Be brief."})),
+        event("gen_ai.user.message", body=json.dumps({"content": QUESTION})),
+        event("gen_ai.choice", body=json.dumps({"index": 0, "message": {"role": "assistant", "content": ANSWER}})),
+    ]
+    assert (QUESTION, ANSWER) == said(span(0, attributes=CHAT, events=events))
+
+
+def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
+    """Its spans have the names of no convention, and no answer: its calls and tokens count, and the trace says that it has no content."""
+    counts = {"input_tokens": 8, "output_tokens": 21, "cache_read_tokens": 7_000, "cache_creation_tokens": 0}
+    tool = {"span.type": "tool", "tool_name": "Bash", "tool_use_id": "toolu_1", "full_command": "tide --now"}
+    exchanges, events, state = made_of(
+        span(0, attributes={"span.type": "interaction", "user_prompt": QUESTION}),
+        span(1, 0, attributes={"span.type": "llm_request", "gen_ai.request.model": "m-1", **counts}),
+        span(2, 0, attributes=tool, events=[event("tool.output", output="in")]),
+    )
+    payloads = [json.loads(made.payload) for made in events]
+    [usage] = [payload["usage"] for payload in payloads if payload["event"] == "token_usage"]
+    [call] = [payload for payload in payloads if payload["event"] == "tool_call"]
+    [output] = [payload for payload in payloads if payload["event"] == "tool_output"]
+    assert ([], "no_content") == (exchanges, state)
+    assert {"input": 8, "output": 21, "cache_read": 7_000, "cache_write": 0, "total": 7_029} == usage
+    assert ("Bash", "toolu_1", "tide --now") == (call["tool"], call["tool_call_id"], call["arguments"])
+    assert ("toolu_1", "in") == (output["tool_call_id"], output["result"])
