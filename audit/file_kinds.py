@@ -31,6 +31,15 @@ CODEX_LOG = Kind(
     "It lacks prompts and times. Import the rollout that Codex wrote of the same run, below ~/.codex/sessions, with `driftline import codex`.",
 )
 EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
+OTLP = Kind(
+    "a file of traces in OTLP's JSON",
+    "Start `driftline serve`, and post each line to /v1/traces with the content type application/json; a line that begins with "
+    '"resource" as {"resourceSpans": [LINE]}.',
+)
+SPANS = Kind(
+    "a file of spans as a program prints them, or as Jaeger's page gives them",
+    "Have the program, or a Collector, send OTLP to /v1/traces of `driftline serve` instead.",
+)
 BINARY = Kind("binary data", _NONE)
 TEXT = Kind("text without JSON", _NONE)
 ENCODED = Kind("text in another encoding than UTF-8", "Save it as UTF-8.")
@@ -85,6 +94,12 @@ _STREAM_LOG = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"(?:system|assistant|user|re
 _CODEX_LOG = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"thread\.started"')
 _LOG_LINE = re.compile(rb'"(?:uuid|subtype|parent_tool_use_id)"\s*:')
 _CODEX = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session_meta"')
+_OTLP = re.compile(
+    rb'\s*\{\s*(?:"(?:resourceSpans|resource_spans)"\s*:\s*\[|"resource"\s*:\s*\{[^\n]*"(?:scopeSpans|scope_spans)"\s*:\s*\[)'
+)
+_SPANS = re.compile(
+    rb'\s*\{\s*(?:"data"\s*:\s*\[\s*\{\s*"traceID"\s*:|"name"\s*:\s*"[^"\n]*"\s*,\s*"context"\s*:\s*\{\s*"trace_id"\s*:\s*"0x)'
+)
 
 
 def binary_kind(head: bytes) -> Kind | None:
@@ -135,7 +150,7 @@ def exchanges_kind(head: bytes) -> Kind | None:
         return found
     if text[:1] not in (b"{", b"["):
         return _text_kind(head)
-    if found := unlike_json(head):
+    if found := unlike_json(head) or _trace_kind(text):
         return found
     agent = _agent_kind(head)
     # Other programs write a session's id in the same way.
@@ -182,6 +197,11 @@ def _agent_kind(head: bytes) -> Kind | None:
     is_claude = _CLAUDE_CODE.match(head) and not _SESSION_ID.search(first) and not _EVENT.search(first)
     is_log = _STREAM_LOG.match(head) and _SESSION_ID.search(first) and _LOG_LINE.search(first)
     return CLAUDE_CODE if is_claude or is_log else None
+
+
+def _trace_kind(text: bytes) -> Kind | None:
+    """Return the kind of a file of traces, by its first members; None for another file."""
+    return OTLP if _OTLP.match(text) else SPANS if _SPANS.match(text) else None
 
 
 def _is_events(head: bytes) -> bool:

@@ -13,6 +13,7 @@ from streams.sources.exchange_files.values import (
     as_json,
     count_in,
     find,
+    helper_output_in,
     input_tokens_in,
     name_in,
     output_tokens_in,
@@ -28,10 +29,11 @@ MOST = 0.8
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_message": (
         "user_message", "user_input", "user_query", "user_prompt", "user_text", "question", "prompt", "query", "input",
-        "request", "human", "user", "instruction", "messages", "conversation",
+        "inputs", "request", "human", "user", "instruction", "messages", "conversation",
     ),
     "agent_response": (
-        "agent_response", "assistant_response", "model_response", "response", "answer", "output", "completion", "reply",
+        "agent_response", "assistant_response", "model_response", "response", "answer", "output", "outputs", "completion",
+        "reply",
         "assistant", "generated_text", "generation", "model_output", "messages", "conversation",
     ),
     "session_id": (
@@ -119,6 +121,9 @@ def _source(field: str, column: _Column) -> Source | None:
         return _time_source(column)
     if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
         return None
+    # A conversation that is only asked in has the shape of one with answers.
+    if field == "agent_response" and not any(map(_works(_is_said(answer_in)), column.values)):
+        return None
     return Source(column=column.path) if _most(_FITS[field], column) else None
 
 
@@ -172,11 +177,16 @@ def _is_said(read: Callable[[Any], str]) -> Callable[[Any], bool]:
     return is_said
 
 
+def _may_be_answer(value: Any) -> bool:
+    """Tell a text, object or list. A proxy's log has what helpers gave among the answers: their rows are set aside."""
+    return isinstance(value, str | list | dict) and (helper_output_in(value) is not None or answer_in(value) is not None)
+
+
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(NAMES, _works(name_in)),
     **dict.fromkeys(("input_tokens", "output_tokens", "turn_number"), _works(_is_count)),
     "user_message": _works(_is_said(question_in)),
-    "agent_response": _works(lambda value: isinstance(value, str | list | dict) and answer_in(value) is not None),
+    "agent_response": _works(_may_be_answer),
     "agent_thinking": _works(_is_said(answer_in)),
 }
 

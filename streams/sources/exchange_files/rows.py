@@ -2,7 +2,7 @@
 
 1. A row that cannot be read is a Problem in its place; the rows around it are not touched.
 2. A row has the number by which a person finds it: its line in JSON lines and CSV, its place from 1 in an array and in Parquet.
-3. What is missing is absent or None: an empty cell of CSV is None.
+3. What is missing is absent or None: an empty cell of CSV is None, and so is the NaN that pandas writes into Parquet for it.
 4. DuckDB reads Parquet and arrays of JSON, in one thread and as a stream, so that the order is that of the file.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Generator, Iterator, Sequence
 from datetime import date, datetime
@@ -137,6 +138,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 def _value(value: Any) -> Any:
     """Return a value as JSON could have it, but for a time."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 

@@ -23,6 +23,8 @@ NANOSECONDS = 1e17
 """From here on a number since 1970 can only be nanoseconds."""
 _DAYS = (36_526, 73_051)
 """The numbers with which spreadsheets count the days of the years 2000 to 2099."""
+_NO_ANSWERS = {"data": "embedding", "results": "relevance_score"}
+"""The list in what a model of embeddings or a reranker gave, and what each of its items has: nothing that an agent said."""
 _SHOWN = 40
 _FAR = 1e11
 """Seconds that lie outside all bounds, and within what a datetime holds."""
@@ -69,6 +71,9 @@ def question_in(value: Any) -> str:
 
 def answer_in(value: Any) -> str:
     """Return what the agent says: its last message after the user's last one, where the value is a conversation."""
+    helper_output = helper_output_in(value)
+    if helper_output is not None:
+        raise ValueError(f"holds {helper_output}, which are no answer of an agent")
     return _said(value, "assistant")
 
 
@@ -105,8 +110,19 @@ def _spoken(value: Any) -> str:
     """Return the text in a value that is no message: of a number its digits, of an object the member that tells it, else JSON."""
     if isinstance(value, Mapping):
         members = dict(value)
-        return mended_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
-    return text_of(value) if isinstance(value, list) else str(value)
+        spoken = spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members)
+        return mended_text(spoken) if members else ""
+    return (text_of(value) if value else "") if isinstance(value, list) else str(value)
+
+
+def helper_output_in(value: Any) -> str | None:
+    """Return the sort of things that a helper of the program gave, such as embeddings; None where a value is no such list."""
+    read = as_json(value) if isinstance(value, str) else value
+    for name, sign in _NO_ANSWERS.items() if isinstance(read, Mapping) else ():
+        items = read.get(name)
+        if isinstance(items, list) and items and isinstance(items[0], Mapping) and sign in items[0]:
+            return f"{sign.replace('_', ' ')}s"
+    return None
 
 
 def name_in(value: Any) -> str | None:

@@ -281,3 +281,45 @@ def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
     with pytest.raises(ValueError, match="contradict"):
         input_tokens_in(usage)
     assert 7 == output_tokens_in(usage)
+
+
+def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tmp_path: Path, read_file: Read) -> None:
+    """An export with `inputs.messages` and `outputs.messages` gave each question an empty answer."""
+    asked = [{"type": "human", "content": "Is the pier open?"}]
+    row = {
+        "thread_id": "t-1",
+        "start_time": "2026-11-18T10:00:00Z",
+        "inputs": json.dumps({"messages": asked}),
+        "outputs": json.dumps({"messages": [*asked, {"type": "ai", "content": "Until dusk."}]}),
+    }
+    [exchange] = read_file(write_lines(tmp_path / "runs.jsonl", [row])).exchanges
+    assert ("Is the pier open?", "Until dusk.", "answered") == (
+        exchange.user_message,
+        exchange.agent_response,
+        exchange.outcome,
+    )
+
+
+def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read) -> None:
+    """A proxy's log has embeddings and rankings beside answers, and requests that failed with an empty object for an answer."""
+    answers: list[Any] = [
+        {"choices": [{"message": {"role": "assistant", "content": "Until dusk."}}]},
+        {"object": "list", "data": [{"index": 0, "embedding": [0.25]}]},
+        {"results": [{"index": 0, "relevance_score": 0.5}]},
+        {},
+        {"ok": True},
+    ]
+    asked = [{"role": "user", "content": "Is the pier open?"}]
+    rows = [
+        {"id": f"r-{number}", "trace_id": "t", "startTime": 1_795_000_000 + number, "messages": asked, "response": answer}
+        for number, answer in enumerate(answers)
+    ]
+    reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
+    told = {exchange.exchange_id: (exchange.agent_response, exchange.outcome) for exchange in reading.exchanges}
+    assert {"r-1", "r-2"}.isdisjoint(told)
+    assert [("Until dusk.", "answered"), ("", "no_response"), ('{"ok":true}', "answered")] == [
+        told[name] for name in ("r-0", "r-3", "r-4")
+    ]
+    assert [["embedding"], ["relevance"]] == [
+        [word for word in ("embedding", "relevance") if word in fault.detail] for fault in reading.faults
+    ]

@@ -52,6 +52,20 @@ def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) 
     )
 
 
+def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Path, read_file: Read) -> None:
+    """A column of whole numbers with a gap is one of floats: one gap in four took the tokens of all rows, and a session its id."""
+    path = tmp_path / "pandas.parquet"
+    rows = ", ".join(
+        f"('r-{number}', {thread}::DOUBLE, TIMESTAMP '2026-11-18 10:0{number}:00', 'Open?', 'At nine.', {tokens}::DOUBLE)"
+        for number, thread, tokens in [(0, "7.0", "90.0"), (1, "7.0", "'NaN'"), (2, "8.0", "40.0")]
+    )
+    columns = "id, thread_id, timestamp, question, answer, input_tokens"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT * FROM (VALUES {rows}) AS rows({columns})) TO '{path}' (FORMAT parquet)")
+    exchanges = read_file(path).exchanges
+    assert [("7", 90), ("7", None), ("8", 40)] == [(exchange.session_id, exchange.input_tokens) for exchange in exchanges]
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.json"])
 def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: str, suffix: str) -> None:
@@ -80,6 +94,11 @@ def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name
         ("a.jsonl", "PARQUET", "is a Parquet file, not JSON as its name says"),
         ("a.csv", "PARQUET", "is a Parquet file, not CSV as its name says"),
         ("a.parquet", "a,b\n1,2\n", "is CSV, not Parquet as its name says"),
+        ("a.jsonl", '{"resourceSpans":[{"scopeSpans":[]}]}\n', "traces in OTLP's JSON"),
+        ("a.json", '{\n "resource_spans": [\n {}]}', "traces in OTLP's JSON"),
+        ("a.jsonl", '{"resource":{"attributes":[]},"scopeSpans":[{"spans":[]}]}\n', "traces in OTLP's JSON"),
+        ("a.json", '{\n "name": "chat",\n "context": {\n  "trace_id": "0x0af7"}\n}\n', "spans as a program prints them"),
+        ("a.json", '{"data":[{"traceID":"0af7","spans":[]}]}', "spans as a program prints them"),
         ("a.csv", '{"a": 1}\n', "is JSON, not CSV as its name says"),
         ("a.jsonl", "a,b\n1,2\n", "is CSV, not JSON as its name says"),
         ("a.jsonl", "", "is empty"),
