@@ -69,6 +69,7 @@ class FactReader:
             scope=_identifier(observed.scope),
             unknown=_identifier(unknown),
             serves=not named.SERVES.isdisjoint(values),
+            is_served_call=is_tool and observed.is_server,
             session_id=_identifier(_told(has.session, values) or _told(named.METADATA_SESSION, metadata) or self._session),
             agent=_identifier(_agent(values, has, metadata, kind)),
             service=self._service,

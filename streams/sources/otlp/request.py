@@ -54,7 +54,7 @@ class Observed(NamedTuple):
     """A span, or a record of a log that belongs to one: what it says, before any convention is known.
 
     Ids are hexadecimal digits; `parent_id` of a record is its span. `failed` says that its status is an error, `message` in which words.
-    `lost` says that the SDK left attributes out.
+    `lost` says that the SDK left attributes out, `is_server` that the span is a server's.
     """
 
     trace_id: str
@@ -73,6 +73,7 @@ class Observed(NamedTuple):
     lost: bool = False
     trace_state: str = ""
     scope_version: str = ""
+    is_server: bool = False
 
 
 class Refused(NamedTuple):
@@ -383,6 +384,7 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         or len(attributes) > MAX_ATTRIBUTES,
         trace_state=span.trace_state,
         scope_version=part.scope.version,
+        is_server=span.kind == Span.SPAN_KIND_SERVER,
     )
 
 

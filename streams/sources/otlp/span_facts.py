@@ -68,6 +68,8 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the span says of its kind where that was not understood: `attribute = value`."""
     serves: bool = False
     """It is the call of a server, or the handling of a message of a queue."""
+    is_served_call: bool = False
+    """It is the call of a tool, as the server of the tool tells it."""
     session_id: str | None = None
     agent: str | None = None
     service: str | None = None

@@ -49,9 +49,20 @@ class _Told(NamedTuple):
 
 def events_of(trace: Trace) -> list[TracedEvent]:
     """The events of a trace in order of time; of one moment a call comes before its output, and both before tokens."""
+    if _has_served_calls_alone(trace):
+        return []
     events = [event for span in trace.spans for event in _own_events(trace, span)]
     events += _calls_of_tools(trace)
     return sorted(events, key=lambda event: (event.at, event.rank, event.event_id))
+
+
+def _has_served_calls_alone(trace: Trace) -> bool:
+    """Tell whether a trace has nothing but calls as servers of tools tell them, such as those of MCP, and names no session.
+
+    Each is a call of an agent that tells it in a trace of its own: it would count twice, and the server would be an agent with a run.
+    """
+    told = [span.facts for span in trace.spans if span.facts.kind != "other"]
+    return bool(told) and all(facts.is_served_call and facts.session_id is None for facts in told)
 
 
 def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otlp.captured import Json, assembled, records_of
+from otlp.spans import agent, chat, request, span
 
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall
 from streams.sources.otlp.traces.tool_transports import told_better
@@ -84,3 +87,34 @@ def test_a_trace_of_thousands_of_calls_is_looked_through_once() -> None:
     few, many = comparisons(500), comparisons(4_000)
     assert few > 500
     assert many < 12 * few, "eight times as many spans, and their order"
+
+
+SERVER, INTERNAL = 2, 1
+"""Kinds of spans, as OTLP numbers them."""
+
+
+def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more: Any) -> Json:
+    """The span of a tool's server, as an MCP server writes it."""
+    told = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "depth"}
+    content = {"gen_ai.tool.call.arguments": '{"port": 3}', "gen_ai.tool.call.result": "4 m"}
+    return span(number, parent, kind=kind, attributes={**told, **content, **more})
+
+
+@pytest.mark.parametrize(
+    ("spans", "calls"),
+    [
+        ([served(0)], 0),
+        ([span(0, kind=SERVER, attributes={"http.request.method": "POST"}), served(1, 0)], 0),
+        ([served(0, kind=INTERNAL)], 1),
+        ([served(0, **{"session.id": "s-1"})], 1),
+        ([agent(0), chat(1, 0), served(2, 0)], 1),
+    ],
+    ids=["alone", "below HTTP", "no server", "of a session", "in the agent's trace"],
+)
+def test_a_trace_of_a_server_of_tools_counts_no_call_again(spans: list[Json], calls: int) -> None:
+    """The agent tells the call in a trace of its own, where nothing passes the context on; the server became an agent with a run."""
+    [made] = assembled(records_of([request(*spans)]))
+    assert calls == [event.event for event in made.events].count("tool_call")
+    if not calls:
+        assert ("no_model", []) == (made.decision.state, made.events)
+        assert len(spans) == sum(group.spans for group in made.decision.unused_spans)
