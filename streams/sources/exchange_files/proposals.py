@@ -122,7 +122,8 @@ def _source(field: str, column: _Column) -> Source | None:
     if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
         return None
     # A conversation that is only asked in has the shape of one with answers.
-    if field == "agent_response" and not any(map(_works(_is_said(answer_in)), column.values)):
+    answers = [value for value in column.values if helper_output_in(value) is None]
+    if field == "agent_response" and not any(map(_works(_is_said(answer_in)), answers)):
         return None
     return Source(column=column.path) if _most(_FITS[field], column) else None
 

@@ -24,6 +24,7 @@ from streams.sources.exchange_files.values import (
     answer_in,
     count_in,
     find,
+    helper_output_in,
     input_tokens_in,
     name_in,
     output_tokens_in,
@@ -42,6 +43,14 @@ def _time(value: Any, source: Source) -> datetime | None:
     return time_in(value, source if isinstance(source, TimeSource) else TimeSource(column="-"))
 
 
+def _read_answer(value: Any) -> str:
+    """Return what the agent says; ValueError where a helper of the program gave this."""
+    helper_output = helper_output_in(value)
+    if helper_output is not None:
+        raise ValueError(f"holds {helper_output}, which are no answer of an agent")
+    return answer_in(value)
+
+
 _READ: Mapping[str, Callable[[Any, Source], Any]] = {
     **dict.fromkeys(
         ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: name_in(value)
@@ -51,7 +60,7 @@ _READ: Mapping[str, Callable[[Any, Source], Any]] = {
     "output_tokens": lambda value, _source: output_tokens_in(value),
     "occurred_at": _time,
     "user_message": lambda value, _source: question_in(value),
-    "agent_response": lambda value, _source: answer_in(value),
+    "agent_response": lambda value, _source: _read_answer(value),
     "agent_thinking": lambda value, _source: answer_in(value) or None,
 }
 """How the value of each field is read."""

@@ -174,3 +174,18 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
     assert {"s-t-1", "s-t-2"} == {*found.session_ids}
     assert {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal} == dict(found.left_out)
     assert [] == found.faults
+
+
+@pytest.mark.parametrize(
+    "output", [{"object": "list", "data": [{"embedding": [0.5]}]}, {}, [], {"results": [{"relevance_score": 1}]}]
+)
+def test_whatever_a_helper_gave_costs_no_export(tmp_path: Path, read_file: Read, output: object) -> None:
+    """An embedding beside the answer makes nothing, and is no fault of the file."""
+    question, answer = [{"role": "user", "content": "Is the pier open?"}], {"role": "assistant", "content": "Until dusk."}
+    lines = [
+        observation("t1", "production", id="o1", input=question, output=answer),
+        observation("t2", "production", id="o2", type="EMBEDDING", input="pier", output=output),
+    ]
+    found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
+    assert [("Is the pier open?", "Until dusk.")] == [(one.user_message, one.agent_response) for one in found.exchanges]
+    assert [] == found.faults
