@@ -326,7 +326,7 @@ def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
         ("decoding", "framing", "exchanges", b"neither", "the bytes are no record"),
         ("decoding", "framing", "exchanges", b'{"a":1}', "the bytes are of no record type of this version"),
         ("decoding", "unknown_schema", "exchanges", b"\xc3\x01" + b"\x09" * 20, "no schema has the fingerprint"),
-        ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange.content_digest: "),
+        ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange.labels: "),
         ("decoding", "unexpected_type", "scores", encode(exchange), "no topic takes a record of the type Exchange from scores"),
         (
             "admission",

@@ -140,7 +140,7 @@ def _in_order(batch: StageBatch) -> _Rows:
 
 def _hashes(name: str, frame: pl.DataFrame) -> _Rows:
     schema = schema_of(name)
-    texts = [_text(frame, column) for column in identity_of(schema)]
+    texts = [_text(frame, column, name) for column in identity_of(schema)]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     digest = xxhash.xxh3_64_digest
     content = CONTENT.get(name)
@@ -149,9 +149,10 @@ def _hashes(name: str, frame: pl.DataFrame) -> _Rows:
     return _Rows(frame[OFFSET].to_list(), frame[KEY].to_list(), identities, list(map(digest, said)))
 
 
-def _text(frame: pl.DataFrame, column: str) -> pl.Expr:
-    """A column of the identity as text; times in microseconds since 1970. A first revision is left out, as when there was no other."""
+def _text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
+    """A column of the identity as text; times in microseconds since 1970."""
     expression = pl.col(column)
-    if column == "revision":
+    if column == "revision" and name == "Exchange":
+        # The first revision of an exchange is left out: states of versions in which it had no other know it so.
         expression = pl.when(expression > 0).then(expression)
     return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)
