@@ -37,7 +37,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "assistant", "generated_text", "generation", "model_output", "messages", "conversation",
     ),
     "session_id": (
-        "session_id", "session", "conversation_id", "conversation", "thread_id", "thread", "chat_id", "dialog_id", "dialogue_id",
+        # LangSmith's session_id is a project, beside the thread_id of a conversation.
+        "thread_id", "conversation_id", "session_id", "session", "conversation", "thread", "chat_id", "dialog_id", "dialogue_id",
         "trace_id",
     ),
     "occurred_at": (

@@ -15,7 +15,7 @@ from schemas.bounds.limits import EARLIEST, LATEST
 from streams.sources.exchange_files.mapping import UNITS, TimeSource
 from streams.sources.exchange_files.times import exponent_number, moment_of, written_time
 from streams.sources.lines import json_type
-from streams.sources.otlp.messages import Message, messages_of, spoken_in, text_of
+from streams.sources.otlp.messages import ELIDED, Message, messages_of, spoken_in, text_of
 from streams.sources.otlp.usage import read_provider_usage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,7 +89,10 @@ def _said(value: Any, role: str) -> str:
         return ""
     messages = conversation_in(value, role)
     if not messages:
-        return mended_text(value) if isinstance(value, str) else _spoken(value)
+        text = mended_text(value) if isinstance(value, str) else _spoken(value)
+        if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
+            raise ValueError("holds a text that its sender kept back")
+        return text
     return mended_text(_last(messages, role))
 
 

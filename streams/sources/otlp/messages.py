@@ -34,8 +34,8 @@ ROLES = {
     "humanmessagechunk": "user", "aimessagechunk": "assistant", "system": "system", "tool": "tool", "user": "user", "assistant": "assistant",
 }  # fmt: skip
 """The roles by all the names they have somewhere."""
-ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>"})
-"""What Google's ADK writes in the place of a value that it keeps to itself."""
+ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>", "redacted-by-litellm"})
+"""What Google's ADK and LiteLLM write instead of a value that they keep back."""
 
 
 def is_elided(value: Any) -> bool:
@@ -453,7 +453,7 @@ def unquoted(value: Any) -> Any:
 
 
 def _add_text(texts: list[str], value: Any) -> None:
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and value not in ELIDED:
         texts.append(value)
 
 

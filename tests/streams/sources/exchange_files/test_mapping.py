@@ -300,6 +300,36 @@ def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tm
     )
 
 
+@pytest.mark.parametrize("kept_back", ["redacted-by-litellm", "<elided>"])
+@pytest.mark.parametrize("form", ["message", "text"])
+def test_texts_that_their_sender_kept_back_are_no_exchange(tmp_path: Path, read_file: Read, kept_back: str, form: str) -> None:
+    """A judge would score the placeholder, and every redacted exchange would look like every other."""
+    rows = [
+        {
+            "id": f"r-{number}",
+            "trace_id": "t",
+            "startTime": 1_795_000_000 + number,
+            "messages": [{"role": "user", "content": text}] if form == "message" else text,
+            "response": {"text": text} if form == "message" else text,
+        }
+        for number, text in enumerate([kept_back, f"What does {kept_back} mean?", *["Is the pier open?"] * 8])
+    ]
+    reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
+
+    assert [f"r-{number}" for number in range(1, 10)] == [exchange.exchange_id for exchange in reading.exchanges]
+    assert ["kept back" in fault.detail for fault in reading.faults] == [True]
+
+
+def test_where_a_session_is_a_project_the_thread_is_the_conversation(tmp_path: Path, read_file: Read) -> None:
+    """LangSmith's exports name the tracing project in session_id."""
+    row = {"session_id": "project-1", "start_time": "2026-10-01T10:00:00Z", "inputs": "Is it open?", "outputs": "Until dusk."}
+    reading = read_file(
+        write_lines(tmp_path / "runs.jsonl", [{**row, "thread_id": "thread-1"}, {**row, "thread_id": "thread-2"}])
+    )
+
+    assert ["thread-1", "thread-2"] == [exchange.session_id for exchange in reading.exchanges]
+
+
 def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read) -> None:
     """A proxy's log has embeddings and rankings beside answers, and requests that failed with an empty object for an answer."""
     answers: list[Any] = [
