@@ -270,7 +270,7 @@ def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Sh
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
     assert (
-        "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 2 others moved too"
+        "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 4 others moved too"
         == lines[0]
     )
     assert ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"] == lines[1:]
