@@ -97,7 +97,7 @@ def plain(**changes: object) -> Incident:
 
 
 def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Store) -> None:
-    """Nobody has to clear up after an outage that was mended, and what is normal stays what it was; the day before, on which it may have begun, is cut out, too."""
+    """Nobody has to clear up after an outage that was mended, and what is normal stays what it was."""
     put(store, "scores", history(dip(16, 11), 60))
     check(store, END - 10 * DAY)
     for back in range(9, -1, -1):
@@ -107,7 +107,7 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     assert one.last_day is not None
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
-    assert {"tier2": Reference(cut=((TODAY - 17 * DAY, TODAY - 11 * DAY),))} == references_of([one])
+    assert {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))} == references_of([one])
 
 
 def test_what_was_over_before_it_was_found_is_resolved_by_the_same_check(store: Store) -> None:
