@@ -41,6 +41,7 @@ OF_CONNECTIONS = {
     "/api/audit/sessions/{session_id}/finalize",
     "/v1/traces",
     "/v1/logs",
+    "/v1/metrics",
 }
 """What a connection's token is for: to deliver records of its own."""
 OPEN = {"/healthz", "/readyz", "/metrics"}
