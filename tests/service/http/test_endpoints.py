@@ -84,6 +84,7 @@ TABLE: Table = {
     ("POST", "/api/audit/exchanges"): Row("connection", 201, [EXCHANGE], bad=NOTHING),
     ("POST", "/v1/traces"): Row("connection", 200, {"resourceSpans": []}, bad=("", [])),
     ("POST", "/v1/logs"): Row("connection", 200, {"resourceLogs": []}, bad=("", [])),
+    ("POST", "/v1/metrics"): Row("connection", 200, {"resourceMetrics": []}, bad=("", [])),
     ("POST", "/api/audit/events/bulk"): Row(
         "connection", 201, [{"session_id": "s", "event_id": "b", "event": "x"}], bad=NOTHING
     ),
