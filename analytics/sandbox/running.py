@@ -32,8 +32,19 @@ async def started(
         # A start that is cut short would leave a process that is never waited for.
         yield await asyncio.shield(starting)
     finally:
-        process = await starting
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        await process.wait()
+        await _end(await starting)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    cancellation = None
+    while process.returncode is None:
+        # A loop that closes cancels what is already being cancelled; left now, the process would never be waited for.
+        try:
+            await process.wait()
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
