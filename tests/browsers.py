@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from http.cookies import SimpleCookie
 
@@ -15,6 +15,15 @@ SIGN_IN, SIGN_OUT = "/api/audit/sign-in", "/api/audit/sign-out"
 OURS = "http://localhost:8321"
 COOKIE = cookie_name(8321, encrypted=False)
 HTML = {"accept": "text/html"}
+SENTENCES = {
+    "there is no project nope; there are ops and web": "There is no project nope; there are ops and web.",
+    "The project has no incident with this id.": "The project has no incident with this id.",
+    "comment: is missing": "Not valid: comment: is missing.",
+    "projects.shop: unknown field; see /docs": "Not valid: projects.shop: unknown field; see /docs.",
+    "Parser Error: syntax error\nLINE 1: SELEC 1": "Parser Error: syntax error\nLINE 1: SELEC 1",
+    "401 is no answer": "401 is no answer.",
+}
+"""Errors as programs get them, and as a page says them."""
 
 
 def signed_in(call: Call, token: str) -> str:
@@ -61,3 +70,40 @@ class Elements(HTMLParser):
             or name in {"style", "srcdoc"}
             or (name in {"href", "src", "action"} and not value.startswith(("/", "#")))
         ]
+
+
+class _Texts(HTMLParser):
+    """The text within each element that has an id."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.by_id: dict[str, str] = {}
+        self._open: list[tuple[str, str | None]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """Open it; an element without content is none that could hold text."""
+        identity = dict(attrs).get("id")
+        if identity:
+            self.by_id[identity] = ""
+        if tag not in _VOID:
+            self._open.append((tag, identity))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close it, and what was left open in it: the end of a paragraph or a cell may be left out."""
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        """Add it to every element around it."""
+        for _, identity in self._open:
+            if identity:
+                self.by_id[identity] += data
+
+
+_VOID = frozenset({"area", "br", "col", "hr", "img", "input", "link", "meta", "wbr"})
+
+
+def texts_by_id(page: str) -> Mapping[str, str]:
+    """Return the text within each element of a page that has an id."""
+    return _Texts(page).by_id

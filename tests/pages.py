@@ -36,7 +36,7 @@ PAGES = (
         "project of which nothing is known",
         lambda _: LINKS.project("nobody"),
         "",
-        ("there is no project nobody",),
+        ("There is no project nobody",),
         missing=True,
         again=True,
     ),

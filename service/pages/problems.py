@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.http.bounds import CALLS
-from service.http.errors import problems_in_words
 from service.pages.rendering import page
 
 _TITLES = {
@@ -37,15 +37,9 @@ def _as_page(otherwise: Any) -> Answers:
         answer: Response = await otherwise(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
-        words = (
-            problems_in_words(error.errors())
-            if isinstance(error, RequestValidationError)
-            else str(getattr(error, "detail", ""))
-        )
+        words = json.loads(bytes(answer.body))["error"]
         title = _TITLES.get(answer.status_code, "Something went wrong")
-        return page(
-            request, "problem.html", {"title": title, "words": words or "The address is not valid."}, answer.status_code
-        )
+        return page(request, "problem.html", {"title": title, "words": words}, answer.status_code)
 
     return told
 

@@ -6,6 +6,7 @@ and the content security policy has no place for a script or a style of theirs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -48,6 +49,7 @@ MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 """Units of time with their seconds, the largest first."""
+_FIELD_FIRST = re.compile(r"[^\s:]+:\s")
 NOTHING = "\u2013"
 """Shown for an unknown value."""
 
@@ -94,7 +96,16 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"moment": moment, "number": number, "share": share, "usd": usd, "shown": shown, "day": day, "ago": ago}
+    made.filters |= {
+        "moment": moment,
+        "number": number,
+        "share": share,
+        "usd": usd,
+        "shown": shown,
+        "day": day,
+        "ago": ago,
+        "sentence": sentence,
+    }
     made.filters |= {"counted": counted, "recovered_since": recovered_since}
     made.globals |= {
         "links": Links(),
@@ -108,6 +119,12 @@ def environment() -> Environment:
 
 
 _CODE = Markup('<span class="code-point">U+{}</span>')
+
+
+def sentence(error: str) -> str:
+    """Write an error as a sentence: programs get it in lower case, or with the name of a field first. `sentenceOf` in pages.js does the same."""
+    text = f"Not valid: {error}" if _FIELD_FIRST.match(error) else error[:1].upper() + error[1:]
+    return text if "\n" in text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def shown(text: object) -> Markup:

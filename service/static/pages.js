@@ -16,10 +16,16 @@ async function send(method, address, body, headers = {}, signal = undefined) {
   });
 }
 
+/** An error as a sentence: programs get it in lower case, or with the name of a field first. `sentence` in rendering.py does the same. */
+function sentenceOf(error) {
+  const text = /^[^\s:]+:\s/.test(error) ? `Not valid: ${error}` : error.slice(0, 1).toUpperCase() + error.slice(1);
+  return /\n|[.!?…]$/.test(text) ? text : `${text}.`;
+}
+
 /** What went wrong, in the server's words where it has any. */
 async function problemOf(response) {
   try {
-    return (await response.json()).error;
+    return sentenceOf((await response.json()).error);
   } catch {
     return `The server answered ${response.status}.`;
   }
@@ -238,41 +244,60 @@ async function refresh(always = false, isNews = true) {
 
 const tags = new Map();
 
-/** Another page, or null where it says nothing new or cannot be had. */
-async function borrowed(address, always) {
-  const known = !always && tags.get(address);
-  const response = await fetch(address, { headers: known ? { "If-None-Match": known } : {}, credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok || response.redirected) return null;
+/** Another page; null if it says nothing new. Throws if it cannot be loaded. */
+async function loadPage(address, always) {
+  const tag = always ? null : tags.get(address);
+  const response = await fetch(address, { headers: tag ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
+  if (response.status === 304) return null;
+  if (!response.ok || response.redirected) throw new Error(`${address} answered ${response.status}`);
   tags.set(address, response.headers.get("ETag"));
   return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
-/** Fills the places that show a part of another page, which would take this one too long: with the element of that id. */
+/** Says below what a slot shows that it could not be loaded, with the way to the page. */
+function reportUnloaded(slot) {
+  // With its tag, the page would answer next time that it says nothing new.
+  tags.delete(slot.dataset.load);
+  if (slot.querySelector("[data-unloaded]")) return;
+  const report = document.createElement("p");
+  report.className = "notice";
+  report.dataset.unloaded = "";
+  const link = document.createElement("a");
+  link.href = slot.dataset.load;
+  link.textContent = "Open the page it is on";
+  report.append("This part could not be loaded. ", link);
+  slot.append(report);
+}
+
+/** Fills the slots that show a part of another page, which would take this one too long: with the element of that id. */
 async function borrow(always = false) {
-  const places = [...main.querySelectorAll("[data-load]")];
-  const pages = new Map(places.map((place) => [place.dataset.load, null]));
-  for (const place of places) if (!tags.has(place.dataset.load)) place.setAttribute("aria-busy", "true");
-  for (const address of pages.keys()) pages.set(address, borrowed(address, always));
-  await Promise.all(places.map(async (place) => {
-    const page = await pages.get(place.dataset.load);
-    place.removeAttribute("aria-busy");
-    if (!page) return;
-    if (busy(place)) { tags.delete(place.dataset.load); return; }
-    const found = page.getElementById(place.dataset.take);
-    if (found?.outerHTML === place.innerHTML) return;
-    const focused = place.contains(document.activeElement) ? finder(place, document.activeElement) : null;
-    const aim = location.hash.length > 1 && !place.dataset.came ? location.hash : "";
-    if (found) keepOpen(place, found);
-    place.replaceChildren(...(found ? [found] : []));
-    place.dataset.came = "true";
-    if (focused) focused().focus({ preventScroll: true });
-    // An address that names what is in here found nothing when the page came.
-    if (aim && place.querySelector(`#${CSS.escape(decodeURIComponent(aim.slice(1)))}`)) location.replace(aim);
+  const slots = [...document.querySelectorAll("main [data-load]")];
+  const pages = new Map(slots.map((slot) => [slot.dataset.load, null]));
+  for (const slot of slots) if (!tags.has(slot.dataset.load)) slot.setAttribute("aria-busy", "true");
+  for (const address of pages.keys()) pages.set(address, loadPage(address, always).catch(() => undefined));
+  await Promise.all(slots.map(async (slot) => {
+    const page = await pages.get(slot.dataset.load);
+    slot.removeAttribute("aria-busy");
+    const part = page?.getElementById(slot.dataset.take);
+    if (page !== null && !part) reportUnloaded(slot);
+    else if (page && busy(slot)) tags.delete(slot.dataset.load);
+    else if (page && part.outerHTML !== slot.innerHTML) fillSlot(slot, part);
+    slot.dataset.came = "true";
   }));
 }
 
+function fillSlot(slot, part) {
+  const focused = slot.contains(document.activeElement) ? finder(slot, document.activeElement) : null;
+  const aim = location.hash.length > 1 && !slot.dataset.came ? location.hash : "";
+  keepOpen(slot, part);
+  slot.replaceChildren(part);
+  if (focused) focused().focus({ preventScroll: true });
+  // An address that names what is in here found nothing when the page came.
+  if (aim && slot.querySelector(`#${CSS.escape(decodeURIComponent(aim.slice(1)))}`)) location.replace(aim);
+}
+
+borrow();
 if (main) {
-  borrow();
   for (const part of main.querySelectorAll("[data-part]")) part.dataset.seen = part.innerHTML;
   setInterval(refresh, 1000 * Number(main.dataset.live));
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

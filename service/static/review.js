@@ -47,7 +47,7 @@ async function score(form, button) {
     back.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
     back.textContent = "Look at it";
     said.append(back);
-    agreement();
+    borrow();
     return move(location.href, false);
   });
 }
@@ -90,20 +90,3 @@ document.addEventListener("keydown", (event) => {
   if (comment) comment.focus();
   if (blind) move(blind.href, true).catch(() => location.assign(blind.href));
 });
-
-/** The agreement comes after the page, for it takes longest. */
-async function agreement() {
-  const place = document.querySelector("[data-load]");
-  const response = await fetch(place.dataset.load, { credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok || response.redirected) { place.dataset.came = ""; return; }
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const link = document.createElement("p");
-  const other = document.createElement("a");
-  other.href = `${place.dataset.load}?days=90`;
-  other.textContent = "Longer windows";
-  link.append(other);
-  place.replaceChildren(...page.getElementById(place.dataset.take).childNodes, link);
-  place.dataset.came = "";
-}
-
-agreement();

@@ -26,7 +26,7 @@ QUERY = "watched_runs"
 MADE_BY = ("rule_version", "threshold_profile", "threshold_changes")
 TRUST, UNSAFE, FAILURE = "trust", "unsafe", "failure:"
 MOST_AGENTS = 20
-"""So many agents of a project are watched, those with the most runs: see the query."""
+"""So many agents of a project are watched, those with the most runs."""
 FEWEST_FAILURES = 2
 """So many runs have a type of failure where it is a series."""
 
@@ -135,7 +135,7 @@ def measure_runs(
 
     A project without runs of the last seven days is left out.
     """
-    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of}
+    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "most_agents": MOST_AGENTS}
     rows = [RunRow(*row) for row in query_tuples(cursor, QUERY, values)]
     agents: dict[str, list[AgentRuns]] = {}
     watched = Counter(project for project, _ in {(row.project, row.agent) for row in rows})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from browsers import SENTENCES
 from engines import NOW
 from pages import LINKS
 from playwright.sync_api import Browser, Route, expect
@@ -80,6 +82,31 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     expect(elsewhere.page.get_by_role("button", name="Acknowledge")).to_be_visible()
     assert [True, True] == [one.page.evaluate("window.stayed") for one in (here, elsewhere)]
     assert [] == here.troubles + elsewhere.troubles + fleet.troubles
+
+
+def test_an_error_that_comes_after_the_page_is_a_sentence_like_one_that_comes_with_it(window: Window) -> None:
+    """The script and the templates write the same error in the same way."""
+    page = window.open(LINKS.fleet)
+    assert SENTENCES == {error: page.evaluate("(error) => sentenceOf(error)", error) for error in SENTENCES}
+
+
+def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window) -> None:
+    """A wide comparison, a page that breaks, one without the part: the card says what there is, or the way there."""
+    page = window.open(f"{LINKS.project(DRIFTED)}?window=7d&until={(NOW - timedelta(days=300)).date()}&compare=before")
+    card = page.locator('[data-take="sessions"]')
+    expect(card).to_contain_text("No sessions")
+
+    page = window.open(f"{LINKS.project(DRIFTED)}?compare=before")
+    expect(card.locator("tbody tr")).not_to_have_count(0)
+    rows = card.locator("tbody tr").count()
+    for answer in ({"body": "<p>Nothing of the kind</p>"}, {"status": 500}):
+        page.route("**/wrap-quality?*", lambda route, answer=answer: route.fulfill(content_type="text/html", **answer))
+        page.evaluate("refresh(true)")
+        expect(card.locator("[data-unloaded] a")).to_have_attribute("href", re.compile("/wrap-quality"))
+        expect(card.locator("tbody tr")).to_have_count(rows)
+        page.unroute("**/wrap-quality?*")
+        page.evaluate("refresh()")
+        expect(card.locator("[data-unloaded]")).to_have_count(0)
 
 
 def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window: Window, site: Site) -> None:

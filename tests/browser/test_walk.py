@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
+from datetime import timedelta
 from html import unescape
+from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import pytest
-from browsers import cookie as signed
+from browsers import HTML, Elements, texts_by_id
+from engines import NOW
 from fastapi.routing import APIRoute
 from pages import LINKS, PAGES, Shown
 from playwright.sync_api import expect
+from servers import ROOT
 from sites import DRIFTED, Site
 from windows import PHONE, Window
 
+from service.documents.addresses.window import BEFORE, LENGTHS
 from service.http.app import ROUTERS
+from service.http.auth.authentication import cookie_name
 from service.http.bounds import API
 
+TEMPLATES = ROOT / "service" / "templates"
 HEAVIEST = 300_000
 """Bytes that a page may weigh, compressed."""
 LOOKS = ("color-contrast", "link-in-text-block", "target-size", "scrollable-region-focusable")
@@ -104,10 +113,16 @@ def test_the_first_key_skips_what_every_page_begins_with(window: Window) -> None
     assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
+def reader(site: Site, cookie: str) -> httpx2.Client:
+    """Who reads the pages as somebody who has signed in, without a browser."""
+    name = cookie_name(urlsplit(site.url).port or 0, encrypted=False)
+    return httpx2.Client(base_url=site.url, headers={"cookie": f"{name}={cookie}"} | HTML, trust_env=False, timeout=60)
+
+
 def test_every_page_is_in_the_table(site: Site, cookie: str) -> None:
     """What the pages link to is walked, too: a new page cannot be left out."""
     places = [shown.address(site) for shown in PAGES]
-    with httpx2.Client(base_url=site.url, headers=signed(cookie), trust_env=False, timeout=60) as client:
+    with reader(site, cookie) as client:
         pages = [client.get(place).text for place in places]
     linked = {unescape(place) for page in pages for place in re.findall(r'<a [^>]*href="(/[^"]*)"', page)}
     assert set() == {_kind(place) for place in linked} - {_kind(place) for place in places} - FILES
@@ -123,6 +138,42 @@ def test_every_page_of_the_server_is_in_the_table(site: Site) -> None:
     }
     walked = {_kind(shown.address(site)) for shown in PAGES}
     assert (set(), set()) == (served - walked - FILES - NOT_ALONE - OF_OTHERS, walked - served)
+
+
+def test_a_part_of_another_page_is_there_and_not_empty_whatever_time_is_shown(site: Site, cookie: str) -> None:
+    """A page takes it in place of what it shows itself: where it is missing, a card would be empty."""
+    places = [shown.address(site).partition("#")[0] for shown in PAGES if not shown.missing]
+    days = (NOW.date(), NOW.date() - timedelta(days=400))
+    times = [
+        {},
+        {"compare": BEFORE},
+        {"until": f"{days[1]}"},
+        *({"window": length, "until": f"{day}", "compare": BEFORE} for length in LENGTHS for day in days),
+    ]
+    taken: set[str] = set()
+    absent: list[tuple[str, str]] = []
+    with reader(site, cookie) as client:
+
+        @functools.cache
+        def slots(address: str) -> list[tuple[str, str]]:
+            elements = Elements(client.get(address).raise_for_status().text).found
+            return [(of["data-load"], of["data-take"]) for _, of in elements if "data-load" in of]
+
+        @functools.cache
+        def content(address: str) -> Mapping[str, str]:
+            return texts_by_id(client.get(address).raise_for_status().text)
+
+        for place in filter(slots, places):
+            for time in times:
+                shown = f"{place}{'&' if '?' in place else '?'}{urlencode(time)}"
+                for address, part in slots(shown):
+                    taken.add(part)
+                    if not content(address).get(part, "").strip():
+                        absent.append((shown, part))
+    assert [] == absent
+    assert {
+        part for file in TEMPLATES.rglob("*.html") for part in re.findall(r'data-take="([^"]*)"', file.read_text("utf-8"))
+    } == taken
 
 
 FILES = {

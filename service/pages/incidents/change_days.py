@@ -54,13 +54,13 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, fl
     return None
 
 
-def days_of(incident: Incident, values: Days, name: str | None = None) -> frozenset[str]:
-    """Return the days that show an incident, by its measure: of a tier that moved in it, or of its leading series.
+def days_of(incident: Incident, values: Days) -> frozenset[str]:
+    """Return the days that show an incident, by the measure of its leading series.
 
     A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
     weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
     """
-    return _days_of(incident, name or incident.tier or incident.type, _known(values))
+    return _days_of(_entries(incident, incident.tier or incident.type, incident.agent), _known(values))
 
 
 class Shown(NamedTuple):
@@ -73,8 +73,8 @@ class Shown(NamedTuple):
 def shown_by(name: str, incidents: Sequence[Incident], values: Days) -> list[Shown]:
     """Return the incidents of a tier, or of a type without one such as anomaly_spike, that some of the days show."""
     days = _known(values)
-    found = [Shown(one, _days_of(one, name, days)) for one in _about(name, incidents)]
-    return [one for one in found if one.days]
+    shown = [Shown(incident, _days_of(_entries(incident, name), days)) for incident in _about(name, incidents)]
+    return [incident for incident in shown if incident.days]
 
 
 def marked_days(shown: Iterable[Shown]) -> frozenset[str]:
@@ -87,10 +87,10 @@ def _known(values: Days) -> list[_Day]:
     return sorted((label[:_DAY], label, value) for label, value in values.items() if value is not None)
 
 
-def _days_of(incident: Incident, name: str, days: Sequence[_Day]) -> frozenset[str]:
+def _days_of(entries: Iterable[Moved], days: Sequence[_Day]) -> frozenset[str]:
     return frozenset(
         label
-        for moved in _entries(incident, name)
+        for moved in entries
         for rule, seen in moved.rules.items()
         for label in _showing(moved.key.direction, rule, seen, days)
     )
@@ -102,15 +102,15 @@ def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
     return (one for one in shown if _entries(one, name))
 
 
-def _entries(incident: Incident, name: str) -> list[Moved]:
-    """Return the series that moved in an incident of a tier of the project, or of a type without one."""
-    return [one for one in _project_means(incident) if name == (one.key.tier or one.key.type)]
+def _entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
+    """Return the series that moved in an incident of a tier, or of a type without one: of one agent's runs, or of the whole project."""
+    return [moved for moved in _means(incident) if agent == moved.key.agent and name == (moved.key.tier or moved.key.type)]
 
 
 @functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
-def _project_means(incident: Incident) -> tuple[Moved, ...]:
-    """Return the means of the whole project that moved in an incident: a page asks for them by tier and for each chart."""
-    return tuple(one for one in moved_of(incident) if one.series.kind != SPREAD and one.key.agent is None)
+def _means(incident: Incident) -> tuple[Moved, ...]:
+    """Return the means that moved in an incident: a page asks for them by tier and for each chart."""
+    return tuple(moved for moved in moved_of(incident) if moved.series.kind != SPREAD)
 
 
 def _showing(direction: str | None, rule: str, seen: Seen, days: Sequence[_Day]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,16 @@ def test_long_work_shows_its_progress(driftline: Command, terminal: io.StringIO,
         terminal.truncate(0)
         code, _, err = driftline(*command)
         assert (0, True) == (code, words in terminal.getvalue()), (command, err)
+
+
+def test_the_bar_of_a_check_ends_at_the_number_of_projects(driftline: Command, terminal: io.StringIO, tmp_path: Path) -> None:
+    """Projects are checked many at once: a bar that counted full batches would stand at 50 of 1."""
+    (tmp_path / "e.jsonl").write_text(
+        '{"session_id": "s1", "event": "tool_call", "tool": "x", "timestamp": "2026-10-01T09:00:00Z"}\n'
+    )
+    driftline("import", "events", "e.jsonl")
+    terminal.truncate(0)
+    code, out, _ = driftline("check-drift", "--as-of", "2026-10-02T00:00:00Z")
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
+    assert (0, False) == (code, out.startswith("No project"))
+    assert {"0/1", "1/1"} >= set(re.findall(r"\d+/\d+", shown)) >= {"1/1"}

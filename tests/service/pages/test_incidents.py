@@ -338,6 +338,28 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
     assert "Judged before and after" not in read
 
 
+@pytest.mark.parametrize(
+    ("series", "direction", "levels"),
+    [("trust", "down", (99.0, 88.0)), ("unsafe", "up", (0.0, 1.0)), ("failure:cost_explosion", "up", (0.0, 1.0))],
+)
+def test_the_chart_of_an_incident_of_runs_marks_the_days_of_the_change(
+    call: Call, tokens: Tokens, store: Store, *, series: str, direction: str, levels: tuple[float, float]
+) -> None:
+    """As that of an incident of scores does: a line without a mark leaves it to the reader where the change is."""
+    put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
+    before, after = levels
+    seen = of_runs()["rules"]["runs"] | {"meanBefore": before, "meanAfter": after, "change": after - before, "sigma": 0.3}
+    evidence = json.dumps(of_runs(rules={"runs": seen}))
+    page = shown(
+        call, tokens.root, found(store, metadata=evidence, rule="runs", tier=series, direction=direction, agent="scout")
+    )
+    changed = [f"{(NOW - timedelta(days=day)).date()}" for day in range(5, 0, -1)]
+    rows = chart_table(page, "days")
+    assert changed == [row["Day"] for row in rows if row["Shows the change"]]
+    drawn = drawn_charts(page)["days"]
+    assert [day[5:] for day in changed] == [drawn["labels"][index] for index in drawn["marked"]]
+
+
 def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
     """Their place in the evidence holds a mark."""
     page = shown(

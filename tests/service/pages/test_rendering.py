@@ -7,12 +7,12 @@ import unicodedata
 
 import pytest
 from api_server import Call, Tokens
-from browsers import HTML, cookie, signed_in
+from browsers import HTML, SENTENCES, cookie, signed_in
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.prompts.prompt_quoting import hidden_parts
-from service.pages.rendering import moment, number, share, shown, usd
+from service.pages.rendering import moment, number, sentence, share, shown, usd
 
 
 @given(st.text())
@@ -78,11 +78,17 @@ def test_files_of_pages_are_there_for_everybody(call: Call, name: str) -> None:
     assert 404 == call("GET", "/static/..%2fpages.js").status_code
 
 
+@pytest.mark.parametrize(("error", "read"), SENTENCES.items())
+def test_an_error_on_a_page_is_a_sentence(error: str, read: str) -> None:
+    """Programs get half a sentence, or a field with what is wrong with it; people read whole ones."""
+    assert read == sentence(error)
+
+
 def test_an_error_of_a_page_is_a_page_and_one_of_the_api_is_not(call: Call, tokens: Tokens) -> None:
     """People read words, programs read codes."""
     value = signed_in(call, tokens.root)
     page = call("GET", "/nowhere", headers=cookie(value))
     assert (404, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
-    assert "This page does not exist" in page.text
+    assert "<p>This path does not exist.</p>" in page.text
     assert {"error": "this path does not exist", "code": "not_found"} == call("GET", "/nowhere").json()
     assert "not_found" == call("GET", "/api/audit/nowhere", headers=cookie(value) | HTML).json()["code"]

@@ -39,7 +39,19 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 DAYS = 14
 """Length of a window by default."""
 NUMBERS = frozenset(
-    {"after_place", "after_turn", "before", "count", "days", "expected", "gap_seconds", "history_seconds", "limit", "newest"}
+    {
+        "after_place",
+        "after_turn",
+        "before",
+        "count",
+        "days",
+        "expected",
+        "gap_seconds",
+        "history_seconds",
+        "limit",
+        "most_agents",
+        "newest",
+    }
 )
 FLAGS = {"true": True, "false": False}
 SEE_LIST = "`driftline sql --list` shows every query with its parameters."

@@ -91,8 +91,9 @@ async def _check(watch: Watch, projects: Sequence[str]) -> list[Checked]:
     checked: list[Checked] = []
     with counting("checking projects", len(projects)) as bar:
         for start in range(0, len(projects), AT_ONCE):
-            checked += await watch.check(projects[start : start + AT_ONCE])
-            bar(start + AT_ONCE)
+            batch = projects[start : start + AT_ONCE]
+            checked += await watch.check(batch)
+            bar(start + len(batch))
     return checked
 
 

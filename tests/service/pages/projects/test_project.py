@@ -107,7 +107,7 @@ def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> N
     """A name that was mistyped must not look like a project that is audited and has nothing to tell."""
     answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
     assert 404 == answer.status_code
-    assert "there is no project nope; there are " in answer.text
+    assert "There is no project nope; there are " in answer.text
 
 
 def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:

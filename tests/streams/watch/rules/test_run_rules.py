@@ -23,6 +23,7 @@ from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.store_log import StoreLog
+from streams.watch import run_measures
 from streams.watch.checking import Checked
 from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.recovery import levels_of
@@ -60,6 +61,17 @@ def findings(store: Store, made: Sequence[Diagnosis]) -> list[tuple[str | None, 
 def dip(back: int) -> float:
     """A share of unsafe runs that was high for ten days, three weeks ago."""
     return 0.9 if 21 <= back <= 30 else 0.03
+
+
+def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query that leaves agents out and the notice that names them must not count differently."""
+    made = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
+    put(store, "diagnoses", [*made, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
+    monkeypatch.setattr(run_measures, "MOST_AGENTS", 2)
+    with contextlib.closing(store.cursor()) as cursor:
+        measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
+    assert ["a", "c"] == [agent.agent for agent in measured["ops"].agents]
+    assert measured["ops"].watched_agents == parameters["most_agents"] == 2
 
 
 def test_runs_that_are_back_end_their_incident(store: Store) -> None:
