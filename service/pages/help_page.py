@@ -14,6 +14,7 @@ from service.documents.project_health import ANOMALOUS, ENOUGH, UNSCORED
 from service.pages.incidents.wording import EXPLAINED
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.pages.words import WORDS
 
 
 class Word(NamedTuple):
@@ -52,7 +53,7 @@ _CHANGES = (
     Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days form one incident. It is open until a person acknowledges it (which only names an owner), resolves it or dismisses it. After two whole days of recovery it resolves itself."),
     Word("suspected", "Suspected and confirmed", "An incident whose evidence has just passed the threshold is suspected: it is shown, but sends no alert and does not affect the health. If the evidence holds, it is confirmed, and alerts go out; otherwise it disappears."),
     Word("new-normal", "New normal", "A decision on an incident: the change is wanted, and comparisons begin with its first day. If you resolve it otherwise or dismiss it, comparisons leave out the days of the change."),
-    Word("baseline", "Baseline", "The normal range: mean and spread of the last two weeks' scores as sampled, computed every day. The shaded band of a chart is the baseline of each day, mean ± one sigma. Bad days become part of it, so a dotted line shows the level before an open incident."),
+    Word("baseline", "Baseline", f"Mean and spread of the last two weeks' scores as sampled, computed every day. {WORDS['charts']['band']} A dotted line is the mean of all days before the change."),
     Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
     Word("drift", "Drift", "A tier's mean moved. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),

@@ -111,6 +111,7 @@ def environment() -> Environment:
         "links": Links(),
         "terms": TERMS,
         "closings": WORDS["closings"],
+        "band_meaning": WORDS["charts"]["band"],
         "version": version(),
         "nothing": NOTHING,
         "exchanges_only": EXCHANGES_ONLY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -99,8 +100,9 @@ def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window
     page = window.open(f"{LINKS.project(DRIFTED)}?compare=before")
     expect(card.locator("tbody tr")).not_to_have_count(0)
     rows = card.locator("tbody tr").count()
-    for answer in ({"body": "<p>Nothing of the kind</p>"}, {"status": 500}):
-        page.route("**/wrap-quality?*", lambda route, answer=answer: route.fulfill(content_type="text/html", **answer))
+    for status in (200, 500):
+        answer = functools.partial(Route.fulfill, status=status, content_type="text/html", body="<p>Nothing of the kind</p>")
+        page.route("**/wrap-quality?*", lambda route, _, answer=answer: answer(route))
         page.evaluate("refresh(true)")
         expect(card.locator("[data-unloaded] a")).to_have_attribute("href", re.compile("/wrap-quality"))
         expect(card.locator("tbody tr")).to_have_count(rows)

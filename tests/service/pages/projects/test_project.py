@@ -16,12 +16,14 @@ from browsers import cookie, signed_in
 from builders import event, exchange, incident, judgement, score
 from drawn_charts import drawn_charts
 from finished import filled
+from servers import ROOT
 from watched import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
 from service.access.access import AccessStore, Holder
 from service.pages.rendering import NOTHING
+from service.pages.words import WORDS
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'
 LATELY = timedelta(hours=6)
@@ -144,6 +146,14 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
     said = text(looks(call, root))
     assert "ops Audited Warning" in said
     assert "1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge" in said
+
+
+def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Call, root: str, store: Store) -> None:
+    """Whoever reads two explanations that differ believes neither: the page, Help and the tutorial."""
+    put(store, "scores", history(fallen(0), 20, end=NOW))
+    put(store, "baselines", [baseline()])
+    texts = [text(looks(call, root)), text(looks(call, root, "/help")), (ROOT / "docs" / "tutorial.md").read_text("utf-8")]
+    assert [True] * 3 == [WORDS["charts"]["band"] in " ".join(unescape(one).split()) for one in texts]
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
