@@ -26,6 +26,7 @@ from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
 from service.demo.conversations import PROJECTS, dialogues
+from service.demo.days import SCRIPT_END
 from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
 from service.reports.cost_comparison import VARIANTS, Answers, bill
@@ -59,7 +60,7 @@ def exchanges(number: int, days: int = 1) -> list[Exchange | SessionClosed]:
 
 def _seeded(seed: int, days: int) -> Iterator[Exchange | SessionClosed]:
     redactor = Redactor(Policy().redaction)
-    sessions = dialogues(seed=seed)
+    sessions = dialogues(SCRIPT_END, seed=seed)
     for agent, project in PROJECTS.items():
         own = [session for session in sessions if session.agent == agent]
         holder = Holder("connection", agent, project, agent)

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 
 from service.demo.conversations import PROJECTS
@@ -52,15 +53,16 @@ def next_steps(program: str, database: Path, run: str, session: str, policy: Pat
     return typed(program, steps)
 
 
-def pages_steps(program: str, database: Path, policy: Path | None) -> list[str]:
-    """Return commands that lead to the pages."""
+def pages_steps(program: str, database: Path, policy: Path | None, as_of: date | None = None) -> list[str]:
+    """Return commands that lead to the pages, as of a day if one is given."""
     of = f"--db {shlex.quote(str(database))}"
     by = "" if policy is None else f" --policy {shlex.quote(str(policy))}"
+    then = "" if as_of is None else f" --as-of {as_of}"
     return typed(
         program,
         [
             ("a token to sign in with; it is shown once", f"operators add me {of}"),
-            ("the server: open the address it prints, and paste the token; Ctrl-C stops it", f"serve {of}{by}"),
+            ("the server: open the address it prints, and paste the token; Ctrl-C stops it", f"serve {of}{by}{then}"),
         ],
     )
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple
 
 from audit.fingerprints import stable_id
-from service.demo.fleet import LAST_DAY
+from service.demo.days import SCRIPT_END, moment_before, moved_by
 from service.demo.fleet_faults import SECRETS
-from service.demo.releases import FIRST, WORSE_AGENT, WORSE_SHARE, WORSE_SINCE, labels_of
+from service.demo.releases import FIRST, WORSE_AGENT, WORSE_DAYS, WORSE_SHARE, Release, labels_of, releases_until, tenant_of
 from service.demo.texts import conversation_texts
 
 DAYS = 35
-"""Days of dialogues, up to and including the fleet's last day."""
+"""Days of dialogues, up to and including the last day."""
 PROJECTS = {
     "support-desk": "support",
     "code-review": "engineering",
@@ -163,31 +163,37 @@ _WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
 """Answers of the agent that got worse; entries that stand twice happen twice as often."""
 
 
-def dialogues(*, seed: int = 7) -> list[Session]:
-    """Return the sessions of all agents, one per agent and day, in the order of their ends."""
-    first = LAST_DAY - timedelta(days=DAYS - 1)
-    sessions = [_session(agent, first, number, seed) for number in range(DAYS) for agent in PROJECTS]
+def dialogues(last_day: date, *, seed: int = 7) -> list[Session]:
+    """Return the sessions of all agents, one per agent and day up to and including the last one, in the order of their ends."""
+    releases = releases_until(last_day)
+    sessions = [
+        _session(agent, days_before, moved_by(last_day), releases, seed)
+        for days_before in reversed(range(DAYS))
+        for agent in PROJECTS
+    ]
     return sorted(sessions, key=lambda session: (session.ended_at, session.agent))
 
 
-def _session(agent: str, first: date, number: int, seed: int) -> Session:
-    day = first + timedelta(days=number)
+def _session(agent: str, days_before: int, moved: timedelta, releases: Sequence[Release], seed: int) -> Session:
+    """Make up the session of an agent so many days before the last day; chance is drawn by the script's day."""
+    day = SCRIPT_END - timedelta(days=days_before)
     random = Random(f"{seed}/dialogue/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
     session_id = stable_id("dialogue", seed, agent, str(day))
-    at = datetime.combine(day, time(random.randint(8, 17), random.randint(0, 59)), UTC)
+    at = moment_before(day, 0, random.randint(8, 17), random.randint(0, 59)) + moved
+    is_worse = agent == WORSE_AGENT and days_before < WORSE_DAYS
     payloads = []
-    for turn, said in enumerate(_talk(agent, day, number, random), 1):
+    for turn, said in enumerate(_talk(agent, days_before, random, is_quiet=day.isoweekday() > 5, is_worse=is_worse), 1):
         at += timedelta(seconds=random.randint(40, 600))
-        payloads.append(_payload(agent, session_id, turn, at, said))
-    events = tuple(_events(payloads, random, is_worse=_is_worse(agent, day))) if agent in _REPORTING else ()
+        labels = FIRST[agent] if said.is_left_behind else tenant_of(agent, days_before) | labels_of(agent, at, releases)
+        payloads.append(_payload(agent, session_id, turn, at, said, labels=labels))
+    events = tuple(_events(payloads, random, is_worse=is_worse)) if agent in _REPORTING else ()
     return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at, events)
 
 
-def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]:
-    """Make up the exchanges of an agent on a day, fewer at weekends."""
+def _talk(agent: str, days_before: int, random: Random, *, is_quiet: bool, is_worse: bool) -> Iterator[_Said]:
+    """Make up the exchanges of an agent on a day, fewer on the two quiet days in seven: the script's weekends."""
     speaker = _Speaker(agent, random)
-    turns = random.randint(6, 8) if day.isoweekday() > 5 else random.randint(6, 14)
-    is_worse = _is_worse(agent, day)
+    turns = random.randint(6, 8) if is_quiet else random.randint(6, 14)
     for turn in range(turns):
         if not is_worse:
             said = speaker.ordinary()
@@ -198,12 +204,8 @@ def _talk(agent: str, day: date, number: int, random: Random) -> Iterator[_Said]
         if turn == turns - 1 and agent in _WRAPPING and random.random() < 0.7:
             said = speaker.wrapped()
         if turn == 2:
-            said = _with_fault(said, (agent, number), random)
+            said = _with_fault(said, (agent, DAYS - 1 - days_before), random)
         yield said
-
-
-def _is_worse(agent: str, day: date) -> bool:
-    return agent == WORSE_AGENT and day >= WORSE_SINCE
 
 
 def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
@@ -226,7 +228,7 @@ def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:
     return said
 
 
-def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) -> dict[str, Any]:
+def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said, *, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the exchange as the webhook delivers it; a token is taken to be four characters."""
     response: dict[str, Any] = {
         "content": said.answered,
@@ -247,7 +249,7 @@ def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said) 
             "turn_number": turn,
             "user_message": {"content": said.asked},
             "agent_response": response,
-            "labels": FIRST[agent] if said.is_left_behind else labels_of(agent, at),
+            "labels": labels,
         },
     }
 

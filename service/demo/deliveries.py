@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,8 +18,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, st
 from schemas.errors import DriftlineError
 from service.access.access import AccessStore, Holder, access_file
 from service.demo.conversations import PROJECTS, Session
-from service.demo.judge_change import STRICTNESS, is_judged_strictly, judge_anchors
-from service.demo.releases import RELEASES, Release
+from service.demo.days import present_of
+from service.demo.judge_change import STRICTNESS, JudgeSchedule, judge_anchors
+from service.demo.releases import Release, releases_until
 from service.http.bounds import API, EVENTS, INGEST
 from service.settings import Settings
 from service.supervisor.child_processes import serving
@@ -61,31 +63,45 @@ def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
         return Tokens(connections, access.add(Holder("operator", OPERATOR, None)))
 
 
-def judge_over_http(sessions: Sequence[Session], settings: Settings, folder: Path, tell: Told) -> None:
+def judge_over_http(sessions: Sequence[Session], last_day: date, settings: Settings, folder: Path, tell: Told) -> None:
     """Have a server take the sessions and a simulated judge score them, then the stricter one those of its days.
 
-    Both judge the anchors of their days. Servers and judges leave their logs in the folder. Raises what `take_in` raises, and ChildError
-    when a judge does not do its work.
+    Their last day has just ended when the server begins, whatever the time is. Both judge the anchors of their days. Servers and judges
+    leave their logs in the folder. Raises what `take_in` raises, and ChildError when a judge does not do its work.
     """
     tokens = issue_tokens(access_file(settings.database), sessions, utc_now)
-    judged = {strictly: [one for one in sessions if is_judged_strictly(one) == strictly] for strictly in (False, True)}
+    schedule, present, releases = JudgeSchedule(last_day), present_of(last_day), releases_until(last_day)
+    judged = {
+        strictly: [session for session in sessions if schedule.is_judged_strictly(session) == strictly]
+        for strictly in (False, True)
+    }
     for strictly, (name, script) in {False: ("", "answer"), True: ("stricter-", f"strict:{STRICTNESS}")}.items():
         with serving(["simulate-judge", "--port", "0", "--script", script], {}, folder / f"{name}judge.log") as judge:
-            take_in(judged[strictly], settings, judge, folder / f"{name}server.log", tell, tokens=tokens)
+            log = folder / f"{name}server.log"
+            take_in(judged[strictly], settings, judge, log, tell, tokens=tokens, releases=releases, present=present)
             tell("judging anchors again")
-            judge_anchors(settings, judge, sessions, strictly=strictly)
+            judge_anchors(settings, judge, schedule, sessions, strictly=strictly)
 
 
 def take_in(
-    sessions: Sequence[Session], settings: Settings, judge: str, log: Path, tell: Told, *, tokens: Tokens | None = None
+    sessions: Sequence[Session],
+    settings: Settings,
+    judge: str,
+    log: Path,
+    tell: Told,
+    *,
+    present: datetime,
+    tokens: Tokens | None = None,
+    releases: Sequence[Release] = (),
 ) -> None:
     """Have a server take the sessions and the judge at the address score them; the server has ended on return.
 
-    It works on the settings' database, by their policy, and takes the tokens, or new ones. ChildError when it does not do its work,
+    Its clock starts at the present, so that it checks nothing for drift before everything is there. It works on the settings' database,
+    by their policy, and takes the tokens, or new ones. ChildError when it does not do its work,
     DeliveryError when it does not take what it is sent.
     """
     tokens = tokens or issue_tokens(access_file(settings.database), sessions, utc_now)
-    options = ["--port", "0", "--judge", "live", "--db", str(settings.database)]
+    options = ["--port", "0", "--judge", "live", "--as-of", present.isoformat(), "--db", str(settings.database)]
     options += ["--policy", str(settings.policy)] if settings.policy else []
     environment = {
         "ANTHROPIC_API_KEY": "simulated",
@@ -97,7 +113,7 @@ def take_in(
         environment["DRIFTLINE_REDACTION_KEY"] = settings.redaction_key.reveal()
     with serving(["serve", *options], environment, log) as url:
         try:
-            asyncio.run(deliver(url, sessions, tokens, tell, RELEASES))
+            asyncio.run(deliver(url, sessions, tokens, tell, releases))
         except DeliveryError as error:
             error.hint = f"The server's log is {log}."
             raise

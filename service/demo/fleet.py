@@ -17,19 +17,16 @@ from random import Random
 import msgspec
 
 from audit.fingerprints import stable_id
+from service.demo.days import SCRIPT_END, moment_before, moved_by
 from service.demo.fleet_events import EVENTS_FILE, write_events
 from service.demo.fleet_faults import FAULTS, SECRETS, PlannedSession
 from service.demo.fleet_session import SessionWriter
 from service.demo.texts import Task, fleet_texts
 
-LAST_DAY = date(2026, 11, 1)
-"""The day on which the fleet's records end."""
-LAST_WRITTEN = datetime(2026, 11, 1, 23, 0, tzinfo=UTC).timestamp()
-"""The time at which the files were last written, by their own account."""
 DEGRADED_AGENT = "support-desk"
 """The agent that gets worse."""
 DEGRADED_DAYS = 9
-"""Days before the end on which it begins to get worse."""
+"""Days on which it is worse: the last ones."""
 
 _README = """# Synthetic fleet
 Nothing here happened. The sessions below `agents/` and the events in `events.jsonl` were written by Driftline, to be looked at and
@@ -54,29 +51,33 @@ class FleetPlan:
     sessions: list[PlannedSession] = field(default_factory=list)
 
 
-def write_fleet(root: Path, *, seed: int = 7, agents: int = 5, weeks: int = 4) -> FleetPlan:
-    """Write a fleet below `root` and return its plan; at most 5 agents with transcripts, and one with plain events."""
+def write_fleet(root: Path, last_day: date, *, seed: int = 7, agents: int = 5, weeks: int = 4) -> FleetPlan:
+    """Write a fleet below `root` that ends on that day; return its plan.
+
+    At most 5 agents have transcripts, and one has plain events.
+    """
     days = weeks * 7
-    first = LAST_DAY - timedelta(days=days - 1)
-    plan = FleetPlan(root, DEGRADED_AGENT, LAST_DAY - timedelta(days=DEGRADED_DAYS - 1))
+    plan = FleetPlan(root, DEGRADED_AGENT, last_day - timedelta(days=DEGRADED_DAYS - 1))
+    # By their own account, the files were written in the evening of the last day.
+    written_at = moment_before(last_day, 0, 23).timestamp()
     root.mkdir(parents=True, exist_ok=True)
     (root / "README.md").write_text(_README, encoding="utf-8")
     for agent in list(fleet_texts().domains)[:agents]:
         folder = root / "agents" / agent / "sessions"
         folder.mkdir(parents=True, exist_ok=True)
-        starts = list(_starts(agent, first, days, seed))
+        starts = list(_starts(agent, days, seed))
         for number, start in enumerate(starts):
-            planned, lines = _session(agent, number, start, seed, plan)
+            planned, lines = _session(agent, number, start, seed, plan, moved=moved_by(last_day))
             text = "\n".join(lines) + "\n"
             if number == len(starts) - 1:
                 # The gateway was writing when the files were copied.
                 text, planned.is_torn = text + '{"type":"message","id":"0000', True
             (root / planned.source).write_text(text, encoding="utf-8")
             # What an import makes of a torn line depends on when the file was written last.
-            os.utime(root / planned.source, (LAST_WRITTEN, LAST_WRITTEN))
+            os.utime(root / planned.source, (written_at, written_at))
             plan.sessions.append(planned)
     with (root / EVENTS_FILE).open("w", encoding="utf-8") as file:
-        for planned, lines in write_events(datetime.combine(first, time(), UTC), days, seed):
+        for planned, lines in write_events(moment_before(last_day, days - 1), days, seed):
             file.writelines(f"{line}\n" for line in lines)
             plan.sessions.append(planned)
     return plan
@@ -106,22 +107,24 @@ def _large_session() -> str:
     return "\n".join(writer.lines) + "\n"
 
 
-def _starts(agent: str, first: date, days: int, seed: int) -> Iterator[datetime]:
-    """Return the times at which the agent's sessions begin: two or three on a weekday, one on other days."""
-    for number in range(days):
-        day = first + timedelta(days=number)
+def _starts(agent: str, days: int, seed: int) -> Iterator[datetime]:
+    """Return the times of the script at which the agent's sessions begin: two or three on a weekday, one on other days."""
+    for ahead in reversed(range(days)):
+        day = SCRIPT_END - timedelta(days=ahead)
         random = Random(f"{seed}/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
         count = 1 if day.isoweekday() > 5 else random.randint(2, 3)
         for turn in range(count):
             yield datetime.combine(day, time(8 + 4 * turn, random.randint(0, 59)), UTC)
 
 
-def _session(agent: str, number: int, start: datetime, seed: int, plan: FleetPlan) -> tuple[PlannedSession, list[str]]:
+def _session(
+    agent: str, number: int, start: datetime, seed: int, plan: FleetPlan, *, moved: timedelta
+) -> tuple[PlannedSession, list[str]]:
     random = Random(f"{seed}/{agent}/{start}")  # noqa: S311 - texts to look at, no secrets
     session_id = stable_id("synthetic", seed, agent, number)
     planned = PlannedSession(session_id, agent, f"agents/{agent}/sessions/{session_id}.jsonl")
-    writer = SessionWriter(session_id, start, random)
-    is_worse = agent == plan.degraded_agent and start.date() >= plan.degraded_from
+    writer = SessionWriter(session_id, start + moved, random)
+    is_worse = agent == plan.degraded_agent and (start + moved).date() >= plan.degraded_from
     turns = random.randint(12, 17) if random.random() < _LONG_SHARE else random.randint(3, 8)
     faults = [name for name in _DECAY if random.random() < 0.5] if is_worse else _faults_in_turn(agent, number)
     at = random.randrange(1, turns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import NamedTuple
 
 from service.demo.fleet_session import SessionWriter
@@ -120,7 +121,8 @@ def _wrapped(writer: SessionWriter, _: PlannedSession) -> None:
     info = '```json\n{"message_id": "949", "sender_id": "620", "is_group_chat": false}\n```'
     sender = '```json\n{"label": "Elad", "id": "620"}\n```'
     wrapping = f"Conversation info (untrusted metadata):\n{info}\n\nSender (untrusted metadata):\n{sender}\n\n"
-    writer.ask(f"{wrapping}[Sat 2026-10-17 22:09 GMT-3] How many orders came in today?")
+    stamp = f"[{writer.now - timedelta(hours=3):%a %Y-%m-%d %H:%M} GMT-3]"
+    writer.ask(f"{wrapping}{stamp} How many orders came in today?")
     writer.answer("214 orders came in today, eleven more than yesterday.")
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time
+from dataclasses import dataclass
+from datetime import date, datetime
 
 import msgspec
 
 from schemas.records import Exchange
 from service.demo.conversations import Session
+from service.demo.days import moment_before
 from service.judge_setup import open_judge
 from service.settings import Settings
 from service.workspace import Workspace, open_workspace
@@ -24,53 +26,75 @@ from streams.upkeep.anchors import candidates, choose, run_round
 
 PROJECT = "engineering"
 """The project whose judge gets stricter."""
-SINCE = date(2026, 10, 21)
-"""The day since which it is stricter."""
 STRICTNESS = 0.07
 """The part of the scale by which every score is lower since then."""
-CHOSEN_AT = datetime(2026, 10, 8, 6, tzinfo=UTC)
-"""The time at which the anchors are chosen, among the exchanges before it."""
 CHOSEN_BY = "Priya"
 ANCHORS = 20
-ROUNDS = tuple(datetime.combine(date(2026, 10, day), time(6), UTC) for day in (9, 12, 15, 18, 23, 26, 29, 31))
-"""Times of the rounds, four before the change and four since."""
+_CHOSEN = 24
+_STRICT = 11
+_ROUNDS = (23, 20, 17, 14, 9, 6, 3, 1)
+"""Days before the last day on which the anchors are chosen, the judge becomes stricter, and the anchors are judged."""
 
 
-def strictness_of(exchange: Exchange) -> float:
-    """Return how strict the judge of an exchange is."""
-    return STRICTNESS if exchange.project == PROJECT and exchange.occurred_at.date() >= SINCE else 0.0
+@dataclass(frozen=True, slots=True)
+class JudgeSchedule:
+    """What happens to the judge of the project, and when, in a demo that ends on the day."""
+
+    last_day: date
+
+    @property
+    def since(self) -> date:
+        """Return the day since which it is stricter."""
+        return moment_before(self.last_day, _STRICT).date()
+
+    @property
+    def chosen_at(self) -> datetime:
+        """Return the time at which the anchors are chosen, among the exchanges before it."""
+        return moment_before(self.last_day, _CHOSEN, 6)
+
+    @property
+    def rounds(self) -> tuple[datetime, ...]:
+        """Return the times of the rounds, four before the change and four since."""
+        return tuple(moment_before(self.last_day, days, 6) for days in _ROUNDS)
+
+    def strictness_of(self, exchange: Exchange) -> float:
+        """Return how strict the judge of an exchange is."""
+        return STRICTNESS if exchange.project == PROJECT and exchange.occurred_at.date() >= self.since else 0.0
+
+    def is_judged_strictly(self, session: Session) -> bool:
+        """Tell whether the session is scored by the stricter judge."""
+        return session.project == PROJECT and session.ended_at.date() >= self.since
 
 
-def is_judged_strictly(session: Session) -> bool:
-    """Tell whether the session is scored by the stricter judge."""
-    return session.project == PROJECT and session.ended_at.date() >= SINCE
-
-
-def judge_anchors(settings: Settings, judge: str, sessions: Sequence[Session], *, strictly: bool) -> None:
+def judge_anchors(
+    settings: Settings, judge: str, schedule: JudgeSchedule, sessions: Sequence[Session], *, strictly: bool
+) -> None:
     """Have the judge at the address judge the rounds of its days; the first rounds choose the anchors among the sessions."""
-    clock = _Clock()
+    clock = _Clock(schedule.chosen_at)
+    is_early = None if strictly else _early(sessions, schedule.chosen_at)
+    rounds = [at for at in schedule.rounds if (at.date() >= schedule.since) == strictly]
     with open_workspace(settings, now=clock) as workspace:
-        asyncio.run(_judge(workspace, clock, judge, None if strictly else _early(sessions), strictly=strictly))
+        asyncio.run(_judge(workspace, clock, judge, is_early, rounds))
 
 
 class _Clock:
     """The time of the demo."""
 
-    def __init__(self) -> None:
-        self.now = CHOSEN_AT
+    def __init__(self, now: datetime) -> None:
+        self.now = now
 
     def __call__(self) -> datetime:
         return self.now
 
 
-def _early(sessions: Sequence[Session]) -> Callable[[str], bool]:
+def _early(sessions: Sequence[Session], chosen_at: datetime) -> Callable[[str], bool]:
     """Return whether an exchange, by its id, lies before the anchors were chosen."""
-    early = [one for one in sessions if one.project == PROJECT and one.ended_at < CHOSEN_AT]
-    return frozenset(payload["exchange"]["id"] for one in early for payload in one.payloads).__contains__
+    early = [session for session in sessions if session.project == PROJECT and session.ended_at < chosen_at]
+    return frozenset(payload["exchange"]["id"] for session in early for payload in session.payloads).__contains__
 
 
 async def _judge(
-    workspace: Workspace, clock: _Clock, judge: str, is_early: Callable[[str], bool] | None, *, strictly: bool
+    workspace: Workspace, clock: _Clock, judge: str, is_early: Callable[[str], bool] | None, rounds: Sequence[datetime]
 ) -> None:
     environment = {"ANTHROPIC_API_KEY": "simulated", "ANTHROPIC_BASE_URL": judge}
     opened = await open_judge(msgspec.structs.replace(workspace.settings, judge="live"), workspace.policy, environment)
@@ -84,10 +108,9 @@ async def _judge(
             # Spread over the range of the scores, in whose order they come.
             chosen = [found[len(found) * place // ANCHORS] for place in range(min(ANCHORS, len(found)))]
             await choose(engine, PROJECT, chosen, CHOSEN_BY)
-        for at in ROUNDS:
-            if (at.date() >= SINCE) == strictly:
-                clock.now = at
-                await run_round(engine, PROJECT)
-                await engine.drained()
+        for at in rounds:
+            clock.now = at
+            await run_round(engine, PROJECT)
+            await engine.drained()
     finally:
         await engine.stop()

@@ -6,14 +6,17 @@ go to version 6 afterwards (a canary turned around), so that the two can be told
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
+
+from service.demo.days import moment_before
 
 WORSE_AGENT = "support-desk"
 """The agent that gets worse."""
-WORSE_SINCE = date(2026, 10, 28)
-"""The day since which it is worse."""
+WORSE_DAYS = 5
+"""Days on which it is worse: the last ones."""
 WORSE_VERSION = "7"
 """The version that is worse."""
 WORSE_SHARE = 0.85
@@ -51,25 +54,33 @@ FIRST = {
 """The labels of each agent before its first release."""
 TENANTS = {"code-review": ("backend", "frontend")}
 """Agents that work for two teams, on one day for the one and on the next for the other."""
-RELEASES = (
-    Release("research", AGENT, "3", datetime(2026, 10, 13, 7, 30, tzinfo=UTC), "Hanne", "Lists what sources disagree on"),
-    Release("ops-oncall", TOOL, "2.4", datetime(2026, 10, 16, 7, 10, tzinfo=UTC), "Luis", "Certificates over the new service"),
-    Release("travel-desk", AGENT, "4", datetime(2026, 10, 20, 7, 45, tzinfo=UTC), "Aiko", "New model of fares"),
-    Release("data-pipeline", PROMPT, "autumn", datetime(2026, 10, 26, 7, 20, tzinfo=UTC), "Tomasz", "Shorter instructions"),
-    Release(
-        WORSE_AGENT,
-        AGENT,
-        WORSE_VERSION,
-        datetime(WORSE_SINCE.year, WORSE_SINCE.month, WORSE_SINCE.day, 7, 15, tzinfo=UTC),
-        "Dana",
-        "Shorter answers; 15 % of the requests stay on version 6",
-    ),
-)
-"""Releases in the order of their times."""
 
 
-def labels_of(agent: str, at: datetime) -> dict[str, str]:
+def worse_since(last_day: date) -> date:
+    """Return the day since which the agent is worse."""
+    return moment_before(last_day, WORSE_DAYS - 1).date()
+
+
+def releases_until(last_day: date) -> tuple[Release, ...]:
+    """Return the releases of a demo that ends on that day, in the order of their times."""
+    worse = "Shorter answers; 15 % of the requests stay on version 6"
+    return (
+        Release("research", AGENT, "3", moment_before(last_day, 19, 7, 30), "Hanne", "Lists what sources disagree on"),
+        Release("ops-oncall", TOOL, "2.4", moment_before(last_day, 16, 7, 10), "Luis", "Certificates over the new service"),
+        Release("travel-desk", AGENT, "4", moment_before(last_day, 12, 7, 45), "Aiko", "New model of fares"),
+        Release("data-pipeline", PROMPT, "autumn", moment_before(last_day, 6, 7, 20), "Tomasz", "Shorter instructions"),
+        Release(WORSE_AGENT, AGENT, WORSE_VERSION, moment_before(last_day, WORSE_DAYS - 1, 7, 15), "Dana", worse),
+    )
+
+
+def labels_of(agent: str, at: datetime, releases: Sequence[Release]) -> dict[str, str]:
     """Return the labels of an agent's exchanges at a time, if every request goes to the newest version."""
+    return FIRST[agent] | {
+        release.label: release.version for release in releases if release.agent == agent and release.at <= at
+    }
+
+
+def tenant_of(agent: str, days_before: int) -> dict[str, str]:
+    """Return the label of the team that an agent works for, so many days before the last day."""
     teams = TENANTS.get(agent)
-    tenant = {"tenant": teams[at.toordinal() % len(teams)]} if teams else {}
-    return FIRST[agent] | tenant | {one.label: one.version for one in RELEASES if one.agent == agent and one.at <= at}
+    return {"tenant": teams[(days_before + 1) % len(teams)]} if teams else {}

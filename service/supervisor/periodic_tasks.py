@@ -22,11 +22,16 @@ from streams.upkeep.withdrawing import Withdrawing
 from streams.watch.rounds import WatchRounds
 
 
-def periodic_tasks_of(engine: RecordIntake, settings: Settings, context: ApiContext) -> list[PeriodicTask]:
-    """Return the periodic tasks of a server over this engine; watch, tokens and figures are those that its endpoints use."""
+def periodic_tasks_of(
+    engine: RecordIntake, settings: Settings, context: ApiContext, *, watches: bool = True
+) -> list[PeriodicTask]:
+    """Return the periodic tasks of a server over this engine; watch, tokens and figures are those that its endpoints use.
+
+    The watch checks nothing by itself unless the server `watches`.
+    """
     alerts = open_alerts(engine, settings)
     return [
-        WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready),
+        *([WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready)] if watches else []),
         AnchorRounds(engine),
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -32,7 +33,7 @@ from service.remote.command_server import taking_commands
 from service.settings import Settings
 from service.supervisor.periodic_tasks import periodic_tasks_of
 from service.wiring import policy_of
-from service.workspace import Workspace, open_workspace
+from service.workspace import Clock, Workspace, open_workspace, utc_now
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 from streams.garbage_collection import collect_in_short_pauses
@@ -46,13 +47,13 @@ Announce = Callable[[str, str, Sequence[str]], None]
 """Called with the address of a started server, its judge, and the reasons that keep exchanges from being judged."""
 
 
-def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce) -> None:
+def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
     """Serve until a signal asks to stop; `announce` is called once calls are accepted.
 
-    SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
+    With `as_of` the clock starts at that time, and nothing is checked for drift. SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
-        while run(_serve(settings, listener, names, announce)):
+        while run(_serve(settings, listener, names, announce, as_of)):
             # Calls that come meanwhile wait at the listener. What the round before has left may go.
             gc.unfreeze()
             gc.collect()
@@ -63,7 +64,15 @@ def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
     log.warning("started again at %s with the policy of the file", address)
 
 
-async def _serve(settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce) -> bool:
+def _clock_from(start: datetime) -> Clock:
+    """Return a clock that shows that time now, and goes on from there."""
+    ahead = start - utc_now()
+    return lambda: utc_now() + ahead
+
+
+async def _serve(
+    settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
+) -> bool:
     """Serve until something asks to stop; answers whether to start again."""
     # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
     by_workers = settings.kafka is not None
@@ -73,9 +82,11 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         compact_at_start(settings.database)
-        workspace = stack.enter_context(open_workspace(settings, create=True, writes=not by_workers, alone=_ALREADY))
+        now = utc_now if as_of is None else _clock_from(as_of)
+        workspace = stack.enter_context(open_workspace(settings, now=now, create=True, writes=not by_workers, alone=_ALREADY))
         workspace.store.give_memory_back()
-        access = stack.enter_context(AccessStore(access_file(settings.database), workspace.now))
+        # A token that has expired stays so, whatever the time that is shown.
+        access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
         engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
@@ -91,7 +102,7 @@ async def _serve(settings: Settings, listener: socket.socket, names: Sequence[st
         app.state.context.restart = server.start_again
         with handled_in_loop(server.asked_to_stop):
             # Settings that are wrong are said before anything has begun.
-            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context))
+            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=as_of is None))
             await engine.start()
             prepare_routes(app)
             # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.

@@ -15,6 +15,7 @@ from servers import LONG, ROOT, Child, Home, Nursery, nursery
 from soak import times
 
 from schemas.registry import current_schemas
+from service.demo.days import SCRIPT_END
 from service.demo.fleet import write_fleet
 
 KILLS = times(6, soak=100)
@@ -55,7 +56,7 @@ def test_an_import_that_is_killed_again_and_again_ends_as_one_that_was_not(child
 
     Six kills; a hundred in a soak run.
     """
-    write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
+    write_fleet(tmp_path / "openclaw", SCRIPT_END, agents=2, weeks=1)
     start = perf_counter()
     finished(start_import(children, tmp_path, "undisturbed.duckdb"))
     duration = perf_counter() - start
@@ -77,7 +78,7 @@ def test_an_import_that_is_killed_again_and_again_ends_as_one_that_was_not(child
 
 def test_the_same_input_gives_the_same_records_under_any_hash_seed_and_batch_size(tmp_path: Path) -> None:
     """Sets and dicts must not leak their order, nor batches their edges, into what is derived."""
-    write_fleet(tmp_path / "openclaw", agents=2, weeks=1)
+    write_fleet(tmp_path / "openclaw", SCRIPT_END, agents=2, weeks=1)
     found = []
     for seed, batch_records in (("1", "20000"), ("2", "97")):
         environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}

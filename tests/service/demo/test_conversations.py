@@ -26,9 +26,9 @@ from audit.times import parse_timestamp
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange
 from service.demo.conversations import DAYS, PROJECTS, Session, dialogues
-from service.demo.fleet import LAST_DAY
+from service.demo.days import SCRIPT_END
 from service.demo.fleet_faults import SECRETS
-from service.demo.releases import AGENT, FIRST, RELEASES, WORSE_AGENT, WORSE_SINCE, WORSE_VERSION
+from service.demo.releases import AGENT, FIRST, WORSE_AGENT, WORSE_VERSION, releases_until, worse_since
 from service.simulator.scoring import simulated_answer
 
 METHODOLOGY = shipped_methodologies()["default"]
@@ -39,7 +39,7 @@ MAX_BODY = 512 * 1024
 @pytest.fixture(scope="module")
 def sessions() -> list[Session]:
     """The dialogues of the demo."""
-    return dialogues()
+    return dialogues(SCRIPT_END)
 
 
 def _exchanges(session: Session) -> Iterator[Exchange]:
@@ -59,7 +59,7 @@ def _exchanges(session: Session) -> Iterator[Exchange]:
 
 
 def _is_worse(session: Session) -> bool:
-    return session.agent == WORSE_AGENT and session.ended_at.date() >= WORSE_SINCE
+    return session.agent == WORSE_AGENT and session.ended_at.date() >= worse_since(SCRIPT_END)
 
 
 def _rated(question: Question, *names: str) -> float:
@@ -71,8 +71,8 @@ def _rated(question: Question, *names: str) -> float:
 
 def test_one_seed_gives_the_same_payloads_and_another_gives_others(sessions: list[Session]) -> None:
     """Documentation and tests quote numbers from them."""
-    assert dialogues() == sessions
-    assert dialogues(seed=8) != sessions
+    assert dialogues(SCRIPT_END) == sessions
+    assert dialogues(SCRIPT_END, seed=8) != sessions
 
 
 def test_they_are_of_the_size_and_shape_that_was_promised(sessions: list[Session]) -> None:
@@ -92,7 +92,7 @@ def test_they_are_of_the_size_and_shape_that_was_promised(sessions: list[Session
 def test_sessions_are_in_order_and_belong_to_their_agents(sessions: list[Session]) -> None:
     """They are ingested as they come, a session closed where it ends."""
     assert sorted(session.ended_at for session in sessions) == [session.ended_at for session in sessions]
-    first = datetime.combine(LAST_DAY - timedelta(days=DAYS - 1), datetime.min.time(), UTC)
+    first = datetime.combine(SCRIPT_END - timedelta(days=DAYS - 1), datetime.min.time(), UTC)
     for session in sessions:
         times = [said.occurred_at for said in _exchanges(session)]
         assert sorted(times) == times
@@ -100,7 +100,7 @@ def test_sessions_are_in_order_and_belong_to_their_agents(sessions: list[Session
         assert max(later - earlier for earlier, later in itertools.pairwise(times)) < timedelta(minutes=30)
         assert {(session.agent, session.session_id)} == {(one["agent"], one["session_id"]) for one in session.payloads}
         assert PROJECTS[session.agent] == session.project
-    assert LAST_DAY == sessions[-1].ended_at.date()
+    assert SCRIPT_END == sessions[-1].ended_at.date()
     assert all(re.fullmatch(NAME, name) for pair in PROJECTS.items() for name in pair)
 
 
@@ -108,7 +108,7 @@ def test_the_worse_agent_is_rated_worse_since_its_day_and_the_others_are_not(ses
     """What the demo shows must be there to be found, in every judged tier, and nowhere else."""
     ratings: dict[tuple[str, str, bool], list[float]] = {}
     for session in sessions:
-        late = session.ended_at.date() >= WORSE_SINCE
+        late = session.ended_at.date() >= worse_since(SCRIPT_END)
         for said in _exchanges(session):
             found = {
                 "tier2": _rated(tier2_question(said, POLICY)),
@@ -142,8 +142,8 @@ def test_the_worse_version_answers_worse_and_the_one_before_it_as_ever(sessions:
 
 def test_every_release_is_in_the_labels_since_its_day_and_not_before(sessions: list[Session]) -> None:
     """A deployment is marked where the exchanges changed their label; the others are of the version before."""
-    assert sorted(RELEASES, key=lambda one: one.at) == list(RELEASES)
-    for release in RELEASES:
+    assert sorted(releases_until(SCRIPT_END), key=lambda one: one.at) == list(releases_until(SCRIPT_END))
+    for release in releases_until(SCRIPT_END):
         found: dict[bool, set[str]] = {False: set(), True: set()}
         for session in sessions:
             for payload in session.payloads if session.agent == release.agent else ():

@@ -17,7 +17,8 @@ from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
 from service.demo.fleet_faults import SECRETS
-from service.demo.releases import RELEASES
+from service.demo.days import SCRIPT_END, present_of
+from service.demo.releases import releases_until
 from service.demo.texts import policy_file
 from service.settings import load_settings
 from service.simulator import running
@@ -88,7 +89,7 @@ def imitating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], No
 @pytest.fixture(scope="module")
 def sessions() -> list[Session]:
     """A few sessions of each agent."""
-    return dialogues()[:60]
+    return dialogues(SCRIPT_END)[:60]
 
 
 def told_of(session: Session) -> list[object]:
@@ -121,11 +122,12 @@ def test_the_releases_of_the_delivered_agents_are_recorded_by_the_operator(
     """A connection may not record a deployment; an agent without exchanges has no project to record one in."""
     server = Imitation()
     imitating(server)
+    releases = releases_until(SCRIPT_END)
     some = [one for one in sessions if one.agent != "travel-desk"]
-    asyncio.run(deliver("http://server", some, TOKENS, lambda _: None, RELEASES))
+    asyncio.run(deliver("http://server", some, TOKENS, lambda _: None, releases))
     path = "/api/audit/{}/deployments"
-    of = [one for one in RELEASES if one.agent != "travel-desk"]
-    assert len(of) == len(RELEASES) - 1
+    of = [one for one in releases if one.agent != "travel-desk"]
+    assert len(of) == len(releases) - 1
     assert [(path.format(PROJECTS[one.agent]), "Bearer token-of-operator", one.version) for one in of] == server.deployed
 
 
@@ -192,13 +194,13 @@ def test_tokens_are_issued_for_every_connection_and_an_operator(sessions: list[S
 
 def test_a_secret_that_a_user_gives_away_reaches_neither_the_judge_nor_the_disk(tmp_path: Path) -> None:
     """The judge is somebody else's machine."""
-    leaking = [one for one in dialogues() if any(secret in str(one.payloads) for secret in SECRETS)]
+    leaking = [one for one in dialogues(SCRIPT_END) if any(secret in str(one.payloads) for secret in SECRETS)]
     assert len(leaking) >= 2
     policy = tmp_path / "policy.yaml"
     policy.write_bytes(policy_file())
     settings = load_settings(database=tmp_path / "fleet.duckdb", policy=policy)
     with running() as judge:
-        take_in(leaking, settings, judge.base_url, tmp_path / "server.log", lambda _: None)
+        take_in(leaking, settings, judge.base_url, tmp_path / "server.log", lambda _: None, present=present_of(SCRIPT_END))
         received = b"".join(judge.received)
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"[SECRET:" in received

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tracemalloc
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.records import AgentEvent
-from service.demo.fleet import LAST_DAY, FleetPlan, write_fleet, write_large_tree
+from service.demo.days import SCRIPT_END, moment_before
+from service.demo.fleet import FleetPlan, write_fleet, write_large_tree
 from service.demo.fleet_faults import FAULTS
 from streams.sources.event_files import read_event_file
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
@@ -27,14 +28,15 @@ from streams.sources.source import Reading, ReadingContext
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> FleetPlan:
     """A fleet as `driftline demo` writes it."""
-    return write_fleet(tmp_path_factory.mktemp("fleet"))
+    return write_fleet(tmp_path_factory.mktemp("fleet"), SCRIPT_END)
 
 
 @pytest.fixture(scope="module")
 def context() -> ReadingContext:
     """A reading the day after the fleet's last one, with the built-in secrets taken out."""
-    now = datetime(LAST_DAY.year, LAST_DAY.month, LAST_DAY.day, tzinfo=UTC) + timedelta(days=2)
-    return ReadingContext("demo", "demo", None, now, timedelta(minutes=30), Redactor(RedactionSettings()))
+    return ReadingContext(
+        "demo", "demo", None, moment_before(SCRIPT_END, -2), timedelta(minutes=30), Redactor(RedactionSettings())
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,8 @@ def _digests(root: Path) -> Iterator[tuple[str, str]]:
 def test_one_seed_gives_the_same_bytes_and_another_gives_others(plan: FleetPlan, tmp_path: Path) -> None:
     """Documentation and tests quote numbers from it."""
     again, other = tmp_path / "again", tmp_path / "other"
-    assert list(_digests(plan.root)) == list(_digests((write_fleet(again), again)[1]))
-    assert list(_digests(plan.root)) != list(_digests((write_fleet(other, seed=8), other)[1]))
+    assert list(_digests(plan.root)) == list(_digests((write_fleet(again, SCRIPT_END), again)[1]))
+    assert list(_digests(plan.root)) != list(_digests((write_fleet(other, SCRIPT_END, seed=8), other)[1]))
 
 
 def test_the_fleet_is_of_the_size_that_was_promised(plan: FleetPlan) -> None:

@@ -20,6 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.access.access import Holder
 from service.demo.conversations import dialogues
+from service.demo.days import SCRIPT_END
 from service.demo.texts import policy_file
 from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
@@ -45,7 +46,7 @@ def records() -> list[Exchange | SessionClosed]:
     """The last week of the dialogues, as a server takes them in."""
     redactor = Redactor(Policy().redaction)
     found: list[Exchange | SessionClosed] = []
-    for session in dialogues()[-SESSIONS:]:
+    for session in dialogues(SCRIPT_END)[-SESSIONS:]:
         holder = Holder("connection", session.connection, session.project, session.agent)
         found += [exchange_of(IngestBody.model_validate(payload), holder, redactor, NOW) for payload in session.payloads]
         found.append(closing(found[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
+from schemas.bounds.limits import EARLIEST
 from schemas.errors import SettingsError
 from schemas.records import Incident
 from service.cli.commands.drift.watching import check_projects
@@ -21,10 +22,12 @@ from service.cli.progress import working
 from service.cli.terminal import err, out
 from service.cli.views import SIMULATED
 from service.demo import judge_change
-from service.demo.conversations import PROJECTS, Session, dialogues
+from service.demo.conversations import DAYS, PROJECTS, Session, dialogues
+from service.demo.days import present_of
 from service.demo.fleet import write_fleet
 from service.demo.fleet_events import EVENTS_FILE
-from service.demo.releases import WORSE_SINCE
+from service.demo.judge_change import JudgeSchedule
+from service.demo.releases import worse_since
 from service.demo.texts import policy_file
 from service.documents.why.explaining import why
 from service.imports.importing import Importer
@@ -34,14 +37,13 @@ from service.reports.exchange_report import delivered_line, exchange_report, wor
 from service.reports.fleet_report import fleet_report, heading, worst_run
 from service.settings import Settings, load_settings
 from service.supervisor.child_processes import unwound_by_signals
-from service.workspace import Workspace, open_workspace
+from service.workspace import Workspace, open_workspace, utc_now
 from streams.sources.transcript_sources import OPENCLAW
 
-PRESENT = datetime(2026, 11, 2, tzinfo=UTC)
-"""The demo's present: the day after its last session, so that the report is the same on any day."""
 MARKER = ".driftline-demo"
 PROJECT = "demo"
 """Project of the imported sessions; those that come over HTTP have projects of their own."""
+_EARLIEST = EARLIEST.date() + timedelta(days=DAYS)
 TELLING = frozenset({"roll_back", "check_judge"})
 """Actions that name what changed."""
 
@@ -50,10 +52,18 @@ def demo(
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Folder for the demo's files; replaced each time.")
     ] = Path("demo-data"),
+    last_day: Annotated[
+        datetime | None,
+        typer.Option(
+            "--last-day", metavar="DAY", formats=["%Y-%m-%d"], help="Last day of the records, UTC; it must be over [yesterday]."
+        ),
+    ] = None,
 ) -> None:
     """Generate sessions, import some, have a simulated judge score others, and report the findings. Offline, no key."""
     from service.demo.deliveries import judge_over_http  # noqa: PLC0415 - the HTTP client takes a while to load
 
+    yesterday = utc_now().date() - timedelta(days=1)
+    end = _require_over(last_day.date(), yesterday) if last_day else yesterday
     _make_room(folder)
     policy = folder / "policy.yaml"
     policy.write_bytes(policy_file())
@@ -61,23 +71,32 @@ def demo(
     out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent")
     out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")
     with unwound_by_signals():
-        _import_transcripts(folder, settings)
-        sessions = dialogues()
+        _import_transcripts(folder, settings, end)
+        sessions = dialogues(end)
         with working("starting a server and a judge") as tell:
-            judge_over_http(sessions, settings, folder, tell)
-        with open_workspace(settings, now=lambda: PRESENT) as workspace, working("making the report"):
-            parts = list(_report(workspace, sessions))
+            judge_over_http(sessions, end, settings, folder, tell)
+        with open_workspace(settings, now=lambda: present_of(end)) as workspace, working("making the report"):
+            parts = list(_report(workspace, sessions, end, is_of_now=end == yesterday))
         for part in parts:
             # A line that is cut in two cannot be copied.
             out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
-def _import_transcripts(folder: Path, settings: Settings) -> None:
+def _require_over(last_day: date, yesterday: date) -> date:
+    """Return the day; SettingsError if it is not over, or if the records would begin before the earliest time that is taken."""
+    if last_day > yesterday:
+        raise SettingsError(f"--last-day {last_day}: this day is not over, UTC", hint=f"The latest is {yesterday}.")
+    if last_day < _EARLIEST:
+        raise SettingsError(f"--last-day {last_day}: too early", hint=f"The earliest is {_EARLIEST}.")
+    return last_day
+
+
+def _import_transcripts(folder: Path, settings: Settings, last_day: date) -> None:
     """Make a fleet of transcripts and import it."""
     err.print("making a synthetic fleet of OpenClaw transcripts …")
-    plan = write_fleet(folder / "openclaw")
+    plan = write_fleet(folder / "openclaw", last_day)
     events = plan.root / EVENTS_FILE
-    with open_workspace(settings, now=lambda: PRESENT, create=True) as workspace:
+    with open_workspace(settings, now=lambda: present_of(last_day), create=True) as workspace:
         files = OPENCLAW.files_in([plan.root / "agents"])
         with file_progress(files) as report:
             summary = Importer(workspace).transcripts(OPENCLAW, files, report)
@@ -86,21 +105,22 @@ def _import_transcripts(folder: Path, settings: Settings) -> None:
             show(Importer(workspace).events([events], report), settings.database, as_json=False)
 
 
-def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[RenderableType]:
+def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *, is_of_now: bool) -> Iterator[RenderableType]:
     """Lines and tables: the outcomes of the dialogues, then the report on the imported sessions and that on the dialogues."""
     from service.cli.next_steps import next_steps, pages_steps, program_name  # noqa: PLC0415 - it knows of the HTTP client
 
     store, settings, projects = workspace.store, workspace.settings, list(PROJECTS.values())
+    schedule, present = JudgeSchedule(last_day), present_of(last_day)
     yield delivered_line(store, projects, len(sessions))
     yield (
-        f"the judge of {judge_change.PROJECT} is stricter since {judge_change.SINCE:%m-%d}, by {judge_change.STRICTNESS} of the scale "
-        f"and under the same name; {judge_change.ANCHORS} anchors were judged {len(judge_change.ROUNDS)} times"
+        f"the judge of {judge_change.PROJECT} is stricter since {schedule.since:%m-%d}, by {judge_change.STRICTNESS} of the scale "
+        f"and under the same name; {judge_change.ANCHORS} anchors were judged {len(schedule.rounds)} times"
     )
     yield heading(f"━━ The imported transcripts (project {PROJECT}): what their events show ━━")
     yield fleet_report(store, PROJECT)
     yield heading(f"━━ The sessions over HTTP ({len(projects)} projects): the scores of the {SIMULATED} ━━")
-    yield exchange_report(store, projects, WORSE_SINCE)
-    yield heading(f"Drift and anomaly spikes in all projects, as of {PRESENT:%m-%d}; {SIMULATED}")
+    yield exchange_report(store, projects, worse_since(last_day))
+    yield heading(f"Drift and anomaly spikes in all projects, as of {present:%m-%d}; {SIMULATED}")
     found = check_projects(workspace, [*projects, PROJECT])
     yield check_view(found)
     ledger = [
@@ -109,18 +129,18 @@ def _report(workspace: Workspace, sessions: Sequence[Session]) -> Iterator[Rende
         if row["project"] in projects
     ]
     agents = {project: agent for agent, project in PROJECTS.items()}
-    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults, judge_change.strictness_of)
+    yield cost_report(ledger, agents, records_of(store, projects), workspace.policy.defaults, schedule.strictness_of)
     program, database, policy = program_name(), settings.database, settings.policy or Path()
     worst = worst_first(store, projects)[0]["session_id"]
     yield heading("Look closer")
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
     # What is last is what is seen first.
-    yield heading(f"In short, checked as of {PRESENT:%Y-%m-%d}; {SIMULATED}")
+    yield heading(f"In short, checked as of {present:%Y-%m-%d}; {SIMULATED}")
     yield from _in_short([incident for one in found for incident in one.opened])
     quiet = sum(bool(one.looked) and not one.findings for one in found)
     yield "\n".join([f"{quiet} of {len(found)} projects: checked, nothing found", *check_limits(found)])
     yield heading("See it in a browser")
-    yield from pages_steps(program, database, policy)
+    yield from pages_steps(program, database, policy, as_of=None if is_of_now else present.date())
 
 
 def _in_short(incidents: Sequence[Incident]) -> Iterator[str]:

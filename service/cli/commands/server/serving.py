@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
+from service.cli.commands.times import moment_of
 from service.cli.terminal import out
 from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.supervisor.logs import configure_logs
 from service.wiring import policy_of, redactor_of
+from service.workspace import utc_now
 
 JUDGES = {
     NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",
@@ -31,6 +33,14 @@ def serve(
     ] = None,
     expose: Annotated[bool, typer.Option("--expose", help="Allow --host to be an address beyond loopback.")] = False,
     kafka: Kafka = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Start the clock at this time, to look at old records; nothing is checked for drift.",
+        ),
+    ] = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
@@ -42,8 +52,9 @@ def serve(
     from service.supervisor.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
     settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
+    start = None if as_of is None else moment_of(as_of, "--as-of", utc_now())
     configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
-    run_server(settings, names=name or [], expose=expose, announce=_announce)
+    run_server(settings, names=name or [], expose=expose, announce=_announce, as_of=start)
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:

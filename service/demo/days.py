@@ -1,0 +1,27 @@
+"""The days of the demo: every date in it is a number of days before its last day.
+
+The story is drawn by the days of a script, and then moved by whole days. So the same happens whatever the last day is: the same texts and
+faults, the same quiet days, incidents and costs, as many days before the end. Only dates differ.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+
+SCRIPT_END = date(2026, 11, 1)
+"""Last day of the script, a Sunday. Outputs and pictures in the documents are of a demo that ends on it."""
+
+
+def moved_by(last_day: date) -> timedelta:
+    """Return the distance by which the script is moved to end on that day."""
+    return last_day - SCRIPT_END
+
+
+def moment_before(last_day: date, days: int, hour: int = 0, minute: int = 0) -> datetime:
+    """Return the time of day, UTC, so many days before the last day."""
+    return datetime.combine(last_day - timedelta(days=days), time(hour, minute), UTC)
+
+
+def present_of(last_day: date) -> datetime:
+    """Return the demo's present: the end of its last day."""
+    return moment_before(last_day, -1)
