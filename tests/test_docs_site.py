@@ -45,7 +45,7 @@ GUIDES = sorted(
 )
 """Guides with commands that are typed here; the tutorial's are typed into the demo, by its tests, those of evaluation.md and detector.md by
 theirs."""
-OF_THE_DEMO = "make demo"
+OF_THE_DEMO = ".venv/bin/driftline demo --last-day 2026-11-01"
 """What tests/service/test_demo.py looks at."""
 GROUP: Any = typer.main.get_command(application())
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}

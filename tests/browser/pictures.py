@@ -1,6 +1,7 @@
 """Pictures of the pages for the documents: `make pictures` takes them of the demo's data, as a browser shows them.
 
-They are of a simulated judge's scores of made-up sessions, and say so. The demo is made anew unless a folder with one is named.
+They are of a simulated judge's scores of made-up sessions, and say so. The demo is made anew unless a folder with one is named. It ends
+on the day that the documents name, and its pages are seen as of then, so that the pictures are the same whenever they are taken.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from playwright.sync_api import Page, expect
 from windows import browser
 
 from service.access.access import AccessStore, Holder, access_file
+from service.demo.days import SCRIPT_END, present_of
 from service.pages.links import Links
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
@@ -75,9 +77,8 @@ def main() -> None:
             folder = Path(sys.argv[1])
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "demo"
-            subprocess.run(
-                [sys.executable, "-m", "service.cli.main", "demo", "--dir", folder], check=True, stdout=subprocess.DEVNULL
-            )
+            made = [sys.executable, "-m", "service.cli.main", "demo", "--dir", folder, "--last-day", f"{SCRIPT_END}"]
+            subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
         url, token = stack.enter_context(_served(folder))
         page = stack.enter_context(browser()).new_page(viewport={"width": WIDE, "height": HIGH}, color_scheme="light")
         page.goto(url)
@@ -115,6 +116,7 @@ def _served(folder: Path) -> Iterator[tuple[str, str]]:
             access.revoke("operator", OPERATOR)
             token = access.rotate("operator", OPERATOR)
     arguments = ["serve", "--port", "0", "--judge", "none", "--db", str(database), "--policy", str(policy)]
+    arguments += ["--as-of", present_of(SCRIPT_END).isoformat()]
     with serving(arguments, {}, folder / "pictures.log") as url:
         yield url, token
 

@@ -32,8 +32,10 @@ from service.cli.next_steps import QUERIES
 from service.cli.worked_examples import worked_examples
 from service.demo import judge_change
 from service.demo.conversations import PROJECTS, dialogues
+from service.demo.days import SCRIPT_END, present_of
 from service.demo.fleet_faults import SECRETS
-from service.demo.releases import AGENT, FIRST, RELEASES, WORSE_AGENT, WORSE_SINCE, WORSE_VERSION
+from service.demo.judge_change import JudgeSchedule
+from service.demo.releases import AGENT, FIRST, WORSE_AGENT, WORSE_VERSION, releases_until, worse_since
 from service.documents.anchors import anchors_document
 from service.documents.incidents import incident_records
 from service.documents.why.explaining import why
@@ -48,6 +50,8 @@ TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 COST = (ROOT / "docs" / "explanations" / "cost.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "service.cli.main"]
 PATIENCE = 1200
+SINCE = worse_since(SCRIPT_END)
+SCHEDULE = JudgeSchedule(SCRIPT_END)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
 """With the address of a judge that is not there: the demo has its own."""
 pytestmark = pytest.mark.slow
@@ -97,7 +101,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             for name in (MARKER, "demo.duckdb", "demo.access", "server.log", "of-an-earlier-run"):
                 (folder / name).write_text("old")
             done = subprocess.run(
-                [*COMMAND, "demo", "--dir", str(folder)],
+                [*COMMAND, "demo", "--dir", str(folder), "--last-day", f"{SCRIPT_END}"],
                 check=False,
                 cwd=ROOT,
                 env=ENVIRONMENT,
@@ -122,7 +126,7 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
             if row["project"] in PROJECTS.values()
         ]
     assert set(PROJECTS.values()) == {row["project"] for row in rows}
-    assert sum(len(one.payloads) for one in dialogues()) == sum(row["exchanges"] for row in rows)
+    assert sum(len(one.payloads) for one in dialogues(SCRIPT_END)) == sum(row["exchanges"] for row in rows)
     for row in rows:
         assert (0, 0, 0) == (row["pending"], row["unscored"], row["skipped_cost_cap"])
         assert row["simulated"] == row["scored"] > 0
@@ -162,7 +166,7 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     rows = shown.part("Before ")
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
     assert [WORSE_AGENT] == worse
-    assert f"{WORSE_AGENT} got worse on {WORSE_SINCE:%m-%d}; the others are unchanged." == rows[-1].strip()
+    assert f"{WORSE_AGENT} got worse on {SINCE:%m-%d}; the others are unchanged." == rows[-1].strip()
     assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()}
 
 
@@ -170,7 +174,7 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
     """Nobody told the watch when, where or whether something happened."""
     found = [line.split() for line in shown.part("Drift and anomaly spikes")[1:-1]]
     rows = [row for row in found if row[0] != "demo"]
-    since = {PROJECTS[WORSE_AGENT]: WORSE_SINCE, judge_change.PROJECT: judge_change.SINCE}
+    since = {PROJECTS[WORSE_AGENT]: SINCE, judge_change.PROJECT: SCHEDULE.since}
     assert set(since) == {row[0] for row in rows}
     falls = [row for row in rows if "sequential" in row]
     for project, day in since.items():
@@ -184,10 +188,10 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
     assert [
-        f"{project}: Tier 2 fell to 0.45 from 0.90 on {WORSE_SINCE}; Tier 2.5 and 7 others moved too",
+        f"{project}: Tier 2 fell to 0.45 from 0.90 on {SINCE}; Tier 2.5 and 7 others moved too",
         "    → Roll back agent_version from 7 to 6",
-        f"{project}: 47% of the exchanges since {WORSE_SINCE} have an anomaly, 0.0% had one before",
-        f"{other}: Tier 2 fell to 0.83 from 0.91 on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too",
+        f"{project}: 47% of the exchanges since {SINCE} have an anomaly, 0.0% had one before",
+        f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too",
         "    → Check the judge before the agent",
     ] == [line for line in lines if not line.startswith("demo: ")]
     assert f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
@@ -207,7 +211,7 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
     assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
     told = why(found).summary
     assert "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers." == told
-    assert f"The first day of the change is most likely {WORSE_SINCE}" in description
+    assert f"The first day of the change is most likely {SINCE}" in description
 
 
 def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(shown: Shown) -> None:
@@ -226,12 +230,12 @@ def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(sho
 
 def test_a_deployment_alone_is_no_fault(shown: Shown) -> None:
     """Five releases are recorded; four of them changed nothing, so their projects have no incident."""
-    harmless = {PROJECTS[one.agent] for one in RELEASES if one.agent != WORSE_AGENT}
+    harmless = {PROJECTS[one.agent] for one in releases_until(SCRIPT_END) if one.agent != WORSE_AGENT}
     with Store(shown.database) as store:
         rows = [row for project in PROJECTS.values() for row in deployments(store.cursor(), project)]
         opened = {project for project in harmless if incident_records(store.cursor(), project)}
     kept = {(row["project"], row["label"], row["version"], row["occurred_at"]) for row in rows}
-    assert {(PROJECTS[one.agent], one.label, one.version, one.at) for one in RELEASES} == kept
+    assert {(PROJECTS[one.agent], one.label, one.version, one.at) for one in releases_until(SCRIPT_END)} == kept
     assert len(harmless) == 4
     assert set() == opened
 
@@ -244,15 +248,15 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert ("judge", "drift") == (found.cause, found.type)
     evidence = json.loads(found.metadata)
-    assert f" on {judge_change.SINCE}; Tier 2.5 and Tier 3 moved too" in found.title
+    assert f" on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too" in found.title
     assert [] == deployments_of(evidence)
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
     assert "roll_back" not in actions
-    assert [(judge_change.ANCHORS,) * 2] * len(judge_change.ROUNDS) == [
+    assert [(judge_change.ANCHORS,) * 2] * len(SCHEDULE.rounds) == [
         (one["anchors"], one["scored"]) for one in anchors["rounds"]
     ]
-    first = min(at for at in judge_change.ROUNDS if at.date() >= judge_change.SINCE)
+    first = min(at for at in SCHEDULE.rounds if at.date() >= SCHEDULE.since)
     for change in judged.values():
         assert (True, "down", first) == (change.changed, change.direction, change.since)
         assert pytest.approx(-judge_change.STRICTNESS, abs=0.01) == change.size
@@ -263,7 +267,9 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
     assert any(line.startswith("demo: ") and "Tier 1" in line for line in shown.part("In short"))
     with Store(shown.database) as store:
         kept = store.cursor().execute("SELECT project, checked_at::VARCHAR, days FROM log.project_checks").fetchall()
-    assert sorted((project, "2026-11-02 00:00:00", 14) for project in (*PROJECTS.values(), "demo")) == sorted(kept)
+    assert sorted(
+        (project, f"{present_of(SCRIPT_END):%Y-%m-%d %H:%M:%S}", 14) for project in (*PROJECTS.values(), "demo")
+    ) == sorted(kept)
 
 
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
@@ -315,7 +321,7 @@ def test_the_costs_of_a_million_exchanges_in_the_documents_are_those_of_the_demo
 def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> None:
     """The first screen must be real; `…` stands for what is left out."""
     lines = {line.rstrip() for line in shown.out.splitlines()}
-    [block] = re.findall(r"```console\n\$ make demo\n(.*?)```", README, re.DOTALL)
+    [block] = re.findall(rf"```console\n\$ \S+ demo --last-day {SCRIPT_END}\n(.*?)```", README, re.DOTALL)
     assert [] == [line for line in block.splitlines() if line not in lines | {"…"}]
 
 
@@ -357,7 +363,7 @@ def test_the_server_it_suggests_serves_and_stops(shown: Shown, tmp_path: Path) -
 
 def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
     """Neither in a table nor in a log; the transcripts hold them, or this would prove nothing."""
-    assert any(secret in str(one.payloads) for one in dialogues() for secret in SECRETS)
+    assert any(secret in str(one.payloads) for one in dialogues(SCRIPT_END) for secret in SECRETS)
     kept = b"".join(path.read_bytes() for path in shown.folder.iterdir() if path.is_file())
     with duckdb.connect(str(shown.database), read_only=True) as connection:
         tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'log'").fetchall()

@@ -15,9 +15,9 @@ from schemas.errors import DriftlineError
 from service.access.access import AccessStore
 from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
+from service.demo.days import SCRIPT_END, present_of
 from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, issue_tokens, take_in
 from service.demo.fleet_faults import SECRETS
-from service.demo.days import SCRIPT_END, present_of
 from service.demo.releases import releases_until
 from service.demo.texts import policy_file
 from service.settings import load_settings
