@@ -41,10 +41,10 @@ DOCS = ROOT / "docs"
 GUIDES = sorted(
     path
     for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
-    if typed_in(path.read_text("utf-8")) and path.name not in {"tutorial.md", "evaluation.md", "detector.md"}
+    if typed_in(path.read_text("utf-8")) and path.name not in {"tutorial.md", "on-call.md", "evaluation.md", "detector.md"}
 )
-"""Guides with commands that are typed here; the tutorial's are typed into the demo, by its tests, those of evaluation.md and detector.md by
-theirs."""
+"""Guides with commands that are typed here; those of the tutorial and on-call.md are typed into the demo, by its tests, those of
+evaluation.md and detector.md by theirs."""
 OF_THE_DEMO = ".venv/bin/driftline demo --last-day 2026-11-01"
 """What tests/service/test_demo.py looks at."""
 GROUP: Any = typer.main.get_command(application())

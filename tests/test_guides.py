@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import duckdb
 import httpx2
 import pytest
-from consoles import files_in
+from consoles import GAP, files_in, is_shown
 from missing import without
 from receivers import receiving
 from servers import ROOT, until
@@ -21,7 +22,7 @@ from shells import Shell, blocks_in, shell
 from schemas.registry import current_schemas, earlier_schemas
 from service.pages.connect import stacks
 
-DOCS = ROOT / "docs"
+DOCS, README = ROOT / "docs", ROOT / "README.md"
 POLICY = "version: 1\nprojects:\n  shop: {costCapPerSession: 1.0}\n"
 READ = ("scores", "anomalies", "runs", "summary", "incidents", "costs")
 """What is asked of a project to see whether two servers have the same."""
@@ -133,6 +134,23 @@ def copied(shop: Shop, tmp_path: Path) -> Iterator[Shell]:
 def with_a_judge(here: Shell) -> None:
     """Start one."""
     here.run("driftline simulate-judge\nexport ANTHROPIC_BASE_URL=http://127.0.0.1:8788 ANTHROPIC_API_KEY=simulated")
+
+
+def test_the_first_exchange_is_answered_as_the_documents_print(tmp_path: Path) -> None:
+    """It is the first answer of a server that anybody sees, and the first that is held against what was promised."""
+    judge, server, agent, anomalies = (block for block in blocks_in(README) if "driftline" in block or "curl" in block)
+    activated = {". .venv/bin/activate\n": ""}
+    with shell(tmp_path) as here:
+        here.run(judge, activated)
+        here.run(
+            server, activated | {"ANTHROPIC_BASE_URL": "export ANTHROPIC_BASE_URL", " driftline serve": "\ndriftline serve"}
+        )
+        answer = here.run(agent, activated | {"TOKEN=": "export TOKEN=", "OPERATOR=": "export OPERATOR="})
+        until(lambda: '"judgeModel":"' in here.run(anomalies), "the judge to complete the score")
+        here.stop()
+    for document in (README, DOCS / "handbook.md"):
+        ((_, printed),) = re.findall(r'(```json\n|`)(\{"exchangeId".*?\})\n?`', document.read_text("utf-8"))
+        assert is_shown(f"{GAP}{printed}{GAP}", answer)
 
 
 def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Shop) -> None:

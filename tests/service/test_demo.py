@@ -47,6 +47,7 @@ from streams.watch.measured import TIERS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+ON_CALL = (ROOT / "docs" / "how-to" / "on-call.md").read_text(encoding="utf-8")
 COST = (ROOT / "docs" / "explanations" / "cost.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "service.cli.main"]
 PATIENCE = 1200
@@ -211,6 +212,7 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
     assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
     told = why(found).summary
     assert "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers." == told
+    assert f"“{told}”" in " ".join(ON_CALL.split())
     assert f"The first day of the change is most likely {SINCE}" in description
 
 
@@ -325,14 +327,17 @@ def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> No
     assert [] == [line for line in block.splitlines() if line not in lines | {"…"}]
 
 
-def test_the_commands_of_the_tutorial_show_what_it_says(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("guide", [TUTORIAL, ON_CALL], ids=["tutorial", "on-call"])
+def test_the_commands_of_a_guide_to_the_demo_show_what_it_says(
+    guide: str, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever has never seen it types them, and looks for the same lines."""
     assert all(f"demo-data/{name}" in TUTORIAL for name in ("demo.duckdb", "policy.yaml"))
     monkeypatch.setenv("DRIFTLINE_DATABASE", str(shown.database))
     monkeypatch.setenv("DRIFTLINE_POLICY", str(shown.folder / "policy.yaml"))
     monkeypatch.setenv("COLUMNS", "200")
     terminal = Terminal(shown.folder)
-    for typed in typed_in(TUTORIAL):
+    for typed in typed_in(guide):
         printed = terminal.type(typed.command)
         assert is_shown(typed.shown, printed), f"$ {typed.command}\n{printed}"
 
