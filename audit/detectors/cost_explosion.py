@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
 from audit.detectors.thresholds import Thresholds
-from audit.diagnosis.evidence import SPENDING_REFERENCES, SessionEvidence
+from audit.diagnosis.evidence import Reference, SessionEvidence, Share, duplicates_of
 
 COST_EXPLOSION = FailureType(
     name="cost_explosion",
@@ -21,7 +23,7 @@ COST_EXPLOSION = FailureType(
 
 @detector(
     COST_EXPLOSION,
-    version=2,
+    version=3,
     place=5,
     rule=Rule(
         fires="12 000 tokens or d >= 3",
@@ -34,30 +36,52 @@ COST_EXPLOSION = FailureType(
     ),
 )
 def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """12 000 tokens or more, or three duplicate calls. Evidence: the first twelve token_usage and tool_call events.
+    """12 000 tokens or more, or three duplicate calls.
 
-    Of a transcript the new tokens of an exchange count, and the duplicate calls of one.
+    Of a transcript the new tokens of an exchange count, and the duplicate calls of one. Evidence: of the twelve token_usage events with
+    the most tokens, the fewest that reach the threshold, if the tokens do; then the calls that were made again, if the duplicates do.
     """
-    total, most = evidence.total_tokens, evidence.new_tokens.most
-    duplicates = evidence.most_duplicates_but(thresholds.polling_tools)
-    is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(most, thresholds.exchange_tokens)
+    total, most = evidence.total_tokens, evidence.new_tokens
+    repeated = evidence.most_repeated_but(thresholds.polling_tools)
+    duplicates = duplicates_of(repeated)
+    spent = {
+        *_reaching(total, thresholds.session_tokens, evidence.largest),
+        *_reaching(most.most, thresholds.exchange_tokens, most.most_shares),
+    }
+    is_expensive = _reaches(total, thresholds.session_tokens) or _reaches(most.most, thresholds.exchange_tokens)
     if not is_expensive and duplicates < thresholds.duplicate_calls:
         return []
-    is_critical = _reaches(total, thresholds.critical_session_tokens) or _reaches(most, thresholds.critical_exchange_tokens)
-    spent, used = _spent(evidence, thresholds)
+    if duplicates < thresholds.duplicate_calls:
+        repeated = []
+    is_critical = _reaches(total, thresholds.critical_session_tokens) or _reaches(
+        most.most, thresholds.critical_exchange_tokens
+    )
+    tokens, used = _spent(evidence, thresholds)
     return [
         COST_EXPLOSION.cause(
             "critical" if is_critical else "high",
-            10 + 4 * duplicates + spent // 6000,
+            10 + 4 * duplicates + tokens // 6000,
             f"{used} with {counted(duplicates, 'duplicate tool call')}.",
-            evidence.spending,
-            evidence_count=min(SPENDING_REFERENCES, evidence.count("token_usage") + evidence.count("tool_call")),
+            (*sorted(spent), *sorted(reference for calls in repeated for reference in calls.references)),
+            evidence_count=len(spent) + sum(calls.count for calls in repeated),
         )
     ]
 
 
 def _reaches(value: int, threshold: int | None) -> bool:
     return threshold is not None and value >= threshold
+
+
+def _reaching(value: int, threshold: int | None, shares: Iterable[Share]) -> Iterator[Reference]:
+    """Yield the largest shares of a value until their sum reaches the threshold; none if the value does not."""
+    if threshold is None or value < threshold:
+        return
+    left = threshold
+    for amount, seq, event_id in shares:
+        yield seq, event_id
+        left += amount
+        if left <= 0:
+            return
 
 
 def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:

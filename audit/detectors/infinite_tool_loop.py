@@ -21,7 +21,7 @@ INFINITE_TOOL_LOOP = FailureType(
 
 @detector(
     INFINITE_TOOL_LOOP,
-    version=2,
+    version=3,
     place=1,
     rule=Rule(
         fires="one call n >= 3 times",
@@ -37,7 +37,7 @@ def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> lis
     """The same tool with the same arguments three times or more: one cause each, in order of first occurrence.
 
     Calls without a tool name are never identical. In a transcript they are repeated within an exchange, with no other call between.
-    Evidence: those calls, then the first three retry events.
+    Evidence: those calls, then the first three retry events; of a transcript, of the exchange with the most of them.
     """
     if evidence.count("tool_call") < thresholds.loop_calls:
         return []
@@ -50,7 +50,7 @@ def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> lis
             "critical" if severe or calls.count >= thresholds.critical_loop_calls else "high",
             8 + 4 * calls.count + 3 * retries,
             f"Tool call repeated {calls.count} times with matching arguments. Tool: {shown(calls.tool)}.{retried}",
-            (*calls.references, *evidence.retries),
+            (*calls.references, *evidence.first_retries),
             evidence_count=calls.count + min(retries, RETRY_REFERENCES),
         )
         for calls in evidence.calls.values()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from audit.detectors.thresholds import PROFILES, SEVERER, Profile, ProfileName, Thresholds
-from audit.diagnosis.evidence import SessionEvidence
+from audit.diagnosis.evidence import SessionEvidence, duplicates_of
 
 MIN_RUNS = 50
 """Runs from which thresholds are proposed."""
@@ -43,7 +43,7 @@ MEASURES: dict[str, Measure] = {
     "polluted_contexts": _problem("context_event"),
     "session_tokens": lambda evidence, _: evidence.total_tokens,
     "exchange_tokens": lambda evidence, _: evidence.new_tokens.most,
-    "duplicate_calls": lambda evidence, thresholds: evidence.most_duplicates_but(thresholds.polling_tools),
+    "duplicate_calls": lambda evidence, thresholds: duplicates_of(evidence.most_repeated_but(thresholds.polling_tools)),
     "failed_skills": _problem("skill_event"),
     "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
     "near_duplicate_calls": lambda evidence, _: evidence.patterns.near_duplicates if evidence.patterns else 0,

@@ -87,13 +87,14 @@ def evidence_digest(evidence: SessionEvidence) -> str:
         evidence.event_counts,
         calls,
         evidence.retries,
-        evidence.spending,
+        evidence.largest,
         problems,
         evidence.context_full,
         evidence.total_tokens,
     ]
     if evidence.is_transcript:
         folded += [evidence.new_tokens.most, evidence.exchange_retries.most]
+        folded += [evidence.new_tokens.most_shares, evidence.first_retries]
     if evidence.patterns is not None:
         folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
     return digest(msgspec.json.encode(folded, order="deterministic").decode())

@@ -13,6 +13,7 @@ Events of transcripts (see `audit.detectors.thresholds`) are folded by exchange,
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -50,8 +51,8 @@ The payload is wanted of calls only, and only where `SessionEvidence.patterns` c
 
 RETRY_REFERENCES = 3
 """Retry events shown as evidence of a loop."""
-SPENDING_REFERENCES = 12
-"""token_usage and tool_call events shown as evidence of a cost explosion."""
+LARGEST = 12
+"""token_usage events shown as evidence of a cost explosion: those with the most tokens."""
 LOST_MEMORY = frozenset({"recall_failed", "ignored", "lost", "miss"})
 """The actions (else statuses) of a memory_event in which memory failed."""
 FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
@@ -59,6 +60,8 @@ FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
 
 Reference = tuple[int, str]
 """Points at one event of the session: its position and its id."""
+Share = tuple[int, int, str]
+"""An event's share of a sum: the amount, negated so that the largest sorts first, then its position and its id."""
 Row = tuple[Any, ...]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -80,23 +83,31 @@ class Calls(msgspec.Struct, array_like=True, gc=False):
 
 
 class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
-    """The sum for the current exchange of a transcript, and the largest that any had."""
+    """The sum for the current exchange of a transcript, and the largest that any had, each with the events that added most to it."""
 
     exchange: str | None = None
     count: int = 0
     most: int = 0
+    shares: list[Share] = []
+    """Of the current exchange."""
+    most_shares: list[Share] = []
+    """Of the exchange with the largest sum, the first of equals."""
 
-    def add(self, exchange: str | None, count: int) -> None:
-        """Count so much more in an exchange."""
-        self.count = count if exchange != self.exchange else self.count + count
-        self.exchange = exchange
-        self.most = max(self.most, min(self.count, MAX_TOKENS))
+    def add(self, exchange: str | None, count: int, reference: Reference) -> None:
+        """Count so much more in an exchange, by an event."""
+        if exchange != self.exchange:
+            self.exchange, self.count, self.shares = exchange, 0, []
+        self.count += count
+        _keep_largest(self.shares, count, reference)
+        if self.count > self.most:
+            self.most, self.most_shares = min(self.count, MAX_TOKENS), self.shares.copy()
 
 
 class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     """The evidence about one session. Memory is linear in distinct calls, event types and kept references.
 
-    `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. `calls` is in order of
+    `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. Shares of sums are kept in any
+    case, LARGEST of each, because how many of them are evidence is part of a finding. `calls` is in order of
     first occurrence. `problems` holds, by event type, the events that show a failure of their kind: lost memories, unused tool
     outputs, polluted contexts, failed skills. Token totals stop at MAX_TOKENS. `saturation` and `severe_saturation` are the
     thresholds that contexts are held to. `source` is that of the first event that tells one: with it the session is a transcript,
@@ -107,7 +118,8 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     event_counts: dict[str, int] = {}
     calls: dict[str, Calls] = {}
     retries: list[Reference] = []
-    spending: list[Reference] = []
+    largest: list[Share] = []
+    """The token_usage events with the most tokens."""
     problems: dict[str, Sightings] = {}
     context_full: bool = False
     total_tokens: int = 0
@@ -153,6 +165,13 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
         return self.exchange_retries.most if self.is_transcript else self.count("retry_event")
 
     @property
+    def first_retries(self) -> list[Reference]:
+        """The first retry events of the session; of a transcript those of the exchange with the most."""
+        if not self.is_transcript:
+            return self.retries
+        return [(seq, event_id) for _, seq, event_id in self.exchange_retries.most_shares[:RETRY_REFERENCES]]
+
+    @property
     def event_count(self) -> int:
         """Events folded in."""
         return sum(self.event_counts.values())
@@ -162,13 +181,13 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
         """Tool calls that repeat an earlier one: calls less the distinct call keys."""
         return sum(calls.count for calls in self.calls.values()) - len(self.calls)
 
-    def most_duplicates_but(self, tools: Collection[str]) -> int:
-        """The most duplicate calls in one exchange, those of some tools left out; of the session where it is no transcript."""
-        by_exchange: dict[str | None, int] = {}
+    def most_repeated_but(self, tools: Collection[str]) -> list[Calls]:
+        """The repeated calls of the exchange with the most duplicates, those of some tools left out; of the session if no transcript."""
+        by_exchange: dict[str | None, list[Calls]] = {}
         for calls in self.calls.values():
-            if calls.tool not in tools:
-                by_exchange[calls.exchange] = by_exchange.get(calls.exchange, 0) + calls.count - 1
-        return max(by_exchange.values(), default=0)
+            if calls.count > 1 and calls.tool not in tools:
+                by_exchange.setdefault(calls.exchange, []).append(calls)
+        return max(by_exchange.values(), key=duplicates_of, default=[])
 
     def count(self, event: str) -> int:
         """Events of one type."""
@@ -185,6 +204,11 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     def add(self, event: NormalisedEvent | AgentEvent, seq: int) -> None:
         """Fold in the session's next event, at position `seq`."""
         fold_columns({None: self}, [fold_row(None, event, seq)])
+
+
+def duplicates_of(repeated: Iterable[Calls]) -> int:
+    """Calls that repeat an earlier one."""
+    return sum(calls.count - 1 for calls in repeated)
 
 
 def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -> Row:
@@ -256,9 +280,6 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
             calls.references.append(reference)
     elif key is not None:  # a call without a key repeats nothing
         evidence.calls[key] = Calls(row[4], 1, [reference] if limit is None or limit > 0 else [], row[14] if recorded else None)
-    spending = evidence.spending
-    if len(spending) < SPENDING_REFERENCES and (limit is None or len(spending) < limit):
-        spending.append(reference)
     if evidence.patterns is not None:
         exchange = row[14] if recorded else None
         evidence.patterns.add(reference, row[4], row[5], exchange=exchange, payload=row[17], limit=limit)
@@ -293,11 +314,16 @@ def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
     if tokens is not None:
         evidence.total_tokens = min(evidence.total_tokens + tokens, MAX_TOKENS)
         if _is_recorded(evidence, row):
-            evidence.new_tokens.add(row[14], _new_tokens(evidence, tokens, row[15], row[16]))
-    limit = evidence.reference_limit
-    spending = evidence.spending
-    if len(spending) < SPENDING_REFERENCES and (limit is None or len(spending) < limit):
-        spending.append((row[1], row[2]))
+            evidence.new_tokens.add(row[14], _new_tokens(evidence, tokens, row[15], row[16]), (row[1], row[2]))
+        _keep_largest(evidence.largest, tokens, (row[1], row[2]))
+
+
+def _keep_largest(shares: list[Share], amount: int, reference: Reference) -> None:
+    """Keep an event among the LARGEST that added most to a sum; of equals the first ones."""
+    share = (-amount, *reference)
+    if amount > 0 and (len(shares) < LARGEST or share < shares[-1]):
+        insort(shares, share)
+        del shares[LARGEST:]
 
 
 def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cached: int | None) -> int:
@@ -311,7 +337,7 @@ def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cach
 
 def _fold_retry(evidence: SessionEvidence, row: Row) -> None:
     if _is_recorded(evidence, row):
-        evidence.exchange_retries.add(row[14], 1)
+        evidence.exchange_retries.add(row[14], 1, (row[1], row[2]))
     limit = evidence.reference_limit
     if len(evidence.retries) < (RETRY_REFERENCES if limit is None else min(limit, RETRY_REFERENCES)):
         evidence.retries.append((row[1], row[2]))

@@ -14,6 +14,7 @@ from audit.detectors.memory_degradation import memory_degradation
 from audit.detectors.registry import Cause, shown
 from audit.detectors.skill_failure import skill_failure
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
+from audit.detectors.thresholds import TRANSCRIPTS
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 
@@ -169,13 +170,64 @@ def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
     assert 3 == evidence_of(*events).duplicate_calls
 
 
-def test_cost_shows_the_first_twelve_events_that_cost() -> None:
-    """A session of thousands of calls is not its own evidence."""
-    usage = {"event": "token_usage", "usage": {"total": 20_000}}
-    (cause,) = cost_explosion(evidence_of({"event": "decision"}, usage, *[CALL] * 15), AS_EVENTS)
-    assert list(range(1, 13)) == positions(cause)
-    assert 12 == cause.evidence_count
-    assert "Session used 20000 tokens with 14 duplicate tool calls." == cause.description
+def usage(tokens: int, **more: Any) -> dict[str, Any]:
+    """An event that reports so many tokens."""
+    return {"event": "token_usage", "usage": {"total": tokens}, **more}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([usage(100), CALL, usage(13_000), usage(400)], [2]),
+        ([usage(4_000), usage(7_000), usage(100), usage(5_000)], [1, 3]),
+        ([usage(1_000), usage(6_000), usage(6_000), usage(6_000)], [1, 2]),
+        ([usage(600)] * 40, list(range(12))),
+        ([usage(100), *[CALL] * 4, {**CALL, "tool": "other"}], [1, 2, 3, 4]),
+        ([CALL, *[usage(3_000)] * 4, CALL, CALL], [1, 2, 3, 4]),
+        ([CALL, usage(20_000), CALL, CALL, CALL], [1, 0, 2, 3, 4]),
+        ([{"event": "tool_call", "tool": name} for name in "abab"] + [CALL] * 2, [0, 2, 1, 3, 4, 5]),
+    ],
+    ids=[
+        "the largest",
+        "the fewest",
+        "the first of equals",
+        "twelve at most",
+        "repeated calls",
+        "too few repeated",
+        "both",
+        "several calls",
+    ],
+)
+def test_cost_names_what_was_expensive_and_what_was_paid_for_again(events: list[dict[str, Any]], expected: list[int]) -> None:
+    """Whoever looks at the evidence must find the waste, and not the first events of the session, which may be harmless."""
+    (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
+    assert set(expected) == set(positions(cause))
+    assert len(expected) == len(positions(cause)) == cause.evidence_count
+
+
+def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> None:
+    """A session goes on for weeks: the other exchanges cost what they may."""
+    told = [
+        {**event, "source": "codex", "exchange_id": exchange}
+        for exchange, event in [
+            ("cheap", usage(20_000)), ("cheap", CALL), ("cheap", CALL), ("dear", usage(30_000)), ("dear", usage(90)), ("dear", usage(40_000)),
+            ("twice", CALL), ("twice", CALL), ("twice", CALL), ("twice", CALL),
+        ]
+    ]  # fmt: skip
+    (cause,) = cost_explosion(evidence_of(*told), TRANSCRIPTS)
+    assert [3, 5, 6, 7, 8, 9] == positions(cause)
+    assert 6 == cause.evidence_count
+
+
+def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
+    """Retries of other weeks are no evidence of it."""
+    told = [
+        {**event, "source": "codex", "exchange_id": exchange}
+        for exchange, event in [("monday", RETRY), *[("tuesday", CALL)] * 3, ("tuesday", RETRY), ("tuesday", RETRY)]
+    ]
+    (cause,) = infinite_tool_loop(evidence_of(*told), TRANSCRIPTS)
+    assert [1, 2, 3, 4, 5] == positions(cause)
+    assert 5 == cause.evidence_count
 
 
 @pytest.mark.parametrize(

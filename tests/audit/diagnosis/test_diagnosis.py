@@ -289,7 +289,7 @@ def test_the_rule_version_names_every_detector() -> None:
     placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
     assert [str(one.version) for one in DETECTORS if one.place is not None] == placed.split(".")
     assert [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None] == named
-    assert "2.1.2.1.2.1" == placed
+    assert "3.1.2.1.3.1" == placed
 
 
 def test_records_without_events_keep_null_scores() -> None:

@@ -122,7 +122,7 @@ def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dic
         assert (seen.count, seen.references[:limit]) == (cut.problems[name].count, cut.problems[name].references)
     for key, calls in whole.calls.items():
         assert (calls.count, calls.references[:limit]) == (cut.calls[key].count, cut.calls[key].references)
-    assert (whole.retries[:limit], whole.spending[:limit]) == (cut.retries, cut.spending)
+    assert (whole.retries[:limit], whole.largest) == (cut.retries, cut.largest)
 
 
 @settings(deadline=None)
@@ -131,7 +131,7 @@ def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, A
     """Evidence is read from top to bottom."""
     evidence = folded(raw_events)
     lists = [seen.references for seen in evidence.problems.values()] + [calls.references for calls in evidence.calls.values()]
-    for references in [*lists, evidence.retries, evidence.spending]:
+    for references in [*lists, evidence.retries]:
         assert sorted(references) == references
 
 
@@ -161,7 +161,6 @@ def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
     empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
     fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
     assert (5, 0, {}) == (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls)
-    assert 5 == len(evidence.spending)
 
 
 def test_token_totals_stop_at_a_bound() -> None:
