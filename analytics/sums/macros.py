@@ -147,6 +147,21 @@ _SESSION_TURNS = """
         ) AS s USING (exchange_id)
     )"""
 
+# An event is of the turn of the exchange that it names; else of the last turn that had begun, or of none (0) before the first one. Places of
+# turns follow their times, so the turns that had begun are counted, and the last of several that began at once has the event.
+_SESSION_PARTS = """
+    WITH turns AS MATERIALIZED (
+        SELECT exchange_id, said_at, place FROM log.session_turns(in_project, in_connection, in_session, first, last)
+    ), begun AS (
+        SELECT said_at, max(place) AS place FROM turns GROUP BY said_at
+    )
+    SELECT e.event_id, e.event, e.tool, e.status, e.occurred_at, e._offset AS place, coalesce(n.place, b.place, 0) AS part
+    FROM log.agent_events AS e
+    LEFT JOIN turns AS n USING (exchange_id)
+    ASOF LEFT JOIN begun AS b ON e.occurred_at >= b.said_at
+    WHERE e.session_id = in_session AND e."connection" = in_connection AND e.project = in_project
+        AND e.occurred_at >= first AND e.occurred_at <= last"""
+
 # The latest revisions of a project's scores in the two times that a change is measured by.
 _SCORES_AROUND = """
     WITH latest AS (
@@ -293,6 +308,7 @@ def macro_statements() -> Iterator[str]:
         "listed_after(down, number, text, id, last_number, last_text, last_id)": _LISTED_AFTER,
         "run_diagnoses(asked)": f"TABLE {_RUN_DIAGNOSES}",
         "session_turns(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_TURNS}",
+        "session_parts(in_project, in_connection, in_session, first, last)": f"TABLE {_SESSION_PARTS}",
     }
     for name, text in macros.items():
         yield f"CREATE OR REPLACE MACRO log.{name} AS {text}"

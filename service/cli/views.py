@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,7 +14,12 @@ from audit.fingerprints import canonical_json
 from service.cli.terminal import MISSING, bar, counted, plain, styled, table
 from service.documents.run_rows import EXCHANGES_ONLY
 
+if TYPE_CHECKING:
+    from service.documents.sessions.findings import MarkedTurn, SessionFindings
+
 EVIDENCE_SHOWN = 5
+TURNS_SHOWN, EVENTS_SHOWN = 50, 3
+"""Lines about where findings lie, and events that each names."""
 IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
 """Fields of an event that identify it, and do not say what it did."""
 SIMULATED = "simulated judge"
@@ -127,6 +132,36 @@ def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = 
         parts += [Text(""), *_cause(cause, primary=place == impacts.index(min(impacts)))]
     parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
     return Group(*parts)
+
+
+def findings_view(findings: SessionFindings) -> RenderableType:
+    """Show where the findings of a run lie in its session, a finding and turn per line, and what is not marked."""
+    cells = [
+        [
+            f"turn {turn}" if turn else "before turn 1",
+            finding.type,
+            styled(finding.severity),
+            marked.event_count,
+            _named(marked),
+        ]
+        for turn, marks in sorted(findings.by_turn.items())
+        for finding, marked in marks
+    ]
+    notes = [f"{finding.type}: {finding.note}" for finding in findings.findings if finding.note]
+    if len(cells) > TURNS_SHOWN:
+        notes.append(f"{len(cells) - TURNS_SHOWN} more lines: --json has them.")
+    if findings.left_out:
+        notes.append(f"{counted(findings.left_out, 'more finding')} with smaller penalties: not marked.")
+    shown = table(["where", "finding", "severity", "events", "of them"], cells[:TURNS_SHOWN], right=["events"])
+    return Group(Text(""), *([shown] if cells else []), *(Text(note, style="dim") for note in notes))
+
+
+def _named(marked: MarkedTurn) -> str:
+    """Name the first events of a turn: type, tool and id."""
+    first = [
+        plain(" ".join(filter(None, (event.event, event.tool, event.event_id))), 80) for event in marked.events[:EVENTS_SHOWN]
+    ]
+    return ", ".join([*first, *(["…"] if marked.event_count > EVENTS_SHOWN else [])])
 
 
 def _tiers(row: Mapping[str, Any]) -> str:

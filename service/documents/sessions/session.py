@@ -7,7 +7,7 @@ what is not there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
 from service.documents.evaluations import evaluation_page
 from service.documents.members import Document
+from service.documents.sessions.findings import SessionFindings, session_findings
 
 Row = dict[str, Any]
 WHOLE = 2**31 - 1
@@ -120,6 +121,8 @@ class SessionRead:
     totals: Row
     """A row of `session_totals`."""
     run: Row | None
+    findings: SessionFindings
+    """Of its run, with the turns and events that each is about."""
     incidents: Sequence[Row]
     evaluations: Sequence[Document]
     before: Row | None
@@ -140,10 +143,12 @@ def read_session(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> Sess
     totals = next(iter(query_rows(cursor, "session_totals", place.bounded)), _NO_TOTALS)
     evaluations = evaluation_page(cursor, place.project, session=place.session_id, limit=_EVALUATIONS)
     before, after = _beside(cursor, place, totals["agents"][0] if totals["agents"] else None)
+    run = _run(cursor, place)
     return SessionRead(
         place=place,
         totals=totals,
-        run=_run(cursor, place),
+        run=run,
+        findings=session_findings(cursor, place.bounded, run),
         incidents=query_rows(cursor, "session_incidents", place.named),
         evaluations=[one for one in evaluations if one["connection"] == place.connection],
         before=before,
@@ -175,6 +180,13 @@ def session_steps(
         return {}
     asked = {**place.bounded, "parts": sorted(parts), "from_row": rows[0], "to_row": rows[1]}
     return {row["part"]: row for row in query_rows(cursor, "session_steps", asked)}
+
+
+def run_findings(cursor: duckdb.DuckDBPyConnection, project: str, run: Mapping[str, Any]) -> SessionFindings:
+    """Return the findings of a run, by its project and its connection and session: where each lies in the session."""
+    for place in session_places(cursor, run["session_id"], [project], run["connection"]):
+        return session_findings(cursor, place.bounded, _run(cursor, place))
+    return SessionFindings()
 
 
 def _run(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> Row | None:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from service.documents.members import camel
+from service.documents.sessions.findings import EVENTS_NAMED, TURNS_NAMED, SessionFindings, findings_documents, turn_document
 from service.documents.sessions.session import SessionRead
 from service.http.documents.project_answers import Moment
 from service.http.documents.response_models import Answer
@@ -77,9 +78,51 @@ class SessionAnswer(SessionNamed):
     event_tokens: int | None = Field(description="Tokens by its token_usage events.")
     agent_cost_usd: float | None = Field(description="What its token_usage events say the agent cost.")
     run: SessionRun | None
+    findings: list[SessionFinding] = Field(description="What its run found, as of its last end.")
+    findings_left_out: int = Field(description="Findings with smaller penalties, which are not marked.")
     incidents: list[SessionIncident]
     previous: SessionNamed | None = Field(description="The session of the same agent that began right before it.")
     next: SessionNamed | None
+
+
+class MarkedEventAnswer(SessionAnswerPart):
+    """An event that a finding is about."""
+
+    event_id: str
+    event: str = Field(description="Its type.", examples=["tool_call"])
+    tool: str | None
+
+
+class TurnFinding(SessionAnswerPart):
+    """The part of a finding that lies in a turn."""
+
+    number: int = Field(description="The number of the finding in `session.findings`.")
+    type: str = Field(examples=["infinite_tool_loop"])
+    severity: str = Field(examples=["critical"])
+    event_count: int = Field(description="Events of the turn that the finding is about.")
+    events: list[MarkedEventAnswer] = Field(description=f"The first {EVENTS_NAMED} of them.")
+
+
+class FindingTurn(SessionAnswerPart):
+    """A turn in which a finding lies."""
+
+    turn: int = Field(description="Its place in the session, from 1; 0: before the first turn, or in a session without turns.")
+    event_count: int
+    events: list[MarkedEventAnswer] = Field(description=f"The first {EVENTS_NAMED} of them.")
+
+
+class SessionFinding(SessionAnswerPart):
+    """A finding of the session's run, and where it lies in the session."""
+
+    number: int = Field(description="From 1, in the order of the run's diagnosis.")
+    type: str = Field(examples=["infinite_tool_loop"])
+    severity: str = Field(examples=["critical"])
+    description: str
+    event_count: int = Field(description="Events that it is about.")
+    marked_count: int = Field(description="Events of them that are found in the session.")
+    note: str = Field(description="Why some events are not marked; empty if all are.")
+    turn_count: int
+    turns: list[FindingTurn] = Field(description=f"The first {TURNS_NAMED} turns.")
 
 
 class TurnAnswer(SessionAnswerPart):
@@ -107,6 +150,7 @@ class TurnAnswer(SessionAnswerPart):
     anomaly: bool
     anomaly_reasons: list[str]
     cost_usd: float | None
+    findings: list[TurnFinding] = Field(description="What the session's run found in the events of this turn.")
 
 
 class OneSessionAnswer(Answer):
@@ -137,6 +181,8 @@ def session_answer(read: SessionRead) -> SessionAnswer:
         "judge_cost_usd": totals["judge_usd"],
         "agent_cost_usd": totals["agent_usd"],
         "run": read.run,
+        "findings": findings_documents(read.findings),
+        "findings_left_out": read.findings.left_out,
         "incidents": [{**one, "id": one["incident_id"]} for one in read.incidents],
         "previous": read.before,
         "next": read.after,
@@ -163,8 +209,8 @@ _TOTALS = [
 ]
 
 
-def turn_answer(row: Row) -> TurnAnswer:
-    """Return the answer about a turn."""
+def turn_answer(row: Row, findings: SessionFindings) -> TurnAnswer:
+    """Return the answer about a turn of a session with these findings."""
     tiers = {"tier1": row["tier1_score"], "tier2": row["tier2_score"], "tier2_5": row["tier2_5_alignment"]}
     made = {
         **tiers,
@@ -175,5 +221,9 @@ def turn_answer(row: Row) -> TurnAnswer:
         "anomaly": bool(row["anomaly"]),
         "tier1_flags": row["tier1_flags"] or [],
         "anomaly_reasons": row["anomaly_reasons"] or [],
+        "findings": [
+            {"number": finding.number, "type": finding.type, "severity": finding.severity, **turn_document(turn)}
+            for finding, turn in findings.by_turn.get(row["place"], ())
+        ],
     }
     return TurnAnswer.model_validate({**row, **made})

@@ -86,7 +86,9 @@ async def session(
         rows = session_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
         following = rows[-1]["row"] + 1 if rows and rows[-1]["row"] < rows[-1]["places"] else None
         read = read_session(cursor, places[0])
-        return OneSessionAnswer(session=session_answer(read), turns=[turn_answer(row) for row in rows], next_turn=following)
+        return OneSessionAnswer(
+            session=session_answer(read), turns=[turn_answer(row, read.findings) for row in rows], next_turn=following
+        )
 
     found = await services.ask(asked)
     response.headers["Cache-Control"] = "no-store"

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from schemas.lazy.duckdb import duckdb
 from service.documents.addresses.window import Window as TimeWindow
 from service.documents.runs import Row
+from service.documents.sessions.findings import finding_events
 from service.http.context import Services
 from service.http.errors import ApiError
 from service.http.routes.runs import RunId
@@ -19,7 +20,16 @@ from service.pages.lists.pages import first_day, listed
 from service.pages.lists.tables import READINESS, RUNS
 from service.pages.projects.days import counts_of
 from service.pages.rendering import number, page
-from service.pages.runs.run_data import PAYLOAD_SHOWN, RunEvents, RunRead, find_run, payloads_of, read_context, read_events
+from service.pages.runs.run_data import (
+    PAYLOAD_SHOWN,
+    RunEvents,
+    RunRead,
+    find_run,
+    payloads_of,
+    read_context,
+    read_events,
+    read_findings,
+)
 from service.pages.runs.timeline import ONLY, Asked, Timeline, timeline
 from service.pages.runs.view import Address, Window, run_values
 from service.pages.times.asked import Asked as AskedTime
@@ -74,16 +84,24 @@ async def run(
         raise ApiError(404, "not_found", NO_RUN)
     row, diagnosis = found
 
-    def shown_events(cursor: duckdb.DuckDBPyConnection) -> tuple[RunEvents, Timeline, dict[int, Row]]:
-        events = read_events(cursor, row["connection"], row["session_id"], diagnosis)
+    def shown_events(
+        cursor: duckdb.DuckDBPyConnection,
+    ) -> tuple[RunEvents, dict[int, list[tuple[int, str, int]]], Timeline, dict[int, Row]]:
+        located = finding_events(cursor, diagnosis)
+        events = read_events(cursor, diagnosis, located)
         shown = timeline(events, asked)
-        return events, shown, payloads_of(cursor, row, [events.offsets[place] for place in shown.places], PAYLOAD_SHOWN)
+        return (
+            events,
+            read_findings(cursor, row, located),
+            shown,
+            payloads_of(cursor, row, [events.offsets[place] for place in shown.places], PAYLOAD_SHOWN),
+        )
 
     # Two threads read: half of the time is DuckDB's planning, which takes one.
-    context, (events, shown, payloads) = await asyncio.gather(
+    context, (events, turns, shown, payloads) = await asyncio.gather(
         services.ask(lambda cursor: read_context(cursor, row)), services.ask(shown_events)
     )
-    read = RunRead(row=row, diagnosis=diagnosis, context=context, events=events)
+    read = RunRead(row=row, diagnosis=diagnosis, context=context, events=events, turns=turns)
     address = Address(project=project, run_id=run_id, asked=asked, graph=_window(graph, len(events.ids)))
     return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
 

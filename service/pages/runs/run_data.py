@@ -1,8 +1,7 @@
 """Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
-The verdict is the recorded one, which lists, alerts and gates go by. Which events are evidence is found by the detectors again, because a
-record names only the first of them; where it names no cause, as of most runs, no event is evidence. What is read is bounded, whatever a
-session holds.
+The verdict is the recorded one, which lists, alerts and gates go by. Which events its findings are about is told by
+`service.documents.sessions.findings`. What is read is bounded, whatever a session holds.
 """
 
 from __future__ import annotations
@@ -10,27 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count, repeat
+from itertools import pairwise
 from typing import Any
 
 from analytics.queries import query_rows, record_in, run_query
-from audit.detectors.registry import Cause
-from audit.detectors.thresholds import Profile, default_profile, recorded_profile, source_of
-from audit.diagnosis.causal_graph import evidence_links
-from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.events import raw_event
-from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
 from schemas.records import Diagnosis
 from service.documents.evaluations import evaluation_page
 from service.documents.members import Document
 from service.documents.runs import Row, run_row
-from service.imports.call_payloads import with_payloads
+from service.documents.sessions.findings import FindingEvents, session_findings
+from service.documents.sessions.session import session_places
 from service.pages.charts.graph_layout import Reinforcing
 from service.pages.charts.marks import Mark, marks_between
+from service.pages.sessions.finding_links import finding_links
 
 EVENTS_READ = 20_000
 """Events of a session that a page reads: the first ones. All of them are in its files."""
@@ -43,7 +38,6 @@ _LOOKED_AT = 8_000
 """Characters of the longest payload that is looked at for whether it tells of a failure, and"""
 _DOUBTFUL = 2_000
 """the number of them."""
-_FOLDED = FOLD_COLUMNS[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +57,7 @@ class RunEvents:
     """Events that report a failure."""
     reinforcing: tuple[Reinforcing, ...]
     failures: tuple[str, ...]
-    """Every failure type that was found, in order."""
+    """Every failure type that was found, in the order of the record."""
 
     def told(self, place: int) -> str:
         """Describe an event in a few words: its type, and its tool if it has one."""
@@ -94,6 +88,8 @@ class RunRead:
     diagnosis: Diagnosis
     context: RunContext
     events: RunEvents
+    turns: Mapping[int, Sequence[tuple[int, str, int]]]
+    """The turns in which each finding lies, by its number: place, address, events of the finding."""
 
 
 def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Diagnosis] | None:
@@ -134,28 +130,19 @@ def _id_of(around: Sequence[Row], role: str) -> str | None:
     return next((one["run_id"] for one in around if one[role]), None)
 
 
-def read_events(
-    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, diagnosis: Diagnosis | None = None
-) -> RunEvents:
-    """Return the events of a session, marking evidence of a failure and reports of one.
-
-    Evidence is found by the thresholds of the diagnosis, or by the defaults without one; none where it found no cause in these events.
-    """
-    asked = {"connection": connection, "session": session_id}
+def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located: Sequence[FindingEvents | None]) -> RunEvents:
+    """Return the events of a diagnosed session, marking those that its findings are about, and reports of a failure."""
+    asked = {"connection": diagnosis.connection, "session": diagnosis.session_id}
     frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
     shown = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
-    is_clear = diagnosis is not None and not diagnosis.failure_cause_count and frame.height <= diagnosis.event_count
-    run = {"run": 0, "connection": connection, "session_id": session_id}
-    causes = [] if is_clear else _causes(cursor, frame, run, _profile_of(diagnosis, frame))
-    place_of = {name: place for place, name in enumerate(shown["event_id"])} if causes else {}
+    place_of = {event_id: place for place, event_id in enumerate(shown["event_id"])}
     marks: dict[int, dict[str, None]] = {}
-    reinforcing = []
-    for cause in causes:
-        for link in evidence_links(cause, dict(cause.evidence)):
-            if link.relation == "causes":
-                marks.setdefault(place_of[link.source], {})[cause.type] = None
-            else:
-                reinforcing.append(Reinforcing(place_of[link.source], place_of[link.target], cause.type))
+    reinforcing: dict[Reinforcing, None] = {}
+    for cause, events in zip(diagnosis.failure_causes, located, strict=True):
+        places = [place_of[event_id] for event_id in (events.ids if events else ()) if event_id in place_of]
+        for place in places:
+            marks.setdefault(place, {})[cause.type] = None
+        reinforcing.update(dict.fromkeys(Reinforcing(*pair, cause.type) for pair in pairwise(places)))
     return RunEvents(
         ids=shown["event_id"],
         types=shown["event"],
@@ -166,32 +153,18 @@ def read_events(
         evidence={place: tuple(names) for place, names in sorted(marks.items())},
         failed=_failed(cursor, asked, shown["place"]),
         reinforcing=tuple(reinforcing),
-        failures=tuple(dict.fromkeys(cause.type for cause in causes)),
+        failures=tuple(dict.fromkeys(cause.type for cause in diagnosis.failure_causes)),
     )
 
 
-def _profile_of(diagnosis: Diagnosis | None, frame: pl.DataFrame) -> Profile:
-    recorded = diagnosis and recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
-    return recorded or default_profile(source_of(frame["source"]))
-
-
-def _causes(
-    cursor: duckdb.DuckDBPyConnection, frame: pl.DataFrame, run: Mapping[str, Any], profile: Profile
-) -> Sequence[Cause]:
-    """Return the causes that the detectors find in the events of a run."""
-    evidence = SessionEvidence.held_to(profile.thresholds)
-    folded = _with_payloads(cursor, frame, run, evidence)
-    # Rows of a frame take half as long again as rows of lists.
-    rows = zip(repeat(None), count(), *(folded[name].to_list() for name in _FOLDED), strict=False)
-    fold_columns({None: evidence}, rows)
-    return diagnose(evidence, profile.thresholds).causes
-
-
-def _with_payloads(
-    cursor: duckdb.DuckDBPyConnection, frame: pl.DataFrame, run: Mapping[str, Any], evidence: SessionEvidence
-) -> pl.DataFrame:
-    """Return the events of a run with the payloads of its calls, if those are compared."""
-    return with_payloads(cursor, frame.with_columns(pl.lit(0, pl.Int64).alias("run")), [run], wanted=evidence.reads_payloads)
+def read_findings(
+    cursor: duckdb.DuckDBPyConnection, row: Row, located: Sequence[FindingEvents | None]
+) -> dict[int, list[tuple[int, str, int]]]:
+    """Return the turns in which each finding of a run lies, by its number: place, address, and how many of its events are there."""
+    for place in session_places(cursor, row["session_id"], [row["project"]], row["connection"]):
+        findings = session_findings(cursor, place.bounded, row, located).findings
+        return {finding.number: finding_links(place, finding) for finding in findings}
+    return {}
 
 
 def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:

@@ -14,7 +14,7 @@ from audit.detectors.detectors import FAILURE_TYPES
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
-from schemas.records import Diagnosis
+from schemas.records import Diagnosis, FailureCause
 from service.documents.runs import Row
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.graph_drawing import Addresses, draw
@@ -93,6 +93,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "lowest_trust": LOWEST_TRUST,
         "primary": _primary(diagnosis),
         "causes": _by_impact(diagnosis),
+        "turns": read.turns,
         "dimensions": _dimensions(diagnosis),
         "dimension_count": _COUNTED.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
         "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
@@ -133,8 +134,9 @@ def _primary(diagnosis: Diagnosis) -> Any:
     return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
 
 
-def _by_impact(diagnosis: Diagnosis) -> list[Any]:
-    return sorted(diagnosis.failure_causes, key=lambda cause: cause.impact_score)
+def _by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
+    """Return the causes, the largest penalty first, each with its number in the record."""
+    return sorted(enumerate(diagnosis.failure_causes, 1), key=lambda numbered: numbered[1].impact_score)
 
 
 def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from audit.exchanges.states import SCORED
@@ -19,10 +20,11 @@ from service.documents.sessions.session import (
 from service.pages.links import Links
 from service.pages.runs.run_data import PAYLOAD_SHOWN, payloads_of, tells_of_failure
 from service.pages.runs.view import gist, indented
+from service.pages.sessions.finding_links import STEPS, event_link, finding_links
 from service.pages.texts import Excerpt, excerpt
 
-TURNS, STEPS, STEPS_ALONE = 20, 12, 100
-"""Turns of a page, events of a turn on it, and events of a part that is shown alone."""
+TURNS, STEPS_ALONE = 20, 100
+"""Turns of a page, and events of a part that is shown alone."""
 TEXT_SHOWN = 3_000
 """Characters of a text: the exchange's own page has more."""
 KINDS = 6
@@ -87,6 +89,9 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) ->
         "read": read,
         "totals": read.totals,
         "run": read.run,
+        "findings": read.findings,
+        "links_of": partial(finding_links, read.place),
+        "link_to_event": partial(event_link, read.place),
         "asked": asked,
         "tokens": _known(read.totals["input_tokens"], read.totals["output_tokens"]),
         "labels": _by_name(read.totals["labels"]),

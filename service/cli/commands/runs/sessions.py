@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from analytics.store.store import Store
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.options import (
@@ -32,10 +33,12 @@ from service.cli.completion.values import completed
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.progress import counting
 from service.cli.terminal import counted, err, out, plain, warn
-from service.cli.views import diagnosis_view, wrap_table
+from service.cli.views import diagnosis_view, findings_view, wrap_table
 from service.documents.members import Document
 from service.documents.run_rows import runs_of
 from service.documents.runs import export_runs, run_documents, wrap_rows
+from service.documents.sessions.findings import SessionFindings, findings_documents
+from service.documents.sessions.session import run_findings
 from service.evaluations.gate import READINESS, USUAL_READINESS, Gate, failures
 from service.imports.session_files import FaultReport, diagnose_files
 from service.known_projects import require_known
@@ -54,7 +57,7 @@ def finalize(
     """End a session manually and diagnose it."""
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         finalize_session(workspace, session, connection)
-        _show_runs(run_documents(workspace.store, session), as_json=as_json)
+        _show_runs(_with_findings(workspace.store, run_documents(workspace.store, session)), as_json=as_json)
 
 
 def run(
@@ -63,20 +66,27 @@ def run(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: verdict, chain of causes, evidence, remedies."""
+    """Show one run: verdict, chain of causes, evidence, remedies, and the turns in which each cause lies."""
     with opened_to_show(database, project) as workspace:
-        found = list(run_documents(workspace.store, session, project))
+        found = list(_with_findings(workspace.store, run_documents(workspace.store, session, project)))
     if not found:
         raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
     _show_runs(found, as_json=as_json)
 
 
-def _show_runs(found: Iterable[tuple[Row, Document]], *, as_json: bool) -> None:
-    for row, document in found:
+def _with_findings(store: Store, runs: Iterable[tuple[Row, Document]]) -> Iterator[tuple[Row, Document, SessionFindings]]:
+    """Yield runs with what was found in their sessions, and where."""
+    for row, document in runs:
+        yield row, document, run_findings(store.cursor(), row["project"], row)
+
+
+def _show_runs(runs: Iterable[tuple[Row, Document, SessionFindings]], *, as_json: bool) -> None:
+    for row, document, findings in runs:
         if as_json:
-            print_json({"run_id": row["run_id"], "project": row["project"], **document}, exact=True)
+            shown = {"run_id": row["run_id"], "project": row["project"], **document, "findings": findings_documents(findings)}
+            print_json(shown, exact=True)
         else:
-            out.print(diagnosis_view(document, row))
+            out.print(diagnosis_view(document, row), *([findings_view(findings)] if findings.findings else []))
 
 
 def export(
