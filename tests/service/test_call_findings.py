@@ -12,6 +12,7 @@ from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Diagnosis
 from service.cli.main import run as run_command
+from service.documents.sessions.findings import finding_events
 from service.pages.runs.run_data import read_events
 
 QUESTION = "Where is the parcel of the customer Miller, order 4711"
@@ -61,7 +62,7 @@ def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy:
         assert found.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
         assert '{"alternatingRounds":2,"nearDuplicateCalls":1}' == found.threshold_changes
         with closing(store.cursor()) as cursor:
-            events = read_events(cursor, found.connection, "s1", found)
+            events = read_events(cursor, found, finding_events(cursor, found))
         assert {place: (name,) for name, places in FOUND.items() for place in places} == events.evidence
 
 

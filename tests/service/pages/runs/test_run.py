@@ -25,6 +25,7 @@ from audit.diagnosis.diagnosis import _readiness, diagnose
 from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.documents.runs import events_of, run_row
+from service.documents.sessions.findings import finding_events
 from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because
 from streams.engine.engine import Engine
@@ -275,24 +276,28 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
     """A record names the first hundred events of a cause; the page marks every one."""
     calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(150)]
     odd = event("s", 150, event="error_event", error="gone")
-    read = read_events(filled(store, *(("agent-events", one) for one in [*calls, odd])).cursor(), "local", "s")
+    evidence = SessionEvidence(reference_limit=100)
+    for one in (*calls, odd):
+        evidence.add(one, one.seq)
+    record = to_record(
+        diagnose(evidence, AS_EVENTS), evidence, connection="local", project="ops", agent=None, session_id="s", revision=0,
+        started_at=START, ended_at=START, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
+    )  # fmt: skip
+    cursor = filled(store, *(("agent-events", one) for one in [*calls, odd])).cursor()
+    read = read_events(cursor, record, finding_events(cursor, record))
     loops = [place for place, names in read.evidence.items() if "infinite_tool_loop" in names]
     assert list(range(150)) == loops
     assert frozenset({150}) == read.failed
     assert 149 == sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing)
 
 
-def test_evidence_is_looked_for_where_a_cause_was_found_or_events_came_since(store: Store) -> None:
-    """Most runs have none, and to find that again takes longer than all else on the page of a very long one."""
+def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
+    """What its events have come to since is no finding of it: nothing on its page would explain the marks."""
     calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(5)]
     cursor = filled(store, *(("agent-events", one) for one in calls)).cursor()
-
-    def evidence(**fields: int) -> list[int]:
-        return list(read_events(cursor, "local", "s", diagnosed("s", **fields)).evidence)
-
-    assert [] == evidence(failure_cause_count=0, event_count=5)
-    assert [0, 1, 2, 3, 4] == evidence(failure_cause_count=1, event_count=5)
-    assert [0, 1, 2, 3, 4] == evidence(failure_cause_count=0, event_count=4)
+    for events in (4, 5):
+        record = diagnosed("s", failure_cause_count=0, event_count=events)
+        assert {} == read_events(cursor, record, finding_events(cursor, record)).evidence
 
 
 @pytest.mark.parametrize("apart", [timedelta(hours=1), timedelta(days=9)], ids=["near", "far"])

@@ -1,0 +1,291 @@
+"""What a run found is marked on the events and turns that it is about: on the page, to programs and on the command line alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from api_server import Call, Tokens
+from browsers import Elements
+from builders import START, event, exchange
+from finished import filled
+
+from analytics.store.store import Store
+from audit.detectors.detectors import DETECTORS
+from audit.detectors.thresholds import DEFAULTS
+from audit.diagnosis.diagnosis import diagnose
+from audit.diagnosis.diagnosis_record import to_record
+from audit.diagnosis.evidence import SessionEvidence
+from schemas.records import AgentEvent, Diagnosis, Record
+from service.cli.main import run as run_command
+from service.documents.sessions import findings as module
+from service.documents.sessions.findings import NOT_MARKED
+from service.pages.links import Links
+from service.pages.sessions.finding_links import STEPS
+
+LINKS = Links()
+HOSTILE = "<script>alert(1)</script>\u202etxt.exe"
+Look = Callable[..., str]
+Json = dict[str, Any]
+
+
+def call_of(tool: str, **args: object) -> Json:
+    """A tool call."""
+    return {"event": "tool_call", "tool": tool, "args": args}
+
+
+def used(tokens: int) -> Json:
+    """An event that reports tokens."""
+    return {"event": "token_usage", "usage": {"total": tokens}}
+
+
+FINE = {61: call_of("search", q="a"), 62: {"event": "tool_output", "used": True}, 63: used(200), 64: {"event": "context_event", "saturation": 20},
+        65: {"event": "memory_event", "action": "stored"}, 66: {"event": "skill_event", "invoked": True}, 181: call_of("search", q="b"), 182: used(300)}  # fmt: skip
+"""Events of the first and of the third turn, by second: there is nothing wrong with them."""
+REFUND = call_of("refund", order=7)
+WRONG: dict[str, Mapping[int, Json]] = {
+    "infinite_tool_loop": {
+        121: call_of("orders", id=7),
+        **dict.fromkeys(range(122, 125), REFUND),
+        125: {"event": "retry_event"},
+    },
+    "memory_degradation": {121: call_of("recall"), 122: {"event": "memory_event", "action": "miss"}},
+    "ignoring_tool_outputs": {121: call_of("orders", id=7), 122: {"event": "tool_output", "used": False}},
+    "context_pollution": {121: {"event": "context_event", "saturation": 80}, 122: {"event": "context_event", "saturation": 96}},
+    "cost_explosion": {121: used(900), 122: used(14_000), 123: call_of("orders", id=7)},
+    "skill_failure": {121: call_of("skills"), 122: {"event": "skill_event", "invoked": False}},
+}
+"""Events of the second turn, by the failure that they make."""
+ABOUT = {
+    "infinite_tool_loop": [122, 123, 124, 125],
+    "memory_degradation": [122],
+    "ignoring_tool_outputs": [122],
+    "context_pollution": [122],
+    "cost_explosion": [122],
+    "skill_failure": [122],
+}
+"""The events, by second, that each failure is about."""
+
+
+def diagnosis_of(events: Sequence[AgentEvent], session: str = "s", **fields: Any) -> Diagnosis:
+    """The record that the stage makes of a session's events, with the fields changed."""
+    evidence = SessionEvidence(reference_limit=100)
+    for one in events:
+        evidence.add(one, one.seq)
+    profile = DEFAULTS["events"]
+    record = to_record(
+        diagnose(evidence, profile.thresholds), evidence, connection="local", project="ops", agent="scout", session_id=session, revision=0,
+        started_at=START, ended_at=START, closed_at=START, closed_reason="explicit", policy_digest="", profile=profile,
+    )  # fmt: skip
+    return msgspec.structs.replace(record, **fields)
+
+
+def told(raw: Mapping[int, Json], session: str = "s") -> list[AgentEvent]:
+    """Events of a session, by the second in which each was."""
+    return [event(session, second, **one) for second, one in sorted(raw.items())]
+
+
+def session_of(raw: Mapping[int, Json], **fields: Any) -> list[tuple[str, Record]]:
+    """A diagnosed session of three turns, which begin after 60, 120 and 180 seconds."""
+    events = told(raw)
+    turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
+    return [*turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events, **fields))]
+
+
+def steps_of(page: str) -> dict[int, bool]:
+    """Whether each event of a page is marked, by its place in its topic."""
+    items = re.findall(r'<li (?:class="([^"]*)")? ?value="\d+">\s*<details id="step-(\d+)"', page)
+    return {int(place): "is-marked" in kind for kind, place in items}
+
+
+def turns_of(page: str) -> dict[int, bool]:
+    """Whether each turn of a page is marked, by its place in the session."""
+    return {
+        int(place): "is-marked" in kind
+        for kind, place in re.findall(r'<article class="panel turn ([^"]*)"[^>]*aria-labelledby="turn-title-(\d+)"', page)
+    }
+
+
+def test_there_is_a_case_for_every_detector() -> None:
+    """A seventh one is to be marked, too."""
+    assert {detector.failure_type for detector in DETECTORS} == WRONG.keys() == ABOUT.keys()
+
+
+@pytest.mark.parametrize("failure", WRONG)
+def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store: Store, look: Look) -> None:
+    """Whoever reads the conversation sees which turn went wrong, by which events, how badly, and comes to the finding."""
+    raw = {**FINE, **WRONG[failure]}
+    filled(store, *session_of(raw))
+    page = look(LINKS.session("ops", "s"))
+    assert {1: False, 2: True, 3: False} == turns_of(page)
+    places = {second: place for place, second in enumerate(sorted(raw))}
+    assert {places[second] for second in ABOUT[failure]} == {place for place, is_marked in steps_of(page).items() if is_marked}
+    assert len(raw) == len(steps_of(page))
+    run = LINKS.run("ops", "run_001", "finding-1")
+    assert re.search(rf'<a class="pill (medium|high|critical)" href="{re.escape(run)}"', page)
+    assert 'id="finding-1"' in look(LINKS.run("ops", "run_001"))
+
+
+@pytest.mark.parametrize("failure", WRONG)
+def test_a_finding_leads_to_its_turn(failure: str, store: Store, look: Look) -> None:
+    """From the verdict one goes to what happened."""
+    filled(store, *session_of({**FINE, **WRONG[failure]}))
+    turn = LINKS.session("ops", "s", "local", fragment="turn-title-2", turn=2).replace("&", "&amp;")
+    for page in (look(LINKS.run("ops", "run_001")), look(LINKS.session("ops", "s"))):
+        assert f'href="{turn}"' in page
+    assert 'id="turn-title-2"' in look(LINKS.session("ops", "s", "local", turn=2))
+
+
+@pytest.mark.parametrize("failure", WRONG)
+def test_programs_and_the_command_line_are_told_the_same(
+    *, failure: str, store: Store, call: Call, tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that asks for a session, and a person at a terminal, see the marks of the page."""
+    records = session_of({**FINE, **WRONG[failure]})
+    answer = call("GET", "/api/audit/ops/sessions/s", filled(store, *records) and tokens.root).json()
+    (finding,) = answer["session"]["findings"]
+    (turn,) = finding["turns"]
+    ids = [f"event_{second}" for second in ABOUT[failure]]
+    assert (1, failure, "", len(ids), len(ids), 1) == tuple(
+        finding[name] for name in ("number", "type", "note", "eventCount", "markedCount", "turnCount")
+    )
+    assert (2, ids) == (turn["turn"], [one["eventId"] for one in turn["events"]])
+    of_turns = [[(one["number"], one["severity"], one["events"]) for one in shown["findings"]] for shown in answer["turns"]]
+    assert [[], [(1, finding["severity"], turn["events"])], []] == of_turns
+    path = tmp_path / "other.duckdb"
+    with Store(path) as other:
+        filled(other, *records)
+    assert 0 == run_command(["run", "s", "--json", "--db", str(path)])
+    (printed,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (failure, finding["severity"], len(ids)) == (printed["type"], printed["severity"], printed["marked_count"])
+    assert [(2, ids)] == [(one["turn"], [shown["event_id"] for shown in one["events"]]) for one in printed["turns"]]
+    assert 0 == run_command(["run", "s", "--db", str(path)])
+    assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
+
+
+def test_every_event_is_marked_however_many_there_are(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """A record names a hundred events of a finding; the turn of the next hundred is no less wrong."""
+    raw = {
+        **dict.fromkeys(range(61, 61 + 58), REFUND),
+        **dict.fromkeys(range(121, 121 + 58), REFUND),
+        **dict.fromkeys(range(181, 281), REFUND),
+    }
+    filled(store, *session_of(raw))
+    page = look(LINKS.session("ops", "s"))
+    assert {1: True, 2: True, 3: True} == turns_of(page)
+    assert [58, 58, 100] == [
+        one["findings"][0]["eventCount"] for one in call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["turns"]
+    ]
+    alone = look(LINKS.session("ops", "s", "local", part=3))
+    assert 100 == sum(steps_of(alone).values())
+
+
+def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Look) -> None:
+    """A turn may make a hundred calls before it goes wrong."""
+    raw = {121 + n: call_of("search", q=n) for n in range(STEPS)} | {121 + STEPS + n: REFUND for n in range(3)}
+    filled(store, *session_of(raw))
+    page = look(LINKS.session("ops", "s"))
+    assert {1: False, 2: True, 3: False} == turns_of(page)
+    assert not any(steps_of(page).values())
+    link = LINKS.session("ops", "s", "local", fragment=f"step-{STEPS}", part=2, step=STEPS + 1)
+    assert f'href="{link.replace("&", "&amp;")}"' in page
+    assert steps_of(look(link.partition("#")[0]))[STEPS]
+
+
+def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, tokens: Tokens) -> None:
+    """Two loops of one tool are told by the same words, and are still two."""
+    raw = {**{61 + n: call_of("refund", order=1) for n in range(3)}, **{121 + n: call_of("refund", order=2) for n in range(3)}}
+    filled(store, *session_of(raw))
+    found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    turns = [(one["type"], [turn["turn"] for turn in one["turns"]]) for one in found]
+    assert [("infinite_tool_loop", [1]), ("infinite_tool_loop", [2]), ("cost_explosion", [1, 2])] == turns
+
+
+def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """What went wrong before the first turn went wrong, and not every agent sends what it says."""
+    filled(store, *session_of({1: {"event": "memory_event", "action": "miss"}, **FINE}))
+    assert steps_of(look(LINKS.session("ops", "s")))[0]
+    events = told({1: {"event": "memory_event", "action": "miss"}}, "quiet")
+    filled(store, ("agent-events", events[0]), ("diagnoses", diagnosis_of(events, "quiet")))
+    assert [True] == list(steps_of(look(LINKS.session("ops", "quiet"))).values())
+    for session in ("s", "quiet"):
+        (finding,) = call("GET", f"/api/audit/ops/sessions/{session}", tokens.root).json()["session"]["findings"]
+        assert [0] == [one["turn"] for one in finding["turns"]]
+
+
+def test_what_came_after_the_diagnosis_is_not_marked(store: Store, look: Look) -> None:
+    """A mark is of a finding that is recorded; the next end of the session looks at what came since."""
+    events = told({**FINE, 183: {"event": "memory_event", "action": "miss"}, 184: {"event": "memory_event", "action": "lost"}})
+    turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
+    filled(store, *turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events[:-1])))
+    assert 1 == sum(steps_of(look(LINKS.session("ops", "s"))).values())
+
+
+def test_an_older_diagnosis_is_marked_by_todays_rule(store: Store, call: Call, tokens: Tokens) -> None:
+    """Until version 2 the evidence of a cost explosion was the first events of the session, harmless as they were."""
+    raw = {**FINE, **WRONG["cost_explosion"]}
+    events = told(raw)
+    (cause,) = diagnosis_of(events).failure_causes
+    first = tuple({"seq": one.seq, "event_id": one.event_id} for one in events[:3])
+    old = msgspec.structs.replace(
+        cause, evidence_count=3, evidence=msgspec.convert(first, type(cause.evidence) and tuple[type(cause.evidence[0]), ...])
+    )
+    filled(store, *session_of(raw, failure_causes=(old,), rule_version="diagnosis-1:2.1.2.1.2.1"))
+    (finding,) = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    assert ["event_122"] == [one["eventId"] for turn in finding["turns"] for one in turn["events"]]
+
+
+def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """Nothing is marked that the finding was not about."""
+    kept, wrong = told(FINE), told(WRONG["infinite_tool_loop"])
+    turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
+    filled(store, *turns, *(("agent-events", one) for one in kept), ("diagnoses", diagnosis_of([*kept, *wrong])))
+    page = look(LINKS.session("ops", "s"))
+    assert not any((*turns_of(page).values(), *steps_of(page).values()))
+    assert NOT_MARKED in page
+    (finding,) = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    assert ([], NOT_MARKED) == (finding["turns"], finding["note"])
+
+
+@pytest.mark.parametrize(("rules", "marked"), [(None, 100), ("diagnosis-1:1", 0)], ids=["today's rules", "other rules"])
+def test_a_very_long_session_is_marked_by_its_record(
+    *, rules: str | None, marked: int, store: Store, call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page does not read a million events: it marks those that the record names, and says that there are more."""
+    monkeypatch.setattr(module, "EVENTS_FOLDED", 100)
+    raw = dict.fromkeys(range(121, 271), REFUND)
+    filled(store, *session_of(raw, **({"rule_version": rules} if rules else {})))
+    found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    assert {"infinite_tool_loop": marked, "cost_explosion": marked} == {one["type"]: one["markedCount"] for one in found}
+    assert all(one["eventCount"] == 150 and one["note"] for one in found)
+
+
+def test_a_run_without_findings_marks_nothing(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """Most sessions are fine."""
+    filled(store, *session_of(FINE))
+    page = look(LINKS.session("ops", "s"))
+    assert not any((*turns_of(page).values(), *steps_of(page).values()))
+    assert [] == call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+
+
+def test_no_name_of_a_marked_event_is_markup(
+    store: Store, look: Look, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The description of a loop quotes the tool, which the agent named."""
+    records = session_of(dict.fromkeys(range(121, 124), call_of(HOSTILE)))
+    filled(store, *records)
+    for address in (LINKS.session("ops", "s"), LINKS.session("ops", "s", part=2), LINKS.run("ops", "run_001")):
+        page = look(address)
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+    assert [] == Elements(look(LINKS.session("ops", "s"))).active()
+    path = tmp_path / "other.duckdb"
+    with Store(path) as other:
+        filled(other, *records)
+    assert 0 == run_command(["run", "s", "--db", str(path)])
+    assert "\u202e" not in capsys.readouterr().out
