@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
+from audit.drift.consecutive_days import DAYS
+from audit.drift.score_history import FEWEST_DAYS, REFERENCE_DAYS
 from schemas.lazy.duckdb import duckdb
-from service.cli.incident_views import check_limits
+from schemas.records import Incident
+from service.cli.incident_views import check_limits, state_words
 from service.cli.next_steps import pages_steps, typed
 from service.cli.terminal import counted, plain
 from service.documents.project_checks import moment_words
@@ -18,17 +23,57 @@ from service.documents.runs import Wanted, worst_runs
 from service.reports.fleet_report import heading
 from service.workspace import Workspace
 from streams.watch.checking import Checked
+from streams.watch.history import ProjectHistory
+from streams.watch.incidents.states import CONFIRMED
 
 AGENTS_NAMED = 5
 """Agents whose failures are named; the others are counted."""
 UNSAFE_SHARE = 0.2
 """Share of an agent's runs above which unsafe ones say more about the thresholds than about the agent."""
+INCIDENTS_NAMED = 10
+"""Incidents in the history of a project that are named; the others are counted."""
 
 
-def import_findings(workspace: Workspace, checked: list[Checked], program: str) -> Iterator[RenderableType]:
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What the checks after an import found in the projects that it filled."""
+
+    histories: Sequence[ProjectHistory]
+    """The checks of the days that it brought; nothing where it brought none that is over."""
+    checked: Sequence[Checked]
+    """The check as of now, which came last."""
+
+    def incidents(self, project: str) -> list[Incident]:
+        """The incidents in the history of a project, as the last check left them, and those that it opened; oldest first."""
+        kept = {one.incident_id: one for history in self.histories if history.project == project for one in history.incidents}
+        for check in self.checked:
+            if check.project == project:
+                new = {one.incident_id for one in check.opened}
+                kept |= {one.incident_id: one for one in check.incidents if one.incident_id in kept.keys() | new}
+        return sorted(kept.values(), key=lambda one: (one.first_day or one.detected_at, one.incident_id))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The checks of the days that were brought, for scripts."""
+        return [
+            {
+                "project": one.project,
+                "days": len(one.days),
+                "first_day": one.days[0],
+                "last_day": one.days[-1],
+                "checks": one.checks,
+                "waiting": one.waiting,
+                "known_days": one.known_days,
+                "known_since": one.known_since,
+                "incidents": [_incident_json(incident) for incident in self.incidents(one.project)],
+            }
+            for one in self.histories
+        ]
+
+
+def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterator[RenderableType]:
     """Return lines on the runs of the project that an import filled, on its drift, and commands that show more.
 
-    `checked` is what a check of the project found; `program` is how the reader starts the command line.
+    `program` is how the reader starts the command line.
     """
     settings, project = workspace.settings, workspace.settings.project
     cursor = workspace.store.cursor()
@@ -40,9 +85,10 @@ def import_findings(workspace: Workspace, checked: list[Checked], program: str) 
     yield heading(f"In short, checked as of {moment_words(workspace.now())}")
     yield _runs_line(agents)
     yield from _agent_lines(cursor, project, agents)
-    yield from drift_lines(project, checked)
+    yield from drift_lines(drift)
     yield heading("Look closer")
     yield from typed(program, _steps(cursor, project, agents, shlex.quote(str(settings.database))))
+    yield from typed(program, incident_steps(drift, settings.database))
     yield heading("See it in a browser")
     yield from pages_steps(program, settings.database, settings.policy)
 
@@ -71,13 +117,80 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
         yield f"… and {counted(len(failing) - AGENTS_NAMED, 'agent')} more agents with failures"
 
 
-def drift_lines(project: str, checked: list[Checked]) -> Iterator[str]:
-    """Return lines on the drift that a check of a project found."""
-    findings = [f"{one.project}: {finding.title}" for one in checked for finding in one.findings]
-    yield from findings
-    if not findings and all(one.looked for one in checked):
-        yield f"{project}: checked for drift, nothing found"
-    yield from check_limits(checked)
+def drift_lines(drift: Drift) -> Iterator[str]:
+    """Return lines on the drift that the checks after an import found, project by project."""
+    brought = {one.project for one in drift.histories}
+    for history in drift.histories:
+        yield from _history_lines(history, drift.incidents(history.project))
+    for check in drift.checked:
+        if check.project in brought:
+            continue
+        if check.looked is None:
+            yield f"{plain(check.project, 64)}: no day to check for drift: nothing new of past days, and no data of the last {DAYS} days"
+            continue
+        yield from (f"{plain(check.project, 64)}: {finding.title}" for finding in check.findings)
+        if not check.findings:
+            yield f"{plain(check.project, 64)}: checked for drift, nothing found"
+    # The newest check that saw data says what was not compared.
+    newest = {history.project: history.last for history in drift.histories}
+    newest |= {check.project: check for check in drift.checked if check.looked is not None}
+    yield from check_limits([check for check in newest.values() if check is not None and check.looked is not None])
+
+
+def incident_steps(drift: Drift, database: Path) -> Iterator[tuple[str, str]]:
+    """Return the commands that list the incidents that an import's history has, each with what it shows."""
+    for history in drift.histories:
+        if drift.incidents(history.project):
+            yield "incidents of drift", f"incidents list --project {history.project} --db {shlex.quote(str(database))}"
+
+
+def _history_lines(history: ProjectHistory, incidents: Sequence[Incident]) -> Iterator[str]:
+    project, first, last = plain(history.project, 64), history.days[0], history.days[-1]
+    if history.waiting:
+        exchanges = counted(history.waiting, "exchange")
+        yield (
+            f"{project}: {first} to {last} not checked for drift yet: {exchanges} of these days "
+            f"{'waits' if history.waiting == 1 else 'wait'} for the judge. The server checks them once they have scores."
+        )
+        return
+    if history.last is None:
+        yield f"{project}: not checked for drift: the policy switches its audit off"
+        return
+    counts = counted(len(incidents), "incident") if incidents else "nothing found"
+    days = (
+        f"on {first}" if first == last else f"day by day from {first} to {last}, {counted(len(history.days), 'day')} with data"
+    )
+    yield f"{project}: checked for drift {days}: {counts}"
+    yield from map(_incident_line, incidents[:INCIDENTS_NAMED])
+    if len(incidents) > INCIDENTS_NAMED:
+        yield f"  … and {len(incidents) - INCIDENTS_NAMED} more"
+    if history.known_days <= FEWEST_DAYS or (last - history.known_since).days < REFERENCE_DAYS:
+        yield (
+            f"  Little can be told from so short a history: there is data on {counted(history.known_days, 'day')} since "
+            f"{history.known_since}, and a gradual change is compared with {FEWEST_DAYS} days with data, {REFERENCE_DAYS} days back. "
+            "Import more, or check again when there is more."
+        )
+
+
+def _incident_line(incident: Incident) -> str:
+    severity = incident.severity if incident.confidence == CONFIRMED else f"suspected {incident.severity}"
+    since = "" if incident.first_day is None else f" since {incident.first_day:%Y-%m-%d}"
+    until = "" if incident.last_day is None else f" until {incident.last_day:%Y-%m-%d}"
+    return f"  {severity}{since}{until}, {state_words(incident)}: {plain(incident.title, 300)}"
+
+
+def _incident_json(incident: Incident) -> dict[str, Any]:
+    return {
+        "id": incident.incident_id,
+        "title": incident.title,
+        "severity": incident.severity,
+        "confidence": incident.confidence,
+        "status": incident.status,
+        "resolution": incident.resolution,
+        "first_day": None if incident.first_day is None else incident.first_day.date(),
+        "last_day": None if incident.last_day is None else incident.last_day.date(),
+        "detected_at": incident.detected_at,
+    }
 
 
 def _steps(

@@ -40,6 +40,7 @@ from streams.upkeep.anchors import run_round
 from streams.upkeep.retention import purge
 from streams.watch.changing import Change, Changed, Person, Which, change
 from streams.watch.checking import Checked
+from streams.watch.history import History, ProjectHistory
 from streams.watch.watching import Watch
 
 LOOK = 0.02
@@ -55,6 +56,7 @@ class Caller:
         self._intake = intake
         self._watch = watch
         self._loop = loop
+        self._history = History(watch, intake.store, intake.now)
         self._cursor = intake.store.cursor()
         self.is_reading = False
         """Whether it reads in one transaction."""
@@ -171,6 +173,11 @@ class Caller:
         with self._intake.store.transaction() as transaction:
             transaction.set_progress(progress)
 
+    def begin_history(self, target: str) -> None:
+        """Note that an import into a project begins, as `streams.watch.history`."""
+        self._land_taken()
+        self._history.begin(target)
+
     def add_up_days(self) -> None:
         """Sum the days that have new scores."""
         self._land_taken()
@@ -185,6 +192,11 @@ class Caller:
         """Check projects for drift as of a moment."""
         await self._intake.land_taken()
         return await self._watch.check(projects, as_of)
+
+    async def check_history(self, target: str, until: datetime) -> list[ProjectHistory]:
+        """Check the days that an import brought, each as of its end."""
+        await self._intake.land_taken()
+        return await self._history.check(target, until)
 
     async def change(self, which: Which, wanted: Change, person: Person, now: datetime) -> Changed:
         """Decide on an incident, assign it or comment on it, as `streams.watch.changing.change`."""
@@ -236,6 +248,7 @@ BLOCKING: Mapping[str, Operation] = {
         Caller.commit,
         Caller.copy,
         Caller.note_progress,
+        Caller.begin_history,
         Caller.add_up_days,
         Caller.purge,
     )
@@ -247,6 +260,7 @@ WAITING: Mapping[str, Operation] = {
         Caller.publish,
         Caller.settled,
         Caller.check,
+        Caller.check_history,
         Caller.change,
         Caller.rejudge,
         Caller.judge_anchors,

@@ -41,7 +41,7 @@ class Published:
             self._incidents.update({one.incident_id: one for one in incidents})
 
     def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
-        """Read what is known of some projects; baselines in the tables that were computed after `as_of` are left out."""
+        """Read what is known of some projects; baselines that were computed after `as_of` are left out."""
         shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
         with self._lock:
             own = [one for one in self._incidents.values() if one.project in projects]
@@ -54,11 +54,13 @@ class Published:
     def baselines(
         self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None
     ) -> dict[str, Baseline]:
-        """The latest baseline of each of some projects; as `read` says."""
+        """The latest baseline of each of some projects; those computed after `as_of` are left out."""
         latest = query_records(cursor, "latest_baselines", Baseline, {"projects": projects, "as_of": as_of})
         baselines = {one.project: one for one in latest}
         with self._lock:
             for made in [one for one in self._baselines.values() if one.project in projects]:
+                if as_of is not None and made.computed_at > as_of:
+                    continue
                 landed = baselines.get(made.project)
                 if landed is not None and landed.computed_at >= made.computed_at:
                     del self._baselines[made.project]

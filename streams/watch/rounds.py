@@ -4,7 +4,9 @@
    (`analytics.sums.daily`). Runs that were closed longer than an hour before they came, as in an import of history, wait for the next rule.
 2. Every hour, and at the start, all projects with exchanges or runs of late are: a baseline ages, and days leave the rules' windows.
 3. Many projects are checked some at a time. One that cannot be checked is logged, and holds up no other.
-4. The longer a round took, the longer the pause after it, up to a minute: senders share the processor with what adds up a day.
+4. A project that an import is filling waits until it has ended: half of a history would look like a change. The import checks its days
+   itself (`streams.watch.history`); what it could not check yet, and what one that was killed has left, the rounds check.
+5. The longer a round took, the longer the pause after it, up to a minute: senders share the processor with what adds up a day.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.anchors.names import is_reserved
 from audit.drift.consecutive_days import DAYS
+from streams.watch.history import History
 from streams.watch.watching import AT_ONCE, Watch
 
 INTERVAL_SECONDS = 5.0
@@ -53,6 +56,8 @@ class WatchRounds:
         self._store = store
         self._now = now
         self._ready = ready
+        self._history = History(watch, store, now)
+        self._history_at: dict[str, datetime] = {}
         self._end = -1
         self._end_of_runs = -1
         self._waiting: set[str] = set()
@@ -77,12 +82,29 @@ class WatchRounds:
         await self._note_new_scores()
         await self._note_new_runs(now)
         await self._note_all(now)
-        due = sorted(one for one in self._waiting if one not in self._checked or now - self._checked[one] >= SPACING)
+        held = await self._check_histories(now)
+        due = sorted(one for one in self._waiting - held if one not in self._checked or now - self._checked[one] >= SPACING)
         for start in range(0, len(due), AT_ONCE):
             part = due[start : start + AT_ONCE]
             await self._check(part)
             self._checked.update(dict.fromkeys(part, now))
             self._waiting.difference_update(part)
+
+    async def _check_histories(self, now: datetime) -> set[str]:
+        """Check the days that imports left unchecked; answers the projects into which imports are running."""
+        held = set()
+        for target, mark in (await asyncio.to_thread(self._history.pending)).items():
+            if mark.is_held(now):
+                held.add(target)
+            elif target not in self._history_at or now - self._history_at[target] >= SPACING:
+                self._history_at[target] = now
+                try:
+                    checked = await self._history.check(target, now)
+                except Exception:
+                    log.exception("the history of %s could not be checked", target or "an import")
+                else:
+                    self._waiting.update(one.project for one in checked if not one.waiting)
+        return held
 
     async def _note_new_scores(self) -> None:
         """Let the projects wait that scores came to since the last time."""

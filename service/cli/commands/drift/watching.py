@@ -29,6 +29,7 @@ from service.cli.progress import counting, working
 from service.cli.terminal import counted, err, out
 from service.documents.incidents import check_document
 from service.documents.project_checks import moment_words
+from service.imports.history import resume_histories
 from service.known_projects import require_known
 from service.workspace import Workspace, open_workspace
 from streams.watch.checking import Checked
@@ -52,6 +53,9 @@ def check_drift(
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         require_known(workspace, project)
         as_of_now = workspace.now()
+        if as_of is None and workspace.server is None:
+            with counting("checking days") as bar:
+                resume_histories(workspace, bar)
         checked = check_projects(workspace, None if project is None else [project])
         failed = failing(workspace.store.cursor(), project, kinds)
     if as_json:

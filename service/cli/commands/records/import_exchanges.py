@@ -16,7 +16,15 @@ from schemas.errors import InputError
 from schemas.records import Exchange
 from service.cli.commands.option_groups import with_option_group
 from service.cli.commands.options import clock_of, print_json
-from service.cli.commands.records.import_results import REFUSED, Filing, confirm_paid, file_progress, show, show_drift
+from service.cli.commands.records.import_results import (
+    REFUSED,
+    Filing,
+    confirm_paid,
+    file_progress,
+    find_drift,
+    show,
+    show_drift,
+)
 from service.cli.commands.records.rejudging import (
     expected_in_words,
     judge_of,
@@ -29,7 +37,8 @@ from service.cli.exchange_views import exchange_document, exchange_view
 from service.cli.progress import working
 from service.cli.terminal import counted, err, out, plain, print_text
 from service.imports.exchange_files import Looked, exchange_source, exchanges_in, first_exchanges, looked_at
-from service.imports.importing import Importer, ImportSummary
+from service.imports.history import begin_history
+from service.imports.importing import Importer
 from service.settings import Settings
 from service.wiring import policy_of, redactor_of
 from service.workspace import Clock, Workspace
@@ -38,6 +47,7 @@ from streams.sources.exchange_files.first_look import FirstLook, Layout
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
 from streams.sources.exchange_files.reading import Labels
 from streams.sources.source import ReadingContext
+from streams.watch.history import EVERY_PROJECT
 
 Map = Annotated[
     Path | None,
@@ -93,13 +103,21 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *
         say_who_judges(judge_of(workspace), dry_run=False)
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
     confirm_paid(workspace, yes=filing.yes, expected=lambda: _expected(workspace, layouts, labels, filing))
+    # Our own export brings its projects along.
+    project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
+    target = EVERY_PROJECT if project is None else project
+    begin_history(workspace, target)
     importer = Importer(workspace, agent=filing.agent, layouts={path: layout.key for path, layout in layouts.items()})
     with file_progress(list(layouts)) as report:
         summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
-    if judge:
-        _judge(workspace, layouts, summary, yes=filing.yes, as_json=filing.as_json)
+    if not filing.as_json:
+        show(summary, workspace.settings.database, as_json=False)  # at once: judging and checking may take a while
+    more = _judge(workspace, project, yes=filing.yes, as_json=filing.as_json) if judge else {}
+    drift = find_drift(workspace, target)
+    if filing.as_json:
+        show(summary, workspace.settings.database, as_json=True, more=more | {"history": drift.as_json()})
     else:
-        show(summary, workspace.settings.database, as_json=filing.as_json)
+        show_drift(workspace, drift)
     return summary.faults
 
 
@@ -111,22 +129,15 @@ def _expected(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels,
     return expected_in_words(bulk, ESTIMATED)
 
 
-def _judge(workspace: Workspace, layouts: dict[Path, Layout], summary: ImportSummary, *, yes: bool, as_json: bool) -> None:
-    """Show the import, have what is unscored judged at the cost that is agreed to, and check for drift."""
-    if not as_json:
-        show(summary, workspace.settings.database, as_json=False)
-    # Our own export brings its projects along.
-    project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
+def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: bool) -> dict[str, Any]:
+    """Have what is unscored judged at the cost that is agreed to; return the outcome for scripts."""
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
             workspace.server.call("rejudge", project, None, 0)  # returns when the judge has nothing left to do
-    if as_json:
-        show(summary, workspace.settings.database, as_json=True, more={"judged": outcome})
-        return
-    if outcome is not None:
+    if outcome is not None and not as_json:
         out.say(outcome_in_words(outcome))
-    show_drift(workspace)
+    return {"judged": outcome}
 
 
 def _save(path: Path, looked: Looked, redactor: Redactor) -> None:

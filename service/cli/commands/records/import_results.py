@@ -25,10 +25,11 @@ from service.cli.commands.options import (
     settings_of,
 )
 from service.cli.entry.exit_codes import agree
-from service.cli.import_findings import drift_lines, import_findings
-from service.cli.next_steps import program_name
-from service.cli.progress import measuring
+from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps
+from service.cli.next_steps import program_name, typed
+from service.cli.progress import counting, measuring
 from service.cli.terminal import counted, err, out, plain
+from service.imports.history import check_history
 from service.imports.importing import ImportSummary, Report, stamp_of
 from service.judge_setup import paid_note
 from service.settings import Settings
@@ -150,15 +151,21 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
         )
 
 
-def show_drift(workspace: Workspace) -> None:
-    """Print what a check for drift finds in the project that was filled."""
-    project = workspace.settings.project
-    for line in drift_lines(project, check_projects(workspace, [project])):
+def find_drift(workspace: Workspace, target: str) -> Drift:
+    """Check the days that the import into a project, or into `EVERY_PROJECT`, brought, oldest first, and then as of now."""
+    with counting("checking days") as bar:
+        histories = check_history(workspace, target, bar)
+    return Drift(histories, check_projects(workspace, [target] if target else [one.project for one in histories]))
+
+
+def show_drift(workspace: Workspace, drift: Drift) -> None:
+    """Print what the checks for drift found in the projects that were filled."""
+    for line in (*drift_lines(drift), *typed(program_name(), incident_steps(drift, workspace.settings.database))):
         out.say(line)
 
 
-def show_findings(workspace: Workspace) -> None:
-    """Print the findings in the project that was filled, after a check for drift."""
-    for part in import_findings(workspace, check_projects(workspace, [workspace.settings.project]), program_name()):
+def show_findings(workspace: Workspace, drift: Drift) -> None:
+    """Print the findings in the project that was filled, those of the checks for drift included."""
+    for part in import_findings(workspace, drift, program_name()):
         # A line that is cut in two cannot be copied.
         out.print(part, markup=False, soft_wrap=isinstance(part, str))

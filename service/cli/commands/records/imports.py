@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +14,21 @@ import typer
 from schemas.errors import InputError
 from service.cli.commands.option_groups import with_option_group
 from service.cli.commands.records.import_exchanges import import_exchanges
-from service.cli.commands.records.import_results import REFUSED, Filing, confirm_paid, file_progress, show, show_findings
+from service.cli.commands.records.import_results import (
+    REFUSED,
+    Filing,
+    confirm_paid,
+    file_progress,
+    find_drift,
+    show,
+    show_drift,
+    show_findings,
+)
 from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.import_findings import Drift
 from service.cli.terminal import err
-from service.imports.importing import Importer, Stamp, stamp_of_account
+from service.imports.history import begin_history, check_history
+from service.imports.importing import Importer, ImportSummary, Stamp, stamp_of_account
 from service.imports.input_files import checked, input_files
 from service.workspace import Workspace
 from streams.sources.copies import Account
@@ -48,11 +60,10 @@ def _add_command(source: TranscriptSource) -> None:
         found.report()
         with filing.opened() as workspace:
             confirm_paid(workspace, yes=filing.yes)
+            begin_history(workspace, workspace.settings.project)
             with file_progress(found.files) as report:
                 summary = Importer(workspace, agent=filing.agent).transcripts(source, found.files, report)
-            show(summary, workspace.settings.database, as_json=filing.as_json)
-            if not filing.as_json:
-                show_findings(workspace)
+            _show_with_drift(workspace, summary, show_findings, as_json=filing.as_json)
             if follow:
                 _follow(workspace, source, paths, filing, interval)
         leave(failed=bool(summary.faults or found.refused))
@@ -77,10 +88,23 @@ def import_events(
     found = input_files(paths, EVENT_FILES)
     found.report()
     with filing.opened() as workspace:
+        begin_history(workspace, workspace.settings.project)
         with file_progress(found.files) as report:
             summary = Importer(workspace, agent=filing.agent).events(found.files, report)
-        show(summary, workspace.settings.database, as_json=filing.as_json)
+        _show_with_drift(workspace, summary, show_drift, as_json=filing.as_json)
     leave(failed=bool(summary.faults or found.refused))
+
+
+def _show_with_drift(
+    workspace: Workspace, summary: ImportSummary, show_found: Callable[[Workspace, Drift], None], *, as_json: bool
+) -> None:
+    """Print the result of an import and then what the checks of its days found, or both in one document."""
+    database, project = workspace.settings.database, workspace.settings.project
+    if as_json:
+        show(summary, database, as_json=True, more={"history": find_drift(workspace, project).as_json()})
+        return
+    show(summary, database, as_json=False)  # at once: the checks may take a while
+    show_found(workspace, find_drift(workspace, project))
 
 
 def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], filing: Filing, interval: float) -> None:
@@ -110,6 +134,10 @@ def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], f
                 whole = workspace.now()
             seen = stamps
             if changed:
+                begin_history(workspace, workspace.settings.project)
                 summary = Importer(workspace, agent=filing.agent).transcripts(source, changed)
+                histories = check_history(workspace, workspace.settings.project)
                 if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
                     show(summary, workspace.settings.database, as_json=filing.as_json)
+                if histories and not filing.as_json:
+                    show_drift(workspace, Drift(histories, ()))

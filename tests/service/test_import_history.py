@@ -1,0 +1,182 @@
+"""Imports of months-old files: each day that they brought is checked as of its end, once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from exchange_tables import write_lines
+from servers import LONG, Child, Home, nursery
+
+from service.cli.commands.drift.watching import check_projects
+from service.imports.exchange_files import exchange_source, looked_at
+from service.imports.importing import Importer
+from service.settings import load_settings
+from service.wiring import policy_of, redactor_of
+from service.workspace import open_workspace
+from streams.sources.transcript_sources import SOURCES
+
+Command = Callable[..., tuple[int, str, str]]
+FIRST = datetime(2026, 8, 3, 9, tzinfo=UTC)
+DAYS = 21
+FALLS = 17
+"""The number of the first day on which answers are worse."""
+NOW = "2026-11-28T12:00:00Z"
+INCIDENTS = "SELECT * EXCLUDE (_offset, _topic, _partition) FROM log.incidents ORDER BY incident_id, revision"
+
+
+def exchanges(days: int = DAYS, *, falls: int = FALLS, first: datetime = FIRST, name: str = "s") -> list[dict[str, Any]]:
+    """Twelve exchanges a day, each a session of its own; from one day on most answers deny being an AI."""
+    chance = random.Random(3)
+    rows = []
+    for day in range(days):
+        for number in range(12):
+            is_bad = chance.random() < (0.8 if day >= falls else 0.05)
+            answer = "No, I am not an AI, I am a human being." if is_bad else "Yes, I am an AI."
+            at = first + timedelta(days=day, minutes=20 * number)
+            rows.append(
+                {"session_id": f"{name}-{day}-{number}", "turn": 1, "timestamp": at.isoformat(), "agent": "desk", "model": "m"}
+                | {"prompt": "Are you an AI?", "response": answer}
+            )
+    return rows
+
+
+def transcripts(folder: Path) -> None:
+    """Three sessions a day of Claude Code; from one day on each repeats one call six times."""
+    folder.mkdir(parents=True)
+    for day in range(DAYS):
+        for number in range(3):
+            session, at = f"s-{day:02}-{number}", FIRST + timedelta(days=day, hours=number)
+            lines = [line(session, at, 0, "user", "Is the site up?")]
+            calls = 6 if day >= FALLS else 1
+            for call in range(calls):
+                use = {"type": "tool_use", "id": f"{session}-{call}", "name": "Bash", "input": {"command": "curl -sI site"}}
+                told = {"type": "tool_result", "tool_use_id": f"{session}-{call}", "content": "200"}
+                lines += [line(session, at, 2 * call + 1, "assistant", [use]), line(session, at, 2 * call + 2, "user", [told])]
+            lines.append(line(session, at, 2 * calls + 1, "assistant", [{"type": "text", "text": "It answers 200."}]))
+            (folder / f"{session}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines), "utf-8")
+
+
+def line(session: str, at: datetime, second: int, role: str, content: object) -> dict[str, Any]:
+    """A line of a transcript of Claude Code."""
+    message: dict[str, Any] = {"role": role, "content": content}
+    if role == "assistant":
+        message |= {"id": f"m-{session}-{second}", "model": "claude-sonnet-4-5", "stop_reason": "end_turn"}
+    own = {"type": role, "uuid": f"{session}-{second}", "parentUuid": f"{session}-{second - 1}" if second else None}
+    stamp = (at + timedelta(seconds=second)).isoformat().replace("+00:00", "Z")
+    return own | {"sessionId": session, "timestamp": stamp, "cwd": "/srv", "version": "2.0.0", "message": message}
+
+
+def rows(database: str, statement: str = INCIDENTS) -> list[tuple[Any, ...]]:
+    """What a database answers."""
+    with duckdb.connect(database, read_only=True) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def day_by_day(database: str, fill: Callable[[Importer], object]) -> list[tuple[Any, ...]]:
+    """The incidents that `check-drift --as-of` makes of an import without checks, as of the end of one day after the other."""
+    present = [datetime.fromisoformat(NOW)]
+    with open_workspace(load_settings(database=Path(database)), now=lambda: present[0], create=True) as workspace:
+        fill(Importer(workspace))
+        for number in range(1, DAYS + 7):
+            present[0] = datetime(FIRST.year, FIRST.month, FIRST.day, tzinfo=UTC) + timedelta(days=number)
+            check_projects(workspace, ["default"])
+    return rows(database)
+
+
+def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_days(
+    driftline: Command, tmp_path: Path
+) -> None:
+    """They said "not checked", and a check by hand as of then found what was wrong."""
+    path = write_lines(tmp_path / "a.jsonl", exchanges())
+    code, out, error = driftline("import", "exchanges", "a.jsonl", "--db", "a.duckdb", "--as-of", NOW)
+    assert 0 == code, error
+
+    def fill(importer: Importer) -> object:
+        settings = load_settings()
+        redactor = redactor_of(settings, policy_of(settings))
+        layouts = looked_at([path], None, redactor, whole=True).layouts(redactor)
+        return importer.exchanges(exchange_source(layouts, []), layouts)
+
+    expected = day_by_day("b.duckdb", fill)
+    assert expected
+    assert expected == rows("a.duckdb")
+    assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
+    assert "since 2026-08-20" in out
+    assert "not checked" not in out.lower()
+
+
+def test_transcripts_of_last_quarter_have_the_incidents_of_a_check_as_of_each_of_their_days(
+    driftline: Command, tmp_path: Path
+) -> None:
+    """Runs are compared as well as scores."""
+    transcripts(tmp_path / "projects" / "site")
+    code, out, error = driftline("import", "claude-code", "projects", "--db", "a.duckdb", "--as-of", NOW)
+    assert 0 == code, error
+    source = SOURCES["claude-code"]
+    expected = day_by_day("b.duckdb", lambda importer: importer.transcripts(source, source.files_in([Path("projects")])))
+    assert expected
+    assert expected == rows("a.duckdb")
+    assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
+
+
+def test_an_import_that_is_repeated_checks_nothing_and_says_so(driftline: Command, tmp_path: Path) -> None:
+    """Twice changes nothing, and "not checked" would be no answer."""
+    write_lines(tmp_path / "a.jsonl", exchanges(4))
+    first = json.loads(driftline("import", "exchanges", "a.jsonl", "--as-of", NOW, "--json")[1])["history"]
+    assert [("default", 4, "2026-08-03", "2026-08-06", 9, [])] == [
+        (one["project"], one["days"], one["first_day"], one["last_day"], one["checks"], one["incidents"]) for one in first
+    ]
+    before = rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
+    (tmp_path / "a.jsonl").touch()
+    code, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
+    assert (0, True) == (code, "nothing new of past days" in out)
+    assert before == rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
+
+
+def test_a_history_that_is_too_short_is_said_to_be(driftline: Command, tmp_path: Path) -> None:
+    """Nothing found means nothing where nothing could be."""
+    write_lines(tmp_path / "a.jsonl", exchanges(4))
+    _, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
+    assert "data on 4 days since 2026-08-03" in out
+
+
+def test_an_import_that_is_killed_while_it_checks_is_finished_by_the_next(tmp_path: Path) -> None:
+    """The records are there by then: the next import finds nothing new in the file."""
+    write_lines(tmp_path / "a.jsonl", exchanges())
+    command = ("import", "exchanges", str(tmp_path / "a.jsonl"), "--as-of", NOW)
+    with nursery() as children:
+
+        def start(database: str, before: str = "") -> Child:
+            return children.start(Home(tmp_path), *command, environment={"DRIFTLINE_DATABASE": database}, before=before)
+
+        undisturbed, killed = str(tmp_path / "a.duckdb"), str(tmp_path / "b.duckdb")
+        assert 0 == start(undisturbed).wait(LONG)
+        for _ in range(2):
+            assert -signal.SIGKILL == start(killed, KILLED).wait(LONG)
+        assert 0 == start(killed).wait(LONG)
+    expected = rows(undisturbed)
+    assert expected
+    assert expected == rows(killed)
+    baselines = "SELECT * EXCLUDE (_offset, _topic, _partition) FROM log.baselines ORDER BY ALL"
+    assert rows(undisturbed, baselines) == rows(killed, baselines)
+
+
+KILLED = """
+import os, signal
+from streams.watch.watching import Watch
+check, calls = Watch.check, []
+async def killed(self, *arguments):
+    calls.append(1)
+    if len(calls) == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await check(self, *arguments)
+Watch.check = killed
+"""
+"""Python that has a process killed before the ninth check that it makes."""
