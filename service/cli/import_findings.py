@@ -45,28 +45,29 @@ class Drift:
 
     def incidents(self, project: str) -> list[Incident]:
         """The incidents in the history of a project, as the last check left them, and those that it opened; oldest first."""
-        kept = {one.incident_id: one for history in self.histories if history.project == project for one in history.incidents}
+        own = [history for history in self.histories if history.project == project]
+        kept = {incident.incident_id: incident for history in own for incident in history.incidents}
         for check in self.checked:
             if check.project == project:
-                new = {one.incident_id for one in check.opened}
-                kept |= {one.incident_id: one for one in check.incidents if one.incident_id in kept.keys() | new}
-        return sorted(kept.values(), key=lambda one: (one.first_day or one.detected_at, one.incident_id))
+                shown = kept.keys() | {incident.incident_id for incident in check.opened}
+                kept |= {incident.incident_id: incident for incident in check.incidents if incident.incident_id in shown}
+        return sorted(kept.values(), key=lambda incident: (incident.first_day or incident.detected_at, incident.incident_id))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The checks of the days that were brought, for scripts."""
         return [
             {
-                "project": one.project,
-                "days": len(one.days),
-                "first_day": one.days[0],
-                "last_day": one.days[-1],
-                "checks": one.checks,
-                "waiting": one.waiting,
-                "known_days": one.known_days,
-                "known_since": one.known_since,
-                "incidents": [_incident_json(incident) for incident in self.incidents(one.project)],
+                "project": history.project,
+                "days": len(history.days),
+                "first_day": history.days[0],
+                "last_day": history.days[-1],
+                "checks": history.checks,
+                "waiting": history.waiting,
+                "known_days": history.known_days,
+                "known_since": history.known_since,
+                "incidents": [_incident_json(incident) for incident in self.incidents(history.project)],
             }
-            for one in self.histories
+            for history in self.histories
         ]
 
 
@@ -119,7 +120,7 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
 
 def drift_lines(drift: Drift) -> Iterator[str]:
     """Return lines on the drift that the checks after an import found, project by project."""
-    brought = {one.project for one in drift.histories}
+    brought = {history.project for history in drift.histories}
     for history in drift.histories:
         yield from _history_lines(history, drift.incidents(history.project))
     for check in drift.checked:

@@ -31,7 +31,10 @@ def check_history(workspace: Workspace, target: str, report: Report = lambda *_:
 def resume_histories(workspace: Workspace, report: Report) -> list[ProjectHistory]:
     """Check what imports that were killed left unchecked, in a database that this process has."""
     history = _history(workspace)
-    return [one for target in history.pending() for one in asyncio.run(history.check(target, workspace.now(), report))]
+    checked: list[ProjectHistory] = []
+    for target in history.pending():
+        checked += asyncio.run(history.check(target, workspace.now(), report))
+    return checked
 
 
 def _history(workspace: Workspace) -> History:

@@ -135,27 +135,29 @@ class History:
 
         The check as of that moment itself is not made here.
         """
-        await asyncio.to_thread(refresh_daily, self._store)
         mark = (await asyncio.to_thread(self.pending)).get(target)
         if mark is None:
             return []
         ends = self._store.end_of("scores"), self._store.end_of("diagnoses")
         brought = await asyncio.to_thread(self._read_brought, target, mark, until)
+        if brought:  # who sums days takes the news of them from the rounds: so not for every batch of a follower
+            await asyncio.to_thread(refresh_daily, self._store)
+            brought = await asyncio.to_thread(self._read_brought, target, mark, until)
         waiting = await asyncio.to_thread(self._count_waiting, brought)
         if waiting and self._now() - datetime.fromtimestamp(mark.since, UTC) < WAITED:
             await asyncio.to_thread(self._note, target, mark._replace(is_running=0))
             return [
-                ProjectHistory(project, tuple(one.days), waiting.get(project, 0), 0, None, (), one.known_days, one.known_since)
-                for project, one in brought.items()
+                ProjectHistory(project, tuple(own.days), waiting.get(project, 0), 0, None, (), own.known_days, own.known_since)
+                for project, own in brought.items()
             ]
         moments = _moments(brought, until)
-        first = min((day for one in brought.values() for day in one.unchecked), default=until.date())
+        first = min((day for own in brought.values() for day in own.unchecked), default=until.date())
         mark = Mark(mark.scores, mark.runs, *ends, (first - _EPOCH).days, self._seconds(), 1)
         await asyncio.to_thread(self._note, target, mark)
         checked: dict[str, list[Checked]] = defaultdict(list)
         for number, (moment, projects) in enumerate(moments, 1):
-            for one in await self._watch.check(projects, moment):
-                checked[one.project].append(one)
+            for check in await self._watch.check(projects, moment):
+                checked[check.project].append(check)
             mark = mark._replace(next_day=(moment.date() - _EPOCH).days)
             await asyncio.to_thread(self._note, target, mark)
             report(number, len(moments))
@@ -171,17 +173,17 @@ class History:
         with contextlib.closing(self._store.cursor()) as cursor:
             for row in query_rows(cursor, "history_days", values):
                 first = _Brought([], set(), row["checked_at"], row["known_days"], row["known_since"])
-                project = brought.setdefault(row["project"], first)
-                project.days.append(row["day"])
+                own = brought.setdefault(row["project"], first)
+                own.days.append(row["day"])
                 if row["is_unchecked"]:
-                    project.unchecked.add(row["day"])
+                    own.unchecked.add(row["day"])
         return brought
 
     def _count_waiting(self, brought: Mapping[str, _Brought]) -> dict[str, int]:
         """Count the exchanges on the days that were brought which wait for their first score, by project."""
         if not brought:
             return {}
-        first, last = min(one.days[0] for one in brought.values()), max(one.days[-1] for one in brought.values())
+        first, last = min(own.days[0] for own in brought.values()), max(own.days[-1] for own in brought.values())
         values = {"projects": list(brought), "since": midnight(first), "until": midnight(last + DAY)}
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["project"]: row["exchanges"] for row in query_rows(cursor, "waiting_exchanges", values)}
@@ -206,27 +208,28 @@ class History:
     def _summarise(self, brought: Mapping[str, _Brought], checked: Mapping[str, Sequence[Checked]]) -> list[ProjectHistory]:
         """What the checks of each project found. What was opened before the check was cut off counts, too."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            known = list(query_records(cursor, "watched_incidents", Incident, {"projects": list(brought)}))
-        found = []
-        for project, one in brought.items():
-            made = checked.get(project, ())
-            looks = [check for check in made if check.looked is not None]
-            changed = {incident.incident_id for check in made for incident in check.incidents}
-            first, last = midnight(one.days[0]), max((check.as_of for check in made), default=midnight(one.days[-1] + DAY))
+            stored = list(query_records(cursor, "watched_incidents", Incident, {"projects": list(brought)}))
+        histories = []
+        for project, own in brought.items():
+            checks = checked.get(project, ())
+            looks = [check for check in checks if check.looked is not None]
+            changed = {incident.incident_id for check in checks for incident in check.incidents}
+            end = midnight(own.days[-1] + DAY)
+            first, last = midnight(own.days[0]), max((check.as_of for check in checks), default=end)
             incidents = [
                 incident
-                for incident in known
+                for incident in stored
                 if incident.project == project and (incident.incident_id in changed or first < incident.detected_at <= last)
             ]
             incidents.sort(key=lambda incident: (incident.detected_at, incident.incident_id))
-            of_brought = [check for check in looks if check.as_of <= midnight(one.days[-1] + DAY)]
-            last_check = next(reversed(of_brought or looks or made), None)
-            found.append(
+            of_brought = [check for check in looks if check.as_of <= end]
+            last_check = next(reversed(of_brought or looks or checks), None)
+            histories.append(
                 ProjectHistory(
-                    project, tuple(one.days), 0, len(looks), last_check, tuple(incidents), one.known_days, one.known_since
+                    project, tuple(own.days), 0, len(looks), last_check, tuple(incidents), own.known_days, own.known_since
                 )
             )
-        return found
+        return histories
 
     def _seconds(self) -> int:
         return int(self._now().timestamp())
@@ -235,11 +238,11 @@ class History:
 def _moments(brought: Mapping[str, _Brought], until: datetime) -> list[tuple[datetime, list[str]]]:
     """The moments as of which projects are to be checked, oldest first."""
     wanted: dict[datetime, set[str]] = defaultdict(set)
-    for project, one in brought.items():
-        for day in one.unchecked:
+    for project, own in brought.items():
+        for day in own.unchecked:
             wanted[midnight(day + DAY)].add(project)
-        for moment in _week_after(one.days):
-            if moment <= until and (one.checked_at is None or moment > one.checked_at):
+        for moment in _week_after(own.days):
+            if moment <= until and (own.checked_at is None or moment > own.checked_at):
                 wanted[moment].add(project)
     return [(moment, sorted(projects)) for moment, projects in sorted(wanted.items())]
 

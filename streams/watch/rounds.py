@@ -103,7 +103,7 @@ class WatchRounds:
                 except Exception:
                     log.exception("the history of %s could not be checked", target or "an import")
                 else:
-                    self._waiting.update(one.project for one in checked if not one.waiting)
+                    self._waiting.update(history.project for history in checked if not history.waiting)
         return held
 
     async def _note_new_scores(self) -> None:

@@ -155,7 +155,7 @@ def find_drift(workspace: Workspace, target: str) -> Drift:
     """Check the days that the import into a project, or into `EVERY_PROJECT`, brought, oldest first, and then as of now."""
     with counting("checking days") as bar:
         histories = check_history(workspace, target, bar)
-    return Drift(histories, check_projects(workspace, [target] if target else [one.project for one in histories]))
+    return Drift(histories, check_projects(workspace, [target] if target else [history.project for history in histories]))
 
 
 def show_drift(workspace: Workspace, drift: Drift) -> None:
