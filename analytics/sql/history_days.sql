@@ -19,6 +19,8 @@ WITH brought AS (
     UNION
     SELECT project, coalesce(ended_at, closed_at)::DATE FROM log.diagnoses
     WHERE event_count > 0 AND coalesce(ended_at, closed_at) < $until::TIMESTAMP
+    UNION
+    SELECT project, day FROM days -- whose scores may not be summed yet
 ), reach AS (
     SELECT project, count(*) AS known_days, min(day) AS known_since
     FROM data
