@@ -1,9 +1,9 @@
 -- purpose: the sessions of a project by what judging their exchanges cost, whenever the judge answered, filtered and sorted as one likes, a page at a time
--- grain: one row a session; a question about no exchange (an evaluation), or about one that is gone, counts by the time of its answer; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown; sort_number, sort_text, sort_id: its place in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange, $agent ('' for none named; NULL: any), $least and $most (bounds of the cost in USD, both inclusive; NULL: none), $sort (session, agent, judgements, input, output, writes, reads or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+-- grain: one row a session; a question about no exchange (an evaluation), or about one that is gone, counts by the time of its answer; last_at: the hour of the newest of them; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown; sort_number, sort_text, sort_id: its place in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange, $agent ('' for none named; NULL: any), $least and $most (bounds of the cost in USD, both inclusive; NULL: none), $sort (at, session, agent, judgements, input, output, writes, reads or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
 WITH sessions AS (
     SELECT
-        connection, session_id, max(agent) AS agent, sum(judgements)::BIGINT AS judgements,
+        connection, session_id, max(agent) AS agent, max(hour) AS last_at, sum(judgements)::BIGINT AS judgements,
         sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
         sum(cache_write_tokens)::BIGINT AS cache_write_tokens, sum(cache_read_tokens)::BIGINT AS cache_read_tokens,
         log.known_usd(sum(judgements), sum(unknown_costs), sum(nano_usd)) AS cost_usd,
@@ -14,7 +14,7 @@ WITH sessions AS (
     SELECT
         *,
         CASE $sort
-            WHEN 'judgements' THEN judgements::DOUBLE WHEN 'input' THEN input_tokens::DOUBLE WHEN 'output' THEN output_tokens::DOUBLE
+            WHEN 'at' THEN epoch_us(last_at)::DOUBLE WHEN 'judgements' THEN judgements::DOUBLE WHEN 'input' THEN input_tokens::DOUBLE WHEN 'output' THEN output_tokens::DOUBLE
             WHEN 'writes' THEN cache_write_tokens::DOUBLE WHEN 'reads' THEN cache_read_tokens::DOUBLE WHEN 'cost' THEN cost_usd
         END AS sort_number,
         CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN agent END AS sort_text,

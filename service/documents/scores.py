@@ -75,6 +75,14 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Want
     return [score_document(row) for row in query_rows(cursor, "project_scores", values)]
 
 
+def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: datetime | None = None) -> datetime | None:
+    """Return the time of the newest scored exchange of a project, or of all, before a time (None: any); None without one."""
+    at: datetime | None = next(
+        (row["exchange_at"] for row in query_rows(cursor, "newest_score", {"project": project, "until": until})), None
+    )
+    return at
+
+
 def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Document | None:
     """Return one score of a project; None if it has none of that id. The exchange's time makes it fast."""
     rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})

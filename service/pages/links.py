@@ -7,6 +7,7 @@ from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from audit.times import time_text
+from service.documents.addresses.window import ALL
 from service.http.bounds import INBOX_PAGE, INBOX_VIEWS_PAGE, POLICY_TRIAL_PART
 
 OWN_TIME = frozenset({"window", "since", "until"})
@@ -96,7 +97,7 @@ class Links:
 
     def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
         """The finished runs of a project: by readiness, agent, days and cursor; None is any; `sort` trust."""
-        return self._within(f"{_project(project)}/runs", asked)
+        return self._within_list(f"{_project(project)}/runs", asked)
 
     def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
         """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
@@ -129,15 +130,15 @@ class Links:
 
     def agents(self, project: str, **asked: str | None) -> str:
         """The agents of a project, run by run: of the last `runs`, of one `agent`."""
-        return self._within(f"{_project(project)}/agents", asked)
+        return self._within_list(f"{_project(project)}/agents", asked)
 
     def anomalies(self, project: str, **asked: str | None) -> str:
         """The exchanges of a project with an anomaly, and why."""
-        return self._within(f"{_project(project)}/anomalies", asked)
+        return self._within_list(f"{_project(project)}/anomalies", asked)
 
     def wrap_quality(self, project: str, **asked: str | None) -> str:
         """The wrap quality of a project's sessions; `limit` is the number per page."""
-        return self._within(f"{_project(project)}/wrap-quality", asked)
+        return self._within_list(f"{_project(project)}/wrap-quality", asked)
 
     def watched(self, **asked: str | None) -> str:
         """The open sessions, and the alerts; `asked` narrows them."""
@@ -145,7 +146,7 @@ class Links:
 
     def evaluations(self, project: str, **asked: str | None) -> str:
         """The evaluated runs of a project; `asked` narrows the list."""
-        return self._within(f"{_project(project)}/evaluations", asked)
+        return self._within_list(f"{_project(project)}/evaluations", asked)
 
     def evaluation(self, project: str, evaluation: str) -> str:
         """An evaluated run, by the id of the evaluation."""
@@ -169,7 +170,7 @@ class Links:
 
     def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
         """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
-        return self._within(f"{_project(project)}/incidents", asked)
+        return self._within_list(f"{_project(project)}/incidents", asked)
 
     def inbox(self, **asked: str | Sequence[str] | None) -> str:
         """The incidents of all projects: of a `status` or several, a `project`, `type`, `severity`, `agent`, `assignee`, `text`, `sort`; None is any."""
@@ -187,11 +188,17 @@ class Links:
         """A text of an exchange in full, as a file."""
         return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
 
+    def _within_list(self, path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
+        """Return a list of a project that can show all of the time, with the kept time unless it says one of its own."""
+        said = {name: value for name, value in asked.items() if value is not None}
+        return _asked(path, said if said.keys() & OWN_TIME else {**said, **self._kept})
+
     def _within(self, path: str, asked: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
-        """Return a page of a project, with the kept time unless it says one of its own."""
+        """Return a page of a project that shows a period, with the kept one unless it says one of its own."""
         said = {name: value for name, value in (asked or {}).items() if value is not None}
-        kept = {} if said.keys() & OWN_TIME else self._kept
-        return _asked(path, {**said, **kept})
+        # All of the time is no period: what shows one begins with the usual one.
+        keeps = not said.keys() & OWN_TIME and self._kept.get("window") != ALL
+        return _asked(path, {**said, **self._kept} if keeps else said)
 
 
 def _project(project: str) -> str:

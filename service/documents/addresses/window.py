@@ -1,7 +1,12 @@
-"""The time that a page shows: its length, its end, and whether the period before stands beside it. All three are in the address.
+"""The one rule for time, on every page, in the API and on the command line: a period counts back from now, in UTC.
 
-1. Up to three days are told hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
-2. `until` is the last UTC day, or a time. A window of days ends with that day; one of hours ends at that time, or with that day.
+1. Without an end, a period of days ends with today, and one of hours with the hour that has begun. It never moves to where the newest
+   data is: with that, 7 days would be one week on one page and another week on the next, and 30 days could have less than 14.
+2. A period without data says so, and offers the last one of the same length that has some (`last_period`).
+3. Pages of a project show `USUAL` where the address names no length; lists show all of the time only where it says `window=all`.
+   The inbox and the lists of the API and the command line are of everything unless a period is named.
+4. Up to three days are told hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
+5. `until` is the last UTC day, or a time. A window of days ends with that day; one of hours ends at that time, or with that day.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.bounds.limits import EARLIEST, LATEST
 
@@ -26,6 +31,10 @@ LENGTHS: Mapping[Length, timedelta] = {
 """The lengths of a window, the shortest first."""
 USUAL: Length = "14d"
 """The length without one in the address."""
+RECENT: Length = "7d"
+"""The length of the figures of a fleet."""
+ALL: Final = "all"
+"""Stands for all of the time, which lists can show."""
 NAMES = ("window", "until", "compare")
 """The parameters of an address that say which time a page shows."""
 BEFORE = "before"
@@ -45,8 +54,8 @@ class AskedRange:
     until: date | datetime | None = None
     """The last day, or the end; None for now."""
     compare: bool = False
-    is_given: bool = False
-    """Whether the address names a length or an end: lists show everything otherwise."""
+    is_all: bool = False
+    """Whether it asks for all of the time, without a beginning and an end."""
     unknown: tuple[str, ...] = ()
     """Unknown names in the address."""
 
@@ -151,20 +160,44 @@ def until_text(length: Length, end: datetime) -> str:
     return f"{end:%Y-%m-%dT%H:%MZ}"
 
 
-def window_of(asked: AskedRange, now: datetime, newest: datetime | None = None) -> Window:
-    """Return the requested window. Without an end it ends with the hour or day of now, or of `newest` if nothing came since."""
+def window_of(asked: AskedRange, now: datetime) -> Window:
+    """Return the requested window. Without an end it ends with the hour or day of now."""
     window = Window(asked.length, now, asked.until is not None, asked.compare)
     if isinstance(asked.until, datetime):
         # A time on the hour is the end itself.
         return replace(window, end=window.slot_of(asked.until - _LEAST) + window.step)
     if asked.until is not None:
         return replace(window, end=datetime.combine(asked.until + _DAY, time(), UTC))
-    return replace(window, end=window.slot_of(newest or now) + window.step)
+    return replace(window, end=window.slot_of(now) + window.step)
 
 
 def listed_window(asked: AskedRange, now: datetime) -> Window | None:
-    """Return the time that a list is narrowed to; None for all of it, as without a range in the address."""
-    return window_of(asked, now) if asked.is_given else None
+    """Return the time that a list is narrowed to; None for all of it."""
+    return None if asked.is_all else window_of(asked, now)
+
+
+def last_period(window: Window, newest: datetime | None) -> Window | None:
+    """Return the last period of the same length that has data, for one that has none; `newest` is the time of the newest data before it."""
+    return None if newest is None else replace(window, end=window.slot_of(newest) + window.step, is_pinned=True)
+
+
+def quarter_to(moment: datetime) -> Window:
+    """Return the ninety days up to that of a moment: what is compared with something older looks back so far, whatever time is shown."""
+    return window_of(AskedRange("90d", moment.astimezone(UTC).date()), moment)
+
+
+def recent_window(now: datetime, until: date | None = None) -> Window:
+    """Return the days of a fleet's figures: those up to today, or up to another day."""
+    return window_of(AskedRange(RECENT, until), now)
+
+
+def age_start(age: timedelta, now: datetime) -> datetime:
+    """Return the first moment of a period of whole hours or days that counts back from now, as a window of that length begins."""
+    if age % _HOUR or not age:
+        return now - age
+    step = _HOUR if age % _DAY or age <= _MOST_HOURLY else _DAY
+    midnight = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
+    return midnight + ((now - midnight) // step + 1) * step - age
 
 
 def bounds(window: Window | None) -> tuple[datetime | None, datetime | None]:
@@ -177,14 +210,17 @@ def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
     if "since" in parameters and "window" not in parameters:
         # Such an address asks for days of runs, from one to another.
         return {}
+    if parameters.get("window") == ALL:
+        return {"window": ALL}
     return {name: parameters[name] for name, is_valid in _VALID.items() if name in parameters and is_valid(parameters[name])}
 
 
 def range_of(parameters: Mapping[str, str]) -> AskedRange:
-    """Return the time that the valid parameters of an address ask for."""
+    """Return the time that the valid parameters of an address ask for: all of it where they name neither a length nor an end."""
     kept = kept_of(parameters)
     length = next((one for one in LENGTHS if one == kept.get("window")), USUAL)
-    return AskedRange(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, "window" in kept or "until" in kept)
+    is_all = kept.get("window") == ALL or not kept.keys() & {"window", "until"}
+    return AskedRange(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, is_all)
 
 
 def _is_until(text: str) -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from schemas.bounds.limits import MAX_ID, NAME
 from schemas.errors import InputError
-from service.documents.addresses.window import LENGTHS, kept_of
+from service.documents.addresses.window import ALL, LENGTHS, kept_of
 from service.documents.inbox.incident_list import ANY, LIVE_STATES, MAX_TEXT, ME, SEVERITIES, SORTS, TYPES, InboxFilter
 from streams.watch.incidents.states import STATUSES, current_status
 
@@ -21,7 +21,7 @@ _WORDS: Mapping[str, Collection[str]] = {
     "confirmed": ("true", "false"),
     "severity": SEVERITIES,
     "sort": SORTS,
-    "window": tuple(LENGTHS),
+    "window": (*LENGTHS, ALL),
 }
 """The fields that take one of some words."""
 _MAX_TIME = 40
@@ -51,7 +51,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
     if states := set(asked.pop("status", ())):
         asked["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
     # What the list begins with needs no words in the address.
-    usual = {"status": list(LIVE_STATES), "sort": ["worst"]}
+    usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
     return {name: asked[name] for name in FIELDS if name in asked and asked[name] != usual.get(name)}
 
 

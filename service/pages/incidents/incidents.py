@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -15,7 +16,7 @@ from audit.drift.consecutive_days import DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.documents.addresses.cursors import Place, after, page_of
-from service.documents.addresses.window import bounds, listed_window
+from service.documents.addresses.window import Window, bounds, last_period, listed_window
 from service.documents.inbox.assignees import people_of
 from service.documents.incidents import history_of, incident_records
 from service.documents.members import Document
@@ -37,7 +38,7 @@ from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
 from service.pages.projects.days import counts_of
 from service.pages.rendering import number, page
-from service.pages.times.asked import Asked
+from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
@@ -88,7 +89,7 @@ async def incidents(
     viewer: Viewer,
     project: ShownProject,
     services: Services,
-    time: Asked,
+    time: AskedOfList,
     *,
     status: Annotated[list[GivenStatus] | None, Query()] = None,
     confirmed: Annotated[bool | None, Query()] = None,
@@ -101,27 +102,28 @@ async def incidents(
     now = services.engine.now()
     window = listed_window(time, now)
 
-    def asked(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], list[dict[str, Any]]]:
-        confidence, place = confidence_of(confirmed=confirmed), after(cursor)
-        found = incident_records(
+    def asked(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], Window | None, list[dict[str, Any]]]:
+        listed_of = partial(
+            incident_records,
             reading,
             project,
             statuses=wanted,
             kind=kind,
-            confidence=confidence,
-            before=place,
-            between=bounds(window),
-            limit=PAGE + 1,
+            confidence=confidence_of(confirmed=confirmed),
             outlined=True,
         )
-        return found, counts_of(reading, project, window)
+        found, last = listed_of(before=after(cursor), between=bounds(window), limit=PAGE + 1), None
+        if window is not None and not found and cursor is None:
+            older = listed_of(between=(None, window.start), limit=1)
+            last = last_period(window, older[0].detected_at if older else None)
+        return found, last, counts_of(reading, project, window)
 
     row = await project_row(services, project)
-    found, counts = await services.ask(asked)
+    found, last, counts = await services.ask(asked)
     shown, following = page_of(found, PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
-        "range": range_control(request, window, now, has_all=True),
+        "range": range_control(request, window, now, has_all=True, last=last),
         "told": f"{number(counts[0]['incidents'])} began, {compared(counts[0]['incidents'], counts[1]['incidents'], number)}"
         if counts
         else None,

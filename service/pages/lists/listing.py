@@ -36,6 +36,8 @@ MAX_FILTER = 512
 """Characters of a filter's value."""
 _AHEAD, _FARTHER = 4, 64
 """How many times as many rows as a page has are looked at, and how many times as many as these if they do not do."""
+BY_TIME = "at"
+"""The name of the order by time, which every list has."""
 _KEPT = 40
 """Parameters of an address that its links keep, at most."""
 
@@ -92,7 +94,7 @@ class ListOf:
     has_comparison: bool = False
     """Whether its page compares figures with the period before."""
     has_all: bool = False
-    """Whether it shows all of the time if the address names none; else it shows the window of the project's pages."""
+    """Whether it can show all of the time."""
     prepare: Callable[[Mapping[str, str]], Mapping[str, Any]] = lambda _: {}
     """Makes further parameters of the query of the texts in the address."""
 

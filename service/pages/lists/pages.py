@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any
@@ -9,16 +10,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
+from schemas.bounds.limits import EARLIEST
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import AskedRange, Window, bounds, listed_window
+from service.documents.addresses.window import AskedRange, Window, bounds, last_period, listed_window
 from service.http.context import ApiContext, Services
 from service.http.errors import ApiError
 from service.pages.lists.export import AT_ONCE, MOST_ROWS, WRITERS, pieces
-from service.pages.lists.listing import Bounds, Listing, ListOf, asked_of, page_of_list, read_list
+from service.pages.lists.listing import BY_TIME, Bounds, Listing, ListOf, asked_of, page_of_list, read_list
+from service.pages.lists.listing import Asked as AskedList
 from service.pages.lists.tables import EXCHANGES, LISTS, SESSIONS
-from service.pages.projects.days import shown_window
 from service.pages.rendering import page
-from service.pages.times.asked import Asked
+from service.pages.times.asked import Asked, AskedOfList
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 
@@ -45,7 +47,7 @@ async def export(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    days: Asked,
+    days: AskedOfList,
     since: date | None = None,
     file: Annotated[str, Path(max_length=64)],
 ) -> Response:
@@ -58,7 +60,7 @@ async def export(
     now = services.engine.now()
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Bounds, list[dict[str, Any]]]:
-        _window, between = time_of(cursor, project, asked.of, days, now=now, since=first_day(request, since))
+        _window, between = time_of(asked.of, days, now=now, since=first_day(request, since))
         return between, read_list(cursor, project, asked, between, limit=min(AT_ONCE, MOST_ROWS), last=None)
 
     between, first = await services.ask(read)
@@ -71,15 +73,20 @@ async def export(
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
 
 
-def time_of(
-    cursor: duckdb.DuckDBPyConnection, project: str, of: ListOf, days: AskedRange, *, now: datetime, since: date | None
-) -> tuple[Window | None, Bounds]:
+def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
     """Return the time that a list shows, None for all of it, and its bounds: also from one day to another, as incidents ask for runs."""
     if of.has_all and since is not None:
         last = days.until.date() if isinstance(days.until, datetime) else days.until
         return None, (_midnight(since), _midnight(last + _DAY) if last else None)
-    window = listed_window(days, now) if of.has_all else shown_window(cursor, project, days, now)
+    window = listed_window(days, now)
     return window, bounds(window)
+
+
+def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedList, window: Window) -> Window | None:
+    """Return the last period before a window, of the same length, in which a list has rows; None without any."""
+    by_time = dataclasses.replace(asked, sort=BY_TIME, down=True, last=None)
+    rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
+    return last_period(window, rows[0][asked.of.sorts[BY_TIME].key] if rows else None)
 
 
 def first_day(request: Request, since: date | None) -> date | None:
@@ -106,16 +113,19 @@ async def listed(
     asked = asked_of(of, request.query_params, request.url.path)
     now = services.engine.now()
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Listing, dict[str, Any]]:
-        window, between = time_of(cursor, project, of, days, now=now, since=first_day(request, since))
-        return window, page_of_list(cursor, project, asked, between, most=most), beside(cursor, window)
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Window | None, Listing, dict[str, Any]]:
+        window, between = time_of(of, days, now=now, since=first_day(request, since))
+        listing = page_of_list(cursor, project, asked, between, most=most)
+        is_empty = window is not None and not listing.rows and asked.last is None
+        last = last_with_rows(cursor, project, asked, window) if window is not None and is_empty else None
+        return window, last, listing, beside(cursor, window)
 
-    window, listing, more = await services.ask(read)
+    window, last, listing, more = await services.ask(read)
     return {
         "project": project,
         "listing": listing,
         "window": window,
-        "range": range_control(request, window, now, has_all=of.has_all, has_comparison=of.has_comparison),
+        "range": range_control(request, window, now, has_all=of.has_all, has_comparison=of.has_comparison, last=last),
         "most_rows": MOST_ROWS,
         "simulated": sum(bool(row.get("simulated")) for row in listing.rows),
         **more,

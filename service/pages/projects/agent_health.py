@@ -16,15 +16,15 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, bounds, listed_window
-from service.documents.agents.versions import Compared, agent_versions
+from service.documents.addresses.window import Window, bounds, last_period, listed_window, quarter_to
+from service.documents.agents.versions import agent_versions
 from service.http.context import Services
 from service.pages.charts.charts import Chart, line
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.charts.spark import spark
 from service.pages.rendering import page
 from service.pages.runs.view import run_point
-from service.pages.times.asked import Asked
+from service.pages.times.asked import AskedOfList
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 
@@ -40,8 +40,6 @@ _REACHES = (60, 100)
 NAMELESS = "(no name)"
 _ANSWERS = ("worse", "mixed", "better", "no difference", "too early", "first")
 """The answers about a version, in the order in which they are shown."""
-VERSION_DAYS = timedelta(days=90)
-"""The time up to the newest score in which versions are compared, where the address names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +69,26 @@ async def agents(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    asked: Asked,
+    asked: AskedOfList,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
     runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
 ) -> HTMLResponse:
     """Show the newest runs by agent, the agent with the most unsafe runs first."""
     now = services.engine.now()
     window = listed_window(asked, now)
-    start, end = bounds(window)
-    wanted = {"project": project, "from": start, "to": end, "limit": runs}
+    compared_in = quarter_to(now if window is None else window.end - timedelta(microseconds=1))
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark]]:
-        rows: list[Row] = [*query_rows(cursor, "run_history", wanted)]
-        return rows, marks_between(cursor, project, [row["ended_at"] for row in rows])
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
+        rows = _runs(cursor, project, bounds(window), runs)
+        last = None
+        if window is not None and not rows:
+            older = _runs(cursor, project, (None, window.start), 1)
+            last = last_period(window, older[0]["ended_at"] if older else None)
+        return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
-    (rows, marks), compared = await asyncio.gather(
-        services.ask(read), services.ask(lambda cursor: _versions(cursor, project, window, agent))
+    (rows, marks, last), compared = await asyncio.gather(
+        services.ask(read),
+        services.ask(lambda cursor: agent_versions(cursor, project, compared_in.start, compared_in.end, agent)),
     )
     versions = sorted(compared.agents, key=lambda one: (_ANSWERS.index(one.verdict), one.agent))
     found = agents_of(project, rows, marks)
@@ -94,14 +96,14 @@ async def agents(
     listed = [row for row in rows if agent is None or row["agent"] == agent]
     values = {
         "project": project,
-        "range": range_control(request, window, now, has_all=True, has_comparison=False),
+        "range": range_control(request, window, now, has_all=True, has_comparison=False, last=last),
         "agent": agent,
         "agents": found,
         "shown": chosen[:_AGENTS],
         "versions": versions[:_AGENTS],
         "more_versions": len(versions) - len(versions[:_AGENTS]),
         "version_of": {one.agent: one.newest for one in versions},
-        "version_days": VERSION_DAYS.days,
+        "compared_in": compared_in,
         "compared": compared,
         "simulated": sum(version.row["simulated"] for one in versions for version in one.versions),
         "without_chart": len(chosen) - len(chosen[:_AGENTS]),
@@ -116,17 +118,11 @@ async def agents(
     return page(request, "agent_health.html", values)
 
 
-def _versions(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None, agent: str | None) -> Compared:
-    """Return the versions of the agents in the time shown, or in the last days of the project."""
-    since, until = bounds(window)
-    if since is None or until is None:
-        newest: datetime | None = next(
-            (row["exchange_at"] for row in query_rows(cursor, "newest_score", {"project": project})), None
-        )
-        if newest is None:
-            return Compared([])
-        since, until = newest - VERSION_DAYS, newest + timedelta(microseconds=1)
-    return agent_versions(cursor, project, since, until, agent)
+def _runs(
+    cursor: duckdb.DuckDBPyConnection, project: str, between: tuple[datetime | None, datetime | None], limit: int
+) -> list[Row]:
+    """Return the newest runs that ended in a time, newest first."""
+    return [*query_rows(cursor, "run_history", {"project": project, "from": between[0], "to": between[1], "limit": limit})]
 
 
 def agents_of(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> list[AgentTrust]:

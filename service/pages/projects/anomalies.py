@@ -17,7 +17,7 @@ from service.pages.lists.pages import listed
 from service.pages.lists.tables import ANOMALIES
 from service.pages.projects.days import counts_of
 from service.pages.rendering import number, page
-from service.pages.times.asked import Asked
+from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
 
@@ -27,7 +27,7 @@ _REASONS = 30
 
 
 @router.get("/projects/{project}/anomalies")
-async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, asked: AskedOfList) -> HTMLResponse:
     """Show the anomalies of a project, newest exchange first or in another order, and why exchanges are anomalous."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:

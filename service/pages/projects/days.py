@@ -9,7 +9,7 @@ from typing import Any
 from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import AskedRange, Window, window_of
+from service.documents.addresses.window import Window
 from service.pages.charts.marks import Mark
 from service.pages.charts.projects import Stretch
 from service.pages.links import Links
@@ -25,33 +25,11 @@ def points_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -
     return [{**row, "tiers": {one["tier"]: one for one in row["tiers"]}} for row in rows]
 
 
-def shown_points(
-    cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime
-) -> tuple[Window, list[dict[str, Any]]]:
-    """Return the requested window and its points. Without recent scores it ends with the newest one."""
-    window = window_of(asked, now)
-    points = points_of(cursor, project, window)
-    if points or window.is_pinned:
-        return window, points
-    newest = _newest(cursor, project)
-    window = window_of(asked, now, newest)
-    return window, points_of(cursor, project, window) if newest else []
-
-
-def shown_window(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime) -> Window:
-    """Return the window that every part of the project's pages shows: that of `shown_points`."""
-    window = window_of(asked, now)
-    values = {"project": project, "from": window.start, "to": window.end}
-    if window.is_pinned or query_rows(cursor, "scored_window", values) or points_of(cursor, project, window):
-        return window
-    return window_of(asked, now, _newest(cursor, project))
-
-
-def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, window: Window, now: datetime) -> date | None:
-    """Return the day of the newest event of a project by now, if that is after the window; else None."""
+def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, now: datetime) -> date | None:
+    """Return the day of the newest event of a project by now, if that is a later one than that of a moment; else None."""
     rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
     at = max((row["last_at"] for row in rows if row["kind"] == "event"), default=None)
-    return at.date() if at is not None and at >= window.end else None
+    return at.date() if at is not None and at.date() > since.date() else None
 
 
 def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
@@ -81,9 +59,3 @@ def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | 
         return []
     asked = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]
     return [next(iter(query_days(cursor, "period_counts", one)), _NOTHING) for one in asked]
-
-
-def _newest(cursor: duckdb.DuckDBPyConnection, project: str) -> datetime | None:
-    """Return the time of the newest scored exchange; None without one."""
-    rows: Sequence[Row] = query_rows(cursor, "newest_score", {"project": project})
-    return rows[0]["exchange_at"] if rows else None

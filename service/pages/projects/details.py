@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, bounds, listed_window
+from service.documents.addresses.window import Window, window_of
 from service.documents.members import Document
 from service.documents.runs import run_page
 from service.documents.scores import project_summary
@@ -22,7 +22,7 @@ from service.http.context import Services
 from service.pages.charts.marks import marks_within
 from service.pages.charts.projects import Stretch, cost_days, known_sum, model_costs
 from service.pages.charts.spark import share_bar
-from service.pages.projects.days import costs_of, sampling_of, shown_window, stretch_of
+from service.pages.projects.days import costs_of, sampling_of, stretch_of
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.times.asked import Asked
 from service.pages.times.comparison import compared
@@ -38,13 +38,13 @@ _RUNS = 8
 async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Show the less urgent parts of a project, over the days that its page shows."""
     now = services.engine.now()
-    window = await services.ask(lambda reading: shown_window(reading, project, asked, now))
+    window = window_of(asked, now)
     summary, these, before, marks, runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _of_window(reading, project, window)),
         services.ask(lambda reading: _of_window(reading, project, window.before if window.compare else None)),
         services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
-        services.ask(lambda reading: run_page(reading, project, None, _RUNS, between=bounds(listed_window(asked, now)))),
+        services.ask(lambda reading: run_page(reading, project, None, _RUNS, between=(window.start, window.end))),
     )
     values = {
         "project": project,

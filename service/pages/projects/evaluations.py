@@ -30,7 +30,7 @@ from service.pages.lists.tables import EVALUATIONS
 from service.pages.projects.days import counts_of
 from service.pages.rendering import number, page
 from service.pages.texts import MAX_SHOWN, excerpt
-from service.pages.times.asked import Asked
+from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
 
@@ -52,7 +52,14 @@ Row = dict[str, Any]
 
 @router.get("/projects/{project}/evaluations")
 async def evaluations(
-    *, request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked, case: Of = None, model: Of = None
+    *,
+    request: Request,
+    _: Viewer,
+    project: ShownProject,
+    services: Services,
+    asked: AskedOfList,
+    case: Of = None,
+    model: Of = None,
 ) -> HTMLResponse:
     """Show the evaluations of a project: the list, the cases over time, and models beside each other; of a case or a model or of all."""
 

@@ -16,10 +16,11 @@ from audit.drift.consecutive_days import DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident
 from service.banner import banner_text
-from service.documents.addresses.window import AskedRange, Window, window_of
+from service.documents.addresses.window import AskedRange, Window, last_period, quarter_to, window_of
 from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
 from service.documents.incidents import incident_records
 from service.documents.project_checks import RECENT_DAYS, blind_spots, check_by_hand, check_words
+from service.documents.scores import newest_score
 from service.documents.why.twins import suspected_cause, twins_of
 from service.http.context import ApiContext, Services
 from service.http.routes.projects import project_rows, row_of
@@ -38,7 +39,7 @@ from service.pages.charts.projects import (
 from service.pages.incidents.change_days import marked_days, shown_by
 from service.pages.incidents.incidents import since_of
 from service.pages.links import Links
-from service.pages.projects.days import costs_of, newest_event, points_of, shown_points, stretch_of
+from service.pages.projects.days import costs_of, newest_event, points_of, stretch_of
 from service.pages.projects.wording import reason_words, silence_words
 from service.pages.rendering import number, page
 from service.pages.times.asked import Asked
@@ -64,8 +65,10 @@ class _Days:
     """The points of the period before; None if it is not to be shown."""
     baselines: Sequence[Baseline]
     """Those that held, oldest first."""
+    last: Window | None
+    """The last period of the same length with scores, of a window that has none."""
     acted: date | None
-    """The day of the newest event, if there were events but no exchanges since the window ended."""
+    """The day of the newest event, if there were events but no exchanges since then."""
     marks: Sequence[Mark]
     heard: Sequence[datetime]
     """The days with exchanges of the last quarter before a silence, to know whether it is usual; none without one."""
@@ -99,7 +102,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "has_data": has_data,
         "is_empty": not (has_data or row["runs"] or row["open_incidents"] or row["suspected_incidents"]),
         "counts": row,
-        "details": Links(window_of(asked, now).asked).details(project),
+        "details": Links(days.window.asked).details(project),
         "opened": row["open_incidents"],
         "suspected": row["suspected_incidents"],
         "unknown_asked": asked.unknown,
@@ -109,16 +112,11 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "acted": days.acted,
         "window": days.window,
         "window_exchanges": Links(days.window.asked).exchanges(project),
-        "range": range_control(request, days.window, now),
+        "range": range_control(request, days.window, now, last=days.last),
         "silence": silence_words(days.heard, row["last_exchange_at"], now),
         **_day_values(stretch_of(project, days.window, marks), days, incidents),
     }
     return page(request, "project.html", values)
-
-
-def _is_stale(window: Window, now: datetime) -> bool:
-    """Tell whether the time ends before now for lack of exchanges, and not because it was requested."""
-    return not window.is_pinned and window.end <= now
 
 
 def _day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
@@ -167,16 +165,27 @@ def _mean(days: _Days, tier: str) -> str | None:
 
 
 def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime) -> _Days:
-    window, points = shown_points(cursor, project, asked, now)
+    window = window_of(asked, now)
+    points = points_of(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
-    is_stale = _is_stale(window, now)
-    acted = newest_event(cursor, project, window, now) if is_stale else None
-    quarter = points_of(cursor, project, Window("90d", window.end)) if is_stale else []
+    newest = None if points else newest_score(cursor, project, window.start)
+    last = last_period(window, newest)
+    # A pause is told only of the present: what a requested time in the past lacks is no silence.
+    silent_since = None if window.is_pinned else newest
+    acted = None if silent_since is None else newest_event(cursor, project, silent_since, now)
+    quarter = points_of(cursor, project, quarter_to(silent_since)) if silent_since is not None else []
     heard = [row["period"] for row in quarter if row["exchange_count"]]
     baselines = list(query_records(cursor, "held_baselines", Baseline, values))
     before = points_of(cursor, project, window.before) if window.compare else None
     return _Days(
-        window, points, before, baselines, acted, marks_within(cursor, project, window.start, window.end, window.step), heard
+        window,
+        points,
+        before,
+        baselines,
+        last,
+        acted,
+        marks_within(cursor, project, window.start, window.end, window.step),
+        heard,
     )
 
 

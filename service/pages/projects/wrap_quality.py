@@ -17,7 +17,7 @@ from service.pages.lists.listing import Listing
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import WRAPS
 from service.pages.rendering import page
-from service.pages.times.asked import Asked
+from service.pages.times.asked import AskedOfList
 from service.pages.viewing import ShownProject, Viewer
 
 router = APIRouter(include_in_schema=False)
@@ -32,7 +32,7 @@ async def wrap_quality(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    asked: Asked,
+    asked: AskedOfList,
     limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
 ) -> HTMLResponse:
     """Show a page of sessions, the newest first or in another order, their steps of a wrap-up, and the run of each."""

@@ -32,7 +32,7 @@ from service.pages.runs.run_data import (
 )
 from service.pages.runs.timeline import ONLY, Asked, Timeline, timeline
 from service.pages.runs.view import Address, Window, run_values
-from service.pages.times.asked import Asked as AskedTime
+from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject
 
@@ -46,7 +46,7 @@ Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 
 @router.get("/projects/{project}/runs")
 async def runs(
-    request: Request, project: ShownProject, services: Services, *, time: AskedTime, since: date | None = None
+    request: Request, project: ShownProject, services: Services, *, time: AskedOfList, since: date | None = None
 ) -> HTMLResponse:
     """Show the runs of a project: by readiness, agent, failure and trust, in any order; from one day to another, as incidents ask."""
 

@@ -8,22 +8,36 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
-from service.documents.addresses.window import BEFORE, NAMES, USUAL, AskedRange, Length, read_until
+from service.documents.addresses.window import ALL, BEFORE, NAMES, USUAL, AskedRange, Length, read_until
+
+_Until = Annotated[
+    date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
+]
+_Compare = Annotated[Literal["before"] | None, Query(description="before: beside the period before.")]
 
 
-def _asked_range(
+def _read_range(
     request: Request,
     window: Annotated[Length | None, Query(description="The length; 14d by default.")] = None,
-    until: Annotated[
-        date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
-    ] = None,
-    compare: Annotated[Literal["before"] | None, Query(description="before: beside the period before.")] = None,
+    until: _Until = None,
+    compare: _Compare = None,
 ) -> AskedRange:
-    is_given = window is not None or until is not None
-    return AskedRange(
-        window or USUAL, until, compare == BEFORE, is_given, tuple(sorted(set(request.query_params) - set(NAMES)))
-    )
+    unknown = tuple(sorted(set(request.query_params) - set(NAMES)))
+    return AskedRange(window or USUAL, until, compare == BEFORE, unknown=unknown)
 
 
-Asked = Annotated[AskedRange, Depends(_asked_range)]
+def _read_list_range(
+    request: Request,
+    window: Annotated[Length | Literal["all"] | None, Query(description="The length, or all; 14d by default.")] = None,
+    until: _Until = None,
+    compare: _Compare = None,
+) -> AskedRange:
+    if window == ALL:
+        return AskedRange(is_all=True)
+    return _read_range(request, window, until, compare)
+
+
+Asked = Annotated[AskedRange, Depends(_read_range)]
 """The time in the address."""
+AskedOfList = Annotated[AskedRange, Depends(_read_list_range)]
+"""The time in the address of a list that can show all of it."""

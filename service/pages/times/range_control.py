@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 
-from service.documents.addresses.window import BEFORE, LENGTHS, NAMES, AskedRange, Window, window_of
+from service.documents.addresses.window import ALL, BEFORE, LENGTHS, NAMES, AskedRange, Window, window_of
 
 _UNITS = {"h": "hours", "d": "days"}
 _REPLACED = frozenset({*NAMES, "since", "cursor"})
@@ -37,15 +37,24 @@ class RangeControl:
     compare: Choice | None
     """None where there is no time to compare."""
     words: str
-    """The time that is shown."""
+    """The time that is shown; empty for all of it."""
+    offer: Choice | None
+    """The last time of this length with data, where the time that is shown has none."""
 
 
 def range_control(
-    request: Request, window: Window | None, now: datetime, *, has_all: bool = False, has_comparison: bool = True
+    request: Request,
+    window: Window | None,
+    now: datetime,
+    *,
+    has_all: bool = False,
+    has_comparison: bool = True,
+    last: Window | None = None,
 ) -> RangeControl:
     """Return the control of a page: `window` is the shown time, None for all of it.
 
-    Lists have all of the time among their choices; a page without figures has no comparison.
+    Lists have all of the time among their choices; a page without figures has no comparison. `last` is the last period with data, of a
+    page whose time has none.
     """
     shown = window or window_of(AskedRange(), now)
     choices = [
@@ -53,9 +62,9 @@ def range_control(
         for one in LENGTHS
     ]
     if has_all:
-        choices.insert(0, Choice("All", "All of the time", _address(request, {}), window is None))
+        choices.insert(0, Choice("All", "All of the time", _address(request, {"window": ALL}), window is None))
     if window is None:
-        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="")
+        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", offer=None)
     turned = {name: value for name, value in window.asked.items() if name != "compare"}
     turned |= {} if window.compare else {"compare": BEFORE}
     earlier, later = window.earlier(), window.later(now)
@@ -69,6 +78,7 @@ def range_control(
         if has_comparison
         else None,
         words=window.words,
+        offer=None if last is None else Choice(last.words, _named(last.length)[1], _address(request, last.asked), False),
     )
 
 
