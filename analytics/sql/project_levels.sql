@@ -1,5 +1,5 @@
 -- purpose: the levels of a series of each project day by day, for the small charts of the fleet
--- grain: one row a project and series that is asked for and has a day with a value, by project and series: back: how many days before the newest of the project's days with a score, oldest first; level: that day's mean (a judged exchange counts 1 / sampling_probability times), or the share of exchanges with an anomaly
+-- grain: one row a project and series that is asked for and has a day with a value, by project and series: back: how many days before the last one that had begun by $as_of, oldest first; level: that day's mean (a judged exchange counts 1 / sampling_probability times), or the share of exchanges with an anomaly
 -- parameters: $project (NULL for all), $since (nothing before is looked at), $projects and $series (lists of the same length: tier1, tier2, tier2_5, tier3 or anomaly_spike of that project), $as_of (days that begin then or later are left out), $days
 WITH asked AS MATERIALIZED (
     SELECT unnest($projects::VARCHAR[]) AS project, unnest($series::VARCHAR[]) AS series
@@ -20,10 +20,9 @@ WITH asked AS MATERIALIZED (
     GROUP BY project, series, day
 ), placed AS (
     SELECT
-        project, series, date_diff('day', day, newest) AS back,
+        project, series, date_diff('day', day, log.first_day_of($as_of::TIMESTAMP, 1)) AS back,
         CASE series WHEN 'anomaly_spike' THEN total / n ELSE log.mean_of(n, total) END AS level
     FROM days
-    JOIN (SELECT project, max(day) AS newest FROM days GROUP BY project) USING (project)
 )
 SELECT project, series, list(back ORDER BY back DESC) AS back, list(round(level, 4) ORDER BY back DESC) AS level
 FROM placed

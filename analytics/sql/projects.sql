@@ -1,6 +1,6 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs, its newest check
--- grain: one row a project that something is known of, those of anchors left out; lately: the $days UTC days up to recent_until, its newest day with a score that had begun by $as_of; before_: the same of as many days before those; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs and recent_runs: unsafe runs, and runs with runtime events, of as many days up to its newest run with runtime events; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
--- parameters: $project (NULL for all), $as_of (days that begin then or later are not lately), $days
+-- grain: one row a project that something is known of, those of anchors left out; lately: from $from to $to; before_: the same of as long before $from; last_score_day: its newest UTC day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs and recent_runs: unsafe runs, and runs with runtime events, that ended in those days; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
+-- parameters: $project (NULL for all), $as_of (days that begin then or later are not its newest), $from (inclusive) and $to (exclusive): whole UTC days
 WITH fresh AS MATERIALIZED (
     SELECT * FROM log.fresh_score_days($project)
 ), scores AS NOT MATERIALIZED (
@@ -13,14 +13,14 @@ WITH fresh AS MATERIALIZED (
     SELECT * FROM fresh
 ), altogether AS MATERIALIZED (
     SELECT
-        project, max(day) FILTER (day < $as_of::TIMESTAMP) AS newest, sum(exchanges)::BIGINT AS scores,
+        project, max(day) FILTER (day < $as_of::TIMESTAMP)::DATE AS last_score_day, sum(exchanges)::BIGINT AS scores,
         sum(exchanges) FILTER (disposition = 'scored')::BIGINT AS scored, sum(anomalies)::BIGINT AS anomalies,
         sum(exchanges) FILTER (simulated)::BIGINT AS simulated
     FROM scores
     GROUP BY project
 ), times AS MATERIALIZED (
     SELECT
-        project, day > newest - to_days($days::INTEGER) AS is_recent, sum(exchanges)::BIGINT AS scores, sum(anomalies)::BIGINT AS anomalies,
+        project, day >= $from::TIMESTAMP AS is_recent, sum(exchanges)::BIGINT AS scores, sum(anomalies)::BIGINT AS anomalies,
         coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS scored,
         coalesce(sum(exchanges) FILTER (disposition = 'unscored'), 0)::BIGINT AS unscored, sum(nano_usd) / 1e9 AS cost_usd,
         round(log.mean_of(sum(tier1_count), sum(tier1_sum)), 3) AS tier1,
@@ -28,13 +28,11 @@ WITH fresh AS MATERIALIZED (
         round(log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)), 3) AS tier2_5,
         round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS tier3
     FROM scores
-    JOIN (SELECT project, newest FROM altogether) USING (project)
-    WHERE day <= newest AND day > newest - to_days(2 * $days::INTEGER)
+    WHERE day >= $from::TIMESTAMP - ($to::TIMESTAMP - $from::TIMESTAMP) AND day < $to::TIMESTAMP
     GROUP BY ALL
 ), ended AS MATERIALIZED (
     SELECT
         project, max(coalesce(ended_at, closed_at)) AS last_run_at,
-        date_trunc('day', max(closed_at) FILTER (event_count > 0 AND closed_at < log.first_day_of($as_of::TIMESTAMP, 1) + to_days(1))) AS newest,
         count(*) FILTER (event_count = 0 AND revision = 0) AS first_without_evidence
     FROM log.diagnoses
     WHERE $project IS NULL OR project = $project
@@ -54,10 +52,10 @@ WITH fresh AS MATERIALIZED (
 ), ended_lately AS MATERIALIZED (
     SELECT project, connection, session_id, readiness_level = 'unsafe_for_production' AS is_unsafe, event_count > 0 AS has_evidence
     FROM log.diagnoses
-    JOIN ended USING (project)
-    WHERE closed_at < newest + to_days(1) AND closed_at >= newest - to_days($days::INTEGER - 1)
+    WHERE coalesce(ended_at, closed_at) >= $from::TIMESTAMP AND coalesce(ended_at, closed_at) < $to::TIMESTAMP
+        AND ($project IS NULL OR project = $project)
 ), parts AS (
-    SELECT project, newest::DATE AS recent_until, scores, scored, anomalies, simulated
+    SELECT project, last_score_day, scores, scored, anomalies, simulated
     FROM altogether
     UNION ALL BY NAME
     SELECT
@@ -130,7 +128,7 @@ SELECT
     project,
     coalesce(any_value(exchanges), 0) AS exchanges, coalesce(any_value(scores), 0) AS scores,
     coalesce(any_value(scored), 0) AS scored, coalesce(any_value(anomalies), 0) AS anomalies,
-    coalesce(any_value(simulated), 0) AS simulated, any_value(recent_until) AS recent_until,
+    coalesce(any_value(simulated), 0) AS simulated, any_value(last_score_day) AS last_score_day,
     coalesce(any_value(recent_scores), 0) AS recent_scores, coalesce(any_value(recent_anomalies), 0) AS recent_anomalies,
     coalesce(any_value(recent_scored), 0) AS recent_scored, coalesce(any_value(recent_unscored), 0) AS recent_unscored,
     coalesce(any_value(recent_unsafe_runs), 0) AS recent_unsafe_runs, coalesce(sum(recent_runs), 0)::BIGINT AS recent_runs, any_value(recent_cost_usd) AS recent_cost_usd,

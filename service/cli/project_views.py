@@ -9,9 +9,12 @@ from rich.console import RenderableType
 
 from service.cli.terminal import MISSING, table
 from service.documents.fleet.changes import Change
+from service.documents.project_checks import RECENT_DAYS, last_until
 from service.documents.rounding import grouped
 
 Row = Mapping[str, Any]
+_NAMED = 5
+"""Silent projects that are named."""
 
 
 def projects_table(rows: Sequence[Row]) -> RenderableType:
@@ -24,14 +27,26 @@ def projects_table(rows: Sequence[Row]) -> RenderableType:
             grouped(row["recent_scores"]),
             grouped(row["recent_anomalies"]),
             grouped(row["recent_unsafe_runs"]),
-            MISSING if row["recent_until"] is None else f"{row['recent_until']:%Y-%m-%d}",
+            MISSING if row["last_score_day"] is None else f"{row['last_score_day']:%Y-%m-%d}",
             MISSING if row["change"] is None else _change(row["change"]),
             ", ".join(row["reasons"]).replace("_", " ") or MISSING,
         ]
         for row in rows
     ]
-    headers = ["project", "health", "open", "exchanges", "anomalies", "unsafe", "until", "what changed", "why"]
+    headers = ["project", "health", "open", "exchanges", "anomalies", "unsafe", "last day", "what changed", "why"]
     return table(headers, cells, right=["open", "exchanges", "anomalies", "unsafe"])
+
+
+def silent_words(rows: Sequence[Row]) -> str:
+    """Say which projects have no score in their last days but had some before, and how to show the days up to the newest; empty without any."""
+    silent = {row["project"]: newest for row in rows if (newest := last_until(row)) is not None}
+    if not silent:
+        return ""
+    names = ", ".join(list(silent)[:_NAMED]) + (f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else "")
+    return (
+        f"No exchanges in the {RECENT_DAYS} days to {rows[0]['recent_until']}: {names}. "
+        f"The last {RECENT_DAYS} days with data: driftline projects --until {max(silent.values())}"
+    )
 
 
 def _change(change: Change) -> str:

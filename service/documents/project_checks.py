@@ -13,6 +13,7 @@ from typing import Any, Literal
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
+from service.documents.addresses.window import LENGTHS, RECENT, recent_window
 from service.documents.rounding import counted, grouped
 
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
@@ -22,8 +23,8 @@ off: the policy does not have it audited; nothing: it has no scores; never: not 
 check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
 """
 Row = Mapping[str, Any]
-RECENT_DAYS = 7
-"""Days that count as the last ones of a project."""
+RECENT_DAYS = LENGTHS[RECENT].days
+"""Days that count as the last ones of a project: those up to today."""
 COUNTS = (
     *("exchanges", "scores", "scored", "anomalies", "simulated", "runs", "runs_with_evidence"),
     *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
@@ -35,7 +36,7 @@ _RECENT = (
 )
 _UNKNOWN = (
     *("before_cost_usd", "before_tier1", "before_tier2", "before_tier2_5", "before_tier3"),
-    *("recent_until", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3"),
+    *("last_score_day", "recent_cost_usd", "recent_tier1", "recent_tier2", "recent_tier2_5", "recent_tier3"),
     *("last_exchange_at", "last_run_at", "checked_at", "check_days", "baseline_days", "check_findings"),
 )
 EMPTY_PROJECT: Row = dict.fromkeys((*COUNTS, *_RECENT), 0) | dict.fromkeys(_UNKNOWN)
@@ -49,7 +50,7 @@ _LATE = timedelta(days=1)
 def check_state(row: Row) -> CheckState:
     """Return the result of checking a project, from its row of the query `projects` with `enabled`."""
     at = row["checked_at"]
-    newest = row["recent_until"]
+    newest = row["last_score_day"]
     states: tuple[tuple[CheckState, bool], ...] = (
         ("off", not row["enabled"]),
         ("nothing", at is None and not row["scores"]),
@@ -68,15 +69,21 @@ def check_words(row: Row) -> str:
 
 def check_by_hand(row: Row) -> date | None:
     """Return the day to check a project by hand as of, the one after its newest score; None if checked or impossible."""
-    newest: date | None = row["recent_until"]
+    newest: date | None = row["last_score_day"]
     if check_state(row) not in {"never", "behind"} or newest is None:
         return None
     return newest + timedelta(days=1)
 
 
+def asked_of_projects(project: str | None, now: datetime, until: date | None = None) -> dict[str, Any]:
+    """Return the parameters of the query `projects`: of one or of all, with the figures of the days up to today, or to another day."""
+    recent = recent_window(now, until)
+    return {"project": project, "as_of": now, "from": recent.start, "to": recent.end}
+
+
 def check_rows(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str | None = None) -> Sequence[Row]:
     """Return the rows of the query `projects`, of one or of all, each with whether it is `enabled`."""
-    rows = query_rows(cursor, "projects", {"project": project, "as_of": now, "days": RECENT_DAYS})
+    rows = query_rows(cursor, "projects", asked_of_projects(project, now))
     return [{**row, "enabled": policy.for_project(row["project"]).settings.enabled} for row in rows]
 
 
@@ -84,6 +91,15 @@ def check_row(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, 
     """Return the row of one project; that of an empty one if it is unknown."""
     enabled = policy.for_project(project).settings.enabled
     return next(iter(check_rows(cursor, policy, now, project)), {"project": project, **EMPTY_PROJECT, "enabled": enabled})
+
+
+def last_until(row: Row) -> date | None:
+    """Return the newest day with a score of a project that has none in its recent days; None otherwise, and without an older one.
+
+    `row` is one of a fleet.
+    """
+    newest: date | None = row["last_score_day"]
+    return newest if newest is not None and not row["recent_scores"] and newest < row["recent_until"] else None
 
 
 def unchecked_words(rows: Sequence[Row]) -> str:
@@ -156,7 +172,7 @@ _WORDS: Mapping[CheckState, Callable[[Row], str]] = {
     "nothing": lambda _: "Not checked yet: there are no scores to check.",
     "never": lambda _: "Not checked yet.",
     "behind": lambda row: (
-        f"Not checked since {moment_words(row['checked_at'])}, and the newest exchange is of {row['recent_until']}."
+        f"Not checked since {moment_words(row['checked_at'])}, and the newest exchange is of {row['last_score_day']}."
     ),
     "learning": lambda row: (
         f"No full baseline yet ({row['check_days']} of {row['baseline_days']} days). "

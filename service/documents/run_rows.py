@@ -13,14 +13,12 @@ EXCHANGES_ONLY = "No runtime events: only exchanges were received"
 """What is said of a run whose row has `exchanges_only`."""
 
 
-def runs_of(
-    store: Store, project: str | None, *, since: datetime | None = None, newest: int | None = None
-) -> list[dict[str, Any]]:
+def runs_of(store: Store, project: str | None, *, newest: int | None = None) -> list[dict[str, Any]]:
     """Return the runs of a project, or of all, as rows of the query `runs`, in the order in which they were finished.
 
-    `since`: those that ended then or later; `newest`: so many of them, those that ended last.
+    `newest`: so many of them, those that ended last.
     """
-    return query_rows(store.cursor(), "runs", {"project": project, "since": since, "newest": newest})
+    return query_rows(store.cursor(), "runs", {"project": project, "since": None, "newest": newest})
 
 
 def ended_at(run: Mapping[str, Any]) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,6 +16,7 @@ from rich.console import RenderableType
 from service.cli.commands.times import moment_of
 from service.cli.completion.values import PROJECTS, completed
 from service.cli.terminal import err, out, print_text
+from service.documents.addresses.window import age_start
 from service.documents.rounding import rounded
 from service.settings import Settings, load_settings
 from service.workspace import Clock, utc_now
@@ -112,20 +113,39 @@ def wants_json(output: Output, *, as_json: bool) -> bool:
 
 
 def since_of(since: str | None, now: datetime | None = None) -> datetime | None:
-    """Return the time of `--since`; an age is taken off `now`, by default the present. SettingsError if it is no time."""
-    return None if since is None else moment_of(since, "--since", now or utc_now())
+    """Return the time of `--since`: an age counts back from `now`, by default the present, in the whole hours or UTC days of the pages.
+
+    SettingsError if it is no time.
+    """
+    return None if since is None else moment_of(since, "--since", now or utc_now(), age_start)
 
 
 def until_of(until: str | None, now: datetime | None = None) -> datetime | None:
     """Return the time of `--until`, as `since_of`."""
-    return None if until is None else moment_of(until, "--until", now or utc_now())
+    return None if until is None else moment_of(until, "--until", now or utc_now(), age_start)
 
 
 def newest(rows: Sequence[Found], since: datetime | None, at: Callable[[Found], datetime | None]) -> list[Found]:
-    """Return those of rows, sorted by time with the newest first, that are from `since` on; `at` is the time of a row."""
+    """Return those of rows, sorted by time with the newest first, that are from `since` on; `at` is the time of a row.
+
+    Where there are only older ones, the error output says when the newest was, and how to see the last of them.
+    """
     if since is None:
         return list(rows)
-    return [row for row in rows if (moment := at(row)) is not None and moment >= since]
+    times = [at(row) for row in rows]
+    shown = [row for row, moment in zip(rows, times, strict=True) if moment is not None and moment >= since]
+    if not shown:
+        offer_older(since, next((moment.date() for moment in times if moment is not None), None))
+    return shown
+
+
+def offer_older(since: datetime, newest: date | None) -> None:
+    """Say on the error output how to see the last period with data that is as long as the empty one since a time; nothing without data."""
+    if newest is None:
+        return
+    length = utc_now().date() - since.date()
+    days = f"{length.days + 1} days" if length else "day"
+    err.say(f"The newest is of {newest}. --since {newest - length} shows the last {days} with data.")
 
 
 def show_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 from audit.times import parse_timestamp
@@ -15,15 +16,17 @@ _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(day
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-def moment_of(given: str, option: str, now: datetime) -> datetime:
+def moment_of(
+    given: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
+) -> datetime:
     """Return the time given with an option, UTC: an age is taken off `now`, a date is its first moment.
 
-    SettingsError that names the option if it is none of these.
+    `start_of` takes an age off in another way. SettingsError that names the option if it is none of these.
     """
     text = given.strip()
     try:
         if age := _AGE.fullmatch(text):
-            return max(now - int(age[1]) * _UNITS[age[2]], EARLIEST)
+            return max(start_of(int(age[1]) * _UNITS[age[2]], now), EARLIEST)
         if _DATE.fullmatch(text):
             text = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC).isoformat()
         moment = parse_timestamp(text)

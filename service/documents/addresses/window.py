@@ -248,5 +248,14 @@ def read_until(text: object) -> date | datetime | None:
     return found
 
 
+def read_day(text: object) -> date | None:
+    """Return the UTC day that a text names; None without one; ValueError in words that follow the name of the field."""
+    if isinstance(text, str) and len(text) != _DAY_TEXT:
+        raise ValueError(_NO_DAY)
+    day = read_until(text)
+    return day.date() if isinstance(day, datetime) else day
+
+
+_NO_DAY = "must be a UTC day such as 2026-11-26"
 _BOUNDS = f"must be from {_FIRST} to {_LAST}"
 _VALID: Mapping[str, Callable[[str], bool]] = {"window": LENGTHS.__contains__, "until": _is_until, "compare": BEFORE.__eq__}

@@ -4,7 +4,7 @@
    evidence has, since its first day; and the level of the last days, if all of them are after it.
 2. Of any other it is that of Tier 2, or of Tier 1 where no judge was asked: the mean of the last days, and of as many before them.
    Nothing says that this is more than chance; an incident would.
-3. Levels by day go back four weeks from the project's newest day with a score. A series of runs has none.
+3. Levels by day go back four weeks from the last of these days. A series of runs has none.
 """
 
 from __future__ import annotations
@@ -97,20 +97,20 @@ def with_changes(rows: Iterable[Row], worst: Mapping[str, Row]) -> list[dict[str
 
 
 def with_levels(
-    cursor: duckdb.DuckDBPyConnection, rows: Sequence[Mapping[str, Any]], project: str | None, as_of: datetime
+    cursor: duckdb.DuckDBPyConnection, rows: Sequence[Mapping[str, Any]], project: str | None
 ) -> list[dict[str, Any]]:
     """Return rows with a `change`, each change with its levels by day."""
-    changes = [(row["project"], row["change"].series) for row in rows if row.get("change") and row["recent_until"]]
+    changes = [(row["project"], row["change"].series) for row in rows if row.get("change")]
     wanted = [one for one in changes if one[1] in _BY_DAY]
     if not wanted:
         return [dict(row) for row in rows]
-    oldest = min(row["recent_until"] for row in rows if row["recent_until"]) - timedelta(days=LEVEL_DAYS - 1)
+    last = min(row["recent_until"] for row in rows)
     values = {
         "project": project,
         "projects": [one for one, _ in wanted],
         "series": [series for _, series in wanted],
-        "since": datetime.combine(oldest, time(), UTC),
-        "as_of": as_of,
+        "since": datetime.combine(last - timedelta(days=LEVEL_DAYS - 1), time(), UTC),
+        "as_of": datetime.combine(last + timedelta(days=1), time(), UTC),
         "days": LEVEL_DAYS,
     }
     found = {(row["project"], row["series"]): _levels(row) for row in query_rows(cursor, "project_levels", values)}
@@ -145,7 +145,7 @@ def _of_incident(row: Row, incident: Row) -> Change | None:
 
 def _now(row: Row, series: str, since: date | None) -> float | None:
     until = row["recent_until"]
-    if since is None or until is None or series not in _BY_DAY or (until - since).days < RECENT_DAYS:
+    if since is None or series not in _BY_DAY or (until - since).days < RECENT_DAYS:
         return None
     level: float | None = anomalous_share(row) if series == SPIKE else row[f"recent_{series}"]
     return level

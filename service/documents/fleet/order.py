@@ -26,17 +26,17 @@ Standing = tuple[int, bool, int, float]
 
 def standings(rows: Sequence[Row], worst: Mapping[str, Mapping[str, Any]]) -> dict[str, Standing]:
     """Return the standing of each project with an incident; `worst` are the incidents of the query `worst_incidents`, the worst first."""
-    newest = max((row["recent_until"] for row in rows if row["recent_until"]), default=None)
+    until = max((row["recent_until"] for row in rows), default=None)
     touched = {row["project"]: row["recent_scores"] + row["recent_unsafe_runs"] for row in rows}
     return {
-        project: (1, _is_new(incident["since"], newest), touched.get(project, 0), -place)
+        project: (1, _is_new(incident["since"], until), touched.get(project, 0), -place)
         for place, (project, incident) in enumerate(worst.items())
     }
 
 
-def _is_new(since: date | None, newest: date | None) -> bool:
+def _is_new(since: date | None, until: date | None) -> bool:
     """Tell whether a change began within the days of the fleet's figures; so does one without a first day."""
-    return since is None or newest is None or (newest - since).days < RECENT_DAYS
+    return since is None or until is None or (until - since).days < RECENT_DAYS
 
 
 def worst_first(rows: Sequence[Row], places: Mapping[str, Standing]) -> list[Row]:

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from analytics.sums.whole_days import query_days
 from schemas.bounds.limits import EARLIEST
 from service.documents.addresses.cursors import Place, page_of
+from service.documents.addresses.window import read_day, recent_window
 from service.documents.fleet.changes import LEVEL_DAYS, with_changes, with_levels
 from service.documents.fleet.rows import rows_of_fleet
-from service.documents.project_checks import RECENT_DAYS, CheckState, blind_spots, check_state
+from service.documents.project_checks import RECENT_DAYS, CheckState, asked_of_projects, blind_spots, check_state, last_until
 from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share
 from service.http.auth.authentication import Reader
 from service.http.bounds import API
@@ -32,16 +33,19 @@ Row = dict[str, Any]
 
 
 class RecentAnswer(ProjectAnswer):
-    """The last days up to the newest one with a score. Means weight a judge's score by one over its sampling chance."""
+    """The last days, up to today or to the day asked for. Means weight a judge's score by one over its sampling chance."""
 
     days: int
-    until: date | None = Field(description="The last of these days: the newest UTC day with a score; null without one.")
+    until: date = Field(description="The last of these UTC days.")
+    last_until: date | None = Field(
+        description="Without a score in these days: the newest earlier UTC day with one, to ask for as `until`; null otherwise."
+    )
     scores: int
     anomalies: int
     anomaly_rate: Share | None
     unscored: int = Field(description="Exchanges that the judge failed to score.")
     unscored_rate: Share | None = Field(description="Their share of those that the judge should have scored.")
-    unsafe_runs: int = Field(description="Runs unsafe for production, in the same number of days up to the newest run.")
+    unsafe_runs: int = Field(description="Runs unsafe for production, that ended in these days.")
     runs: int = Field(description="All runs with runtime events in those days.")
     cost_usd: float | None = Field(description="The known costs of judging these exchanges; null without a score.")
     avg_tier1: float | None
@@ -143,14 +147,21 @@ class ProjectsAnswer(Answer):
 
 @router.get(f"{API}/projects", responses=documented())
 async def projects(
+    *,
     caller: Reader,
     services: Services,
     health: Annotated[Health | None, Query(description="Only projects in this state.")] = None,
+    until: Annotated[
+        date | None, BeforeValidator(read_day), Query(description="The last of the recent UTC days; today by default.")
+    ] = None,
     limit: Limit = 1000,
     cursor: Cursor = None,
 ) -> ProjectsAnswer:
-    """List every project that the caller may see with its health: those with records, and those with a connection."""
-    rows = await project_rows(services, caller.project)
+    """List every project that the caller may see with its health: those with records, and those with a connection.
+
+    What is recent counts back from today, also for a project that has fallen silent; `until` asks for the days up to another one.
+    """
+    rows = await project_rows(services, caller.project, until)
     wanted = [row for row in rows if health in (None, row["health"]) and (cursor is None or row["project"] > cursor.id)]
     shown, following = page_of(wanted, limit, lambda row: Place(EARLIEST, row["project"]))
     shown = await rows_with_changes(services, shown, caller.project)
@@ -160,13 +171,16 @@ async def projects(
     )
 
 
-async def project_rows(services: ApiContext, own: str | None) -> list[Row]:
-    """Return every project, or `own`, by name, with its health: also those that only have a connection."""
-    values = {"project": own, "as_of": services.engine.now(), "days": RECENT_DAYS}
+async def project_rows(services: ApiContext, own: str | None, until: date | None = None) -> list[Row]:
+    """Return every project, or `own`, by name, with its health: also those that only have a connection.
 
+    `until` is the last of the days of their figures, today by default.
+    """
+    now = services.engine.now()
+    values = asked_of_projects(own, now, until)
     found: Sequence[Row] = await services.ask(lambda cursor: query_days(cursor, "projects", values))
     connected = {project for project in services.access.connected_projects() if own in (None, project)}
-    return rows_of_fleet(found, connected, services.engine.policy)
+    return rows_of_fleet(found, connected, services.engine.policy, recent_window(now, until).last)
 
 
 async def worst_of(services: ApiContext, rows: Sequence[Row], own: str | None) -> Mapping[str, Mapping[str, Any]]:
@@ -176,8 +190,8 @@ async def worst_of(services: ApiContext, rows: Sequence[Row], own: str | None) -
 
 async def rows_with_changes(services: ApiContext, rows: Sequence[Row], own: str | None) -> list[Row]:
     """Return rows of projects, each with its `change` and the levels of that by day; None where nothing is known."""
-    now, changed = services.engine.now(), with_changes(rows, await worst_of(services, rows, own))
-    return await services.ask(lambda cursor: with_levels(cursor, changed, own, now))
+    changed = with_changes(rows, await worst_of(services, rows, own))
+    return await services.ask(lambda cursor: with_levels(cursor, changed, own))
 
 
 async def project_row(services: ApiContext, project: str) -> Row:
@@ -187,12 +201,15 @@ async def project_row(services: ApiContext, project: str) -> Row:
 
 def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
     """Return the one row of a project, or that of an empty one."""
-    return rows[0] if rows else rows_of_fleet((), {project}, services.engine.policy)[0]
+    return (
+        rows[0] if rows else rows_of_fleet((), {project}, services.engine.policy, recent_window(services.engine.now()).last)[0]
+    )
 
 
 def _answer(row: Row, blind: Sequence[str]) -> ProjectHealthAnswer:
     recent = {name.removeprefix("recent_"): value for name, value in row.items() if name.startswith("recent_")}
     recent |= {f"avg_{tier}": recent[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}
+    recent |= {"last_until": last_until(row)}
     recent |= {"anomaly_rate": _rounded(anomalous_share(row)), "unscored_rate": _rounded(unscored_share(row))}
     before = {name.removeprefix("before_"): value for name, value in row.items() if name.startswith("before_")}
     before |= {f"avg_{tier}": before[tier] for tier in ("tier1", "tier2", "tier2_5", "tier3")}

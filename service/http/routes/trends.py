@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import date, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.lazy.duckdb import duckdb
 from service.documents.addresses.cursors import Place, after, page_of
+from service.documents.addresses.window import LENGTHS, AskedRange, read_day, window_of
 from service.documents.runs import wrap_page
+from service.documents.scores import newest_score
 from service.http.auth.authentication import Reader, VisibleProject
 from service.http.context import Services
 from service.http.documents.project_answers import Moment, ProjectAnswer, Share
@@ -46,7 +49,12 @@ class TrendsAnswer(ProjectAnswer):
 
     project: str
     window: str
+    since: date = Field(description="The first UTC day of the window.")
+    until: date = Field(description="The last UTC day of the window.")
     data_points: list[DayAnswer]
+    last_until: date | None = Field(
+        description="Without a data point: the newest earlier UTC day with one, to ask for as `until`; null otherwise."
+    )
 
 
 class WrapAnswer(ProjectAnswer):
@@ -94,14 +102,28 @@ async def trends(
     _: Reader,
     project: VisibleProject,
     services: Services,
-    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to today, which is incomplete.")] = "14d",
+    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to `until`.")] = "14d",
+    until: Annotated[
+        date | None, BeforeValidator(read_day), Query(description="The last UTC day; today by default, which is incomplete.")
+    ] = None,
 ) -> TrendsAnswer:
     """Return a project's figures by day of its exchanges, whenever they were scored."""
-    # Exchanges may be of tomorrow where a clock is off: today is whole.
-    end = _next_midnight(services.engine.now())
-    asked = {"project": project, "as_of": end, "days": int(window.removesuffix("d"))}
-    rows = await services.ask(lambda cursor: query_rows(cursor, "trends", asked))
-    return TrendsAnswer(project=project, window=window, data_points=[_day(row) for row in rows])
+    shown = window_of(AskedRange(window, until), services.engine.now())
+    asked = {"project": project, "as_of": shown.end, "days": LENGTHS[window].days}
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Sequence[Mapping[str, Any]], datetime | None]:
+        rows = query_rows(cursor, "trends", asked)
+        return rows, None if rows else newest_score(cursor, project, shown.start)
+
+    rows, newest = await services.ask(read)
+    return TrendsAnswer(
+        project=project,
+        window=window,
+        since=shown.first,
+        until=shown.last,
+        data_points=[_day(dict(row)) for row in rows],
+        last_until=None if newest is None else newest.date(),
+    )
 
 
 @router.get(f"{PROJECT}/wrap-quality", responses=documented(404))
@@ -132,10 +154,6 @@ async def sampling(
 def session_place(row: Mapping[str, Any]) -> Place:
     """Return the place of a session among those of its project: by its last exchange."""
     return Place(row["last_at"], f"{row['connection']}/{row['session_id']}")
-
-
-def _next_midnight(now: datetime) -> datetime:
-    return now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
 
 
 def _day(row: dict[str, Any]) -> DayAnswer:

@@ -9,9 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from service.documents.addresses.window import RECENT
 from service.documents.fleet.changes import LEVEL_DAYS, Change
 from service.documents.fleet.order import WORST, standings, worst_first
-from service.documents.project_checks import RECENT_DAYS, blind_spots, check_words
+from service.documents.project_checks import RECENT_DAYS, blind_spots, check_words, last_until
 from service.documents.project_health import anomalous_share, unscored_share
 from service.http.context import Services
 from service.http.routes.projects import project_rows, rows_with_changes, worst_of
@@ -68,7 +69,7 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "orders": orders(asked),
         "views": VIEWS,
         "view": asked.values["view"] or "cards",
-        "glance": _glance(worst_first(rows, places), now, has_judge=has_judge) if len(rows) > _GLANCE else [],
+        "glance": _glance(worst_first(rows, places), has_judge=has_judge) if len(rows) > _GLANCE else [],
     }
     return page(request, "fleet.html", values, forms=True)
 
@@ -83,12 +84,20 @@ def _card(row: dict[str, Any], now: datetime, *, has_judge: bool) -> dict[str, A
         "unscored_rate": unscored_share(row),
         "rate_before": anomalous_share(row, "before"),
         "unscored_rate_before": unscored_share(row, "before"),
+        "newest": newest_of(row),
         "age": age_words(newest_of(row), now),
-        "why": reason_words(row, RECENT_DAYS, now, has_judge=has_judge),
+        "last_address": _last_address(row),
+        "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
         "tiers": _tiers(row),
         "check": check_words(row) if row["scores"] and "unchecked" not in row["reasons"] else "",
         "link": Links().project(row["project"]),
     }
+
+
+def _last_address(row: dict[str, Any]) -> str | None:
+    """Return the address of the last days with a score, of a project that has none in its recent days; None otherwise."""
+    newest = last_until(row)
+    return None if newest is None else Links({"window": RECENT, "until": f"{newest}"}).project(row["project"])
 
 
 def _terms(card: dict[str, Any]) -> set[str]:
@@ -97,17 +106,17 @@ def _terms(card: dict[str, Any]) -> set[str]:
     return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
 
 
-def _glance(rows: list[dict[str, Any]], now: datetime, *, has_judge: bool) -> list[tuple[str, str, str]]:
+def _glance(rows: list[dict[str, Any]], *, has_judge: bool) -> list[tuple[str, str, str]]:
     """Return the values of the projects' squares."""
     links = Links()
-    return [_square(row, links, now, has_judge=has_judge) for row in rows]
+    return [_square(row, links, has_judge=has_judge) for row in rows]
 
 
-def _square(row: dict[str, Any], links: Links, now: datetime, *, has_judge: bool) -> tuple[str, str, str]:
+def _square(row: dict[str, Any], links: Links, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its words."""
     incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
     incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
-    why = reason_words(row, RECENT_DAYS, now, has_judge=has_judge)
+    why = reason_words(row, RECENT_DAYS, has_judge=has_judge)
     words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
     return links.project(row["project"]), row["health"], words
 

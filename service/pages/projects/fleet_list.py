@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from service.documents.fleet.order import WORST, Standing, badness
-from service.documents.project_checks import RECENT_DAYS
 from service.documents.project_health import anomalous_share
 from service.pages.lists.listing import Asked, Column, Filter, Last, Listing, ListOf, encoded
 from service.pages.words import TERMS
@@ -51,7 +50,7 @@ FLEET = ListOf(
         Column(key="unscored_rate", title="Unscored", is_number=True),
         Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),
         Column(key="recent_cost_usd", title="Cost", is_number=True),
-        Column(key="recent_until", title=f"In {RECENT_DAYS} days to", sort="last"),
+        Column(key="newest", title="Newest record", sort="last"),
     ),
 )
 """The fleet: its filters, and the columns of its table."""

@@ -92,7 +92,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "project": project,
         "enabled": settings.enabled,
         "health": row["health"],
-        "why": reason_words(row, RECENT_DAYS, now, has_judge=services.engine.has_judge),
+        "why": reason_words(row, RECENT_DAYS, has_judge=services.engine.has_judge),
         "critical": row["critical_incidents"],
         "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row)),
         "check": check_words(row),

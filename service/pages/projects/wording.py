@@ -19,7 +19,7 @@ def newest_of(row: Row) -> datetime | None:
 
     Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
     """
-    day = row["recent_until"]
+    day = row["last_score_day"]
     scored = None if day is None else datetime.combine(day, time(), UTC)
     return max((at for at in (row["last_exchange_at"] or scored, row["last_run_at"]) if at is not None), default=None)
 
@@ -29,15 +29,9 @@ def age_words(newest: datetime | None, now: datetime) -> str:
     return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
 
 
-def reason_words(row: Row, days: int, now: datetime, *, has_judge: bool) -> list[str]:
+def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
     """Explain why a project is not healthy, by the `reasons` of its row; its incidents are shown elsewhere."""
-    return [_WORDS[one](row, _lately(row, days, now), has_judge) for one in row["reasons"] if one in _WORDS]
-
-
-def _lately(row: Row, days: int, now: datetime) -> str:
-    """Name the last days of a project: where nothing has come since, up to which day."""
-    until = f" to {row['recent_until']}" if row["recent_until"] is not None and age_words(newest_of(row), now) else ""
-    return f"{days} days{until}"
+    return [_WORDS[one](row, f"{days} days", has_judge) for one in row["reasons"] if one in _WORDS]
 
 
 def _unscored(row: Row, days: str, has_judge: bool) -> str:

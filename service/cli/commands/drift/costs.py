@@ -16,6 +16,7 @@ from service.cli.commands.options import (
     Project,
     Since,
     Until,
+    offer_older,
     show_rows,
     since_of,
     until_of,
@@ -55,9 +56,15 @@ def costs(
 
     Days are listed newest first, all others most expensive first. `--since` and `--until` choose by the time of the judge's answer.
     """
-    asked = {"by": by.value, "project": project, "from": since_of(since), "to": until_of(until)}
+    start, end = since_of(since), until_of(until)
+    asked = {"by": by.value, "project": project, "from": start, "to": end}
     with opened_to_show(database, project) as workspace:
         rows = query_rows(workspace.store.cursor(), "judge_costs", asked)
+        if start is not None and end is None and not rows:
+            older = query_rows(
+                workspace.store.cursor(), "judge_costs", {**asked, "by": By.DAY.value, "from": None, "to": start}
+            )
+            offer_older(start, older[-1]["day"] if older else None)
     if by is By.DAY:
         rows.reverse()
     left_out = {name for group in GROUPS.values() for name in group} - set(GROUPS[by])

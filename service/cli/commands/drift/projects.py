@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any
 
 import typer
 
 from analytics.sums.whole_days import query_days
+from schemas.errors import SettingsError
 from service.access.access import AccessStore, access_file
 from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, show_rows
 from service.cli.commands.runs.listing import opened_to_show
-from service.cli.project_views import projects_table
+from service.cli.project_views import projects_table, silent_words
+from service.cli.terminal import err
+from service.documents.addresses.window import read_day, recent_window
 from service.documents.fleet.changes import with_changes, worst_incidents
 from service.documents.fleet.order import WORST, standings, worst_first
 from service.documents.fleet.rows import rows_of_fleet
-from service.documents.project_checks import RECENT_DAYS
+from service.documents.project_checks import asked_of_projects, last_until
 from service.known_projects import IMPORT_FIRST
 from service.workspace import Workspace
 
@@ -27,6 +31,9 @@ def projects(
     health: Annotated[
         str | None, typer.Option("--health", metavar="STATE", help=f"Only projects in this state: {', '.join(WORST)}.")
     ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DAY", help="Figures of the 7 days up to this UTC day; today by default.")
+    ] = None,
     limit: Limit = SHOWN,
     database: Database = None,
     policy: PolicyFile = None,
@@ -35,17 +42,24 @@ def projects(
     """List the projects, the worst first: their health and why, their last days, and what changed."""
     if health is not None and health not in WORST:
         raise typer.BadParameter(f"must be one of {', '.join(WORST)}", param_hint="--health")
+    try:
+        last = read_day(until)
+    except ValueError as error:
+        raise SettingsError(f"--until {until}: {error}", hint="Give the last day of the figures.") from None
     with opened_to_show(database, policy=policy) as workspace:
-        found = [row for row in _fleet(workspace) if health in (None, row["health"])]
+        found = [row for row in _fleet(workspace, last) if health in (None, row["health"])]
     none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
     show_rows(found, projects_table, as_json=as_json, none=none, limit=limit, document=_document)
+    if not as_json and (words := silent_words(found[:limit])):
+        err.say(words, style="yellow")
 
 
-def _fleet(workspace: Workspace) -> list[dict[str, Any]]:
-    """Return every project with its health and its change, the worst first."""
+def _fleet(workspace: Workspace, until: date | None) -> list[dict[str, Any]]:
+    """Return every project with its health and its change, the worst first; its figures are of the days up to one, today by default."""
     cursor = workspace.store.cursor()
-    found = query_days(cursor, "projects", {"project": None, "as_of": workspace.now(), "days": RECENT_DAYS})
-    rows = rows_of_fleet(found, _connected(workspace), workspace.policy)
+    now = workspace.now()
+    found = query_days(cursor, "projects", asked_of_projects(None, now, until))
+    rows = rows_of_fleet(found, _connected(workspace), workspace.policy, recent_window(now, until).last)
     worst = worst_incidents(cursor, None)
     return with_changes(worst_first(rows, standings(rows, worst)), worst)
 
@@ -64,4 +78,4 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
     change = row["change"]
     told = None if change is None else {name: getattr(change, name) for name in ("series", "name", "before", "after", "since")}
     recent = {name: row[f"recent_{name}"] for name in _RECENT}
-    return {name: row[name] for name in _SAID} | {"recent": recent, "change": told}
+    return {name: row[name] for name in _SAID} | {"recent": {**recent, "last_until": last_until(row)}, "change": told}

@@ -39,10 +39,11 @@ def runs(
     """List the runs, the one that ended last first: readiness level, trust score, primary failure, tool calls."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        found = runs_of(workspace.store, project, since=start, newest=limit + 1)
+        rows = runs_of(workspace.store, project, newest=limit + 1)
+    found = newest(sorted(rows, key=ended_at, reverse=True), start, ended_at)
     of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
     none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
-    show_rows(sorted(found, key=ended_at, reverse=True), runs_table, as_json=as_json, none=none, limit=limit)
+    show_rows(found, runs_table, as_json=as_json, none=none, limit=limit)
 
 
 def scores(
