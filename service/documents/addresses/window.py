@@ -181,9 +181,10 @@ def last_period(window: Window, newest: datetime | None) -> Window | None:
     return None if newest is None else replace(window, end=window.slot_of(newest) + window.step, is_pinned=True)
 
 
-def quarter_to(moment: datetime) -> Window:
+def quarter_to(moment: datetime, *, is_pinned: bool = False) -> Window:
     """Return the ninety days up to that of a moment: what is compared with something older looks back so far, whatever time is shown."""
-    return window_of(AskedRange("90d", moment.astimezone(UTC).date()), moment)
+    window = Window("90d", moment, is_pinned)
+    return replace(window, end=window.slot_of(moment) + window.step)
 
 
 def recent_window(now: datetime, until: date | None = None) -> Window:

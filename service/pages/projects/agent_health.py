@@ -76,7 +76,8 @@ async def agents(
     """Show the newest runs by agent, the agent with the most unsafe runs first."""
     now = services.engine.now()
     window = listed_window(asked, now)
-    compared_in = quarter_to(now if window is None else window.end - timedelta(microseconds=1))
+    end, is_pinned = (now, False) if window is None else (window.end - timedelta(microseconds=1), window.is_pinned)
+    compared_in = quarter_to(end, is_pinned=is_pinned)
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
         rows = _runs(cursor, project, bounds(window), runs)

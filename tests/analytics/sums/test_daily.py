@@ -112,7 +112,9 @@ def test_the_fleet_is_the_same_before_and_after_its_days_are_added_up(store: Sto
     known = 0
     for _ in range(4):
         known = publish_by_chance(store, chance, known, a_score, most=40, refreshed=0.3)
-        asked = [{"project": project, "as_of": NOON + timedelta(days=1), "days": 3} for project in (None, "ops", "web")]
+        end = NOON.replace(hour=0) + timedelta(days=2)
+        period = {"as_of": NOON + timedelta(days=1), "from": end - timedelta(days=3), "to": end}
+        asked = [{"project": project, **period} for project in (None, "ops", "web")]
         before = [query_rows(store.cursor(), "projects", one) for one in asked]
         refresh_daily(store)
         assert before == [query_rows(store.cursor(), "projects", one) for one in asked]

@@ -12,7 +12,7 @@ from service.documents.project_health import ENOUGH, health_of, reasons_of
 
 AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)
 CHECKED: dict[str, Any] = {"checked_at": AT, "check_days": 14, "baseline_days": 14, "check_findings": 0}
-FULL: dict[str, Any] = {"exchanges": 100, "scores": 100, "recent_scores": 50, "recent_until": date(2026, 11, 2)}
+FULL: dict[str, Any] = {"exchanges": 100, "scores": 100, "recent_scores": 50, "last_score_day": date(2026, 11, 2)}
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def row(**fields: Any) -> dict[str, Any]:
             "No full baseline yet (9 of 14 days). Checked 2026-11-02 09:30 UTC: nothing found so far.",
         ),
         ({**FULL, **CHECKED, "check_findings": 1}, "found", "Checked 2026-11-02 09:30 UTC: 1 finding."),
-        ({**FULL, **CHECKED, "recent_until": date(2026, 11, 3)}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
+        ({**FULL, **CHECKED, "last_score_day": date(2026, 11, 3)}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
         (
-            {**FULL, **CHECKED, "recent_until": date(2026, 11, 10)},
+            {**FULL, **CHECKED, "last_score_day": date(2026, 11, 10)},
             "behind",
             "Not checked since 2026-11-02 09:30 UTC, and the newest exchange is of 2026-11-10.",
         ),

@@ -130,7 +130,7 @@ def test_lists_say_how_many_there_were_before(look: Look, store: Store, page: st
 
 
 def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
-    """What is older is there without a time, and nowhere else."""
+    """What is older is there in all of the time, and nowhere else."""
     odd = {"anomaly": True, "scored_at": NOW}
     old, new = NOW - timedelta(days=40), NOW - timedelta(hours=2)
     put(store, "scores", [
@@ -153,7 +153,8 @@ def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
         found = look(f"/projects/ops/{page}?window=7d")
         assert late in found, page
         assert early not in found, page
-        assert early in look(f"/projects/ops/{page}"), page
+        assert early not in look(f"/projects/ops/{page}"), page
+        assert early in look(f"/projects/ops/{page}?window=all"), page
         assert early in look(f"/projects/ops/{page}?window=7d&until={old.date()}"), page
 
 
@@ -163,5 +164,5 @@ def test_the_control_keeps_what_else_the_address_asks_for(call: Call, tokens: To
     page = call("GET", path, headers=cookie(signed_in(call, tokens.root))).text
     assert 'href="/projects/ops/incidents?status=open&amp;window=30d&amp;until=2026-09-20"' in page
     assert 'href="/projects/ops/incidents?status=open&amp;window=7d&amp;until=2026-09-13"' in page
-    assert 'href="/projects/ops/incidents?status=open" aria-label="All of the time" >All</a>' in page
+    assert 'href="/projects/ops/incidents?status=open&amp;window=all" aria-label="All of the time" >All</a>' in page
     assert 'href="/projects/ops/runs?window=7d&amp;until=2026-09-20"' in page

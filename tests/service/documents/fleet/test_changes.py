@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -99,13 +99,13 @@ def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, befor
     assert (series, pytest.approx(worse)) == (found.series, found.worse)
 
 
-def test_levels_end_with_the_newest_day_and_have_gaps() -> None:
+def test_levels_end_with_the_last_day_and_have_gaps() -> None:
     """A day without a score is a gap, and no zero."""
     with Store(None) as store:
         put(store, "scores", [one for one in history(fallen(6), 40) if one.exchange_at.date() != date(2026, 10, 20)])
         row = LATELY | {"recent_until": END.date()}
-        (shown,) = with_levels(store.cursor(), with_changes([row], {}), None, datetime(2026, 11, 2, tzinfo=UTC))
+        (shown,) = with_levels(store.cursor(), with_changes([row], {}), None)
         levels = shown["change"].levels
         assert (LEVEL_DAYS, None) == (len(levels), levels[-1 - 12])
         assert levels[-1] < 0.55 < levels[0]
-        assert with_levels(store.cursor(), [{**row, "change": None}], None, END) == [{**row, "change": None}]
+        assert with_levels(store.cursor(), [{**row, "change": None}], None) == [{**row, "change": None}]

@@ -23,7 +23,7 @@ LOOP = "infinite_tool_loop"
 
 def run(number: int, trust: int | None, agent: str | None = "scout", **fields: object) -> Diagnosis:
     """The `number`-th run, an hour after the one before it."""
-    at = NOW - timedelta(days=30) + timedelta(hours=number)
+    at = NOW - timedelta(days=9) + timedelta(hours=number)
     values = {
         "connection": "local", "project": "ops", "agent": agent, "session_id": f"s{number}", "revision": 0, "ended_at": at, "closed_at": at,
         "closed_reason": "explicit", "trust_score": trust,
@@ -78,9 +78,9 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
     found = cells(looks(), "Runs beside the run of the same agent before")
     assert [
-        ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-01 15:00", "again"],
-        ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-01 14:00", ""],
-        ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-01 13:00", ""],
+        ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-22 15:00", "again"],
+        ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-22 14:00", ""],
+        ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-22 13:00", ""],
     ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
     assert 2 == looks().count('href="/projects/ops/runs/run_003"'), "in the list, and in the chart's table"
 
@@ -124,7 +124,7 @@ def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
     found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
     assert ["run_002", "Unsafe for production", "50"] == found[0][:3]
-    assert ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-01 13:00"] == found[1]
+    assert ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-22 13:00"] == found[1]
     assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
 
 

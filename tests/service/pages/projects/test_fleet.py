@@ -46,18 +46,18 @@ def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> No
     assert (["Not audited"], ["Audited"]) == (cards["dark"], cards["ops"])
 
 
-def test_the_last_days_are_those_up_to_the_newest_one(call: Call, tokens: Tokens, store: Store) -> None:
-    """A project that fell silent a month ago still tells how it was then, and when that was."""
+def test_the_last_days_are_those_up_to_today(call: Call, tokens: Tokens, store: Store) -> None:
+    """A project that fell silent a month ago has no figures, and says when it was last heard."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "Newest record 30 days ago ; the 7 days to 2026-09-01 Tier 2 0.8" in shown
-    assert "Anomalous 0.0%" in shown
+    assert "No exchange in 7 days ; the newest record came 30 days ago." in shown
+    assert "Tier 2 0.8" not in shown
     assert "the newest record of any project came 30 days ago, 2026-09-01 00:00 ." in shown
     put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     assert "the newest record of any project" not in shown
-    assert "Newest record 30 days ago ; the 7 days to 2026-09-01" in shown
-    assert f"In 7 days to {NOW:%Y-%m-%d}" in shown
+    assert "No exchange in 7 days ; the newest record came 30 days ago." in shown
+    assert "In 7 days Tier 2 0.8" in shown
 
 
 def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:

@@ -171,10 +171,10 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
 
 @pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (6, True), (7, False), (28, False), (-3, True), (None, True)])
 def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
-    """By the fleet's newest day, so that the order of a fleet at rest stays as it is."""
+    """By the last of the days that the figures are of."""
     rows = [
         {"project": "a", "recent_until": NOW.date(), "recent_scores": 40, "recent_unsafe_runs": 2},
-        {"project": "b", "recent_until": None, "recent_scores": 0, "recent_unsafe_runs": 0},
+        {"project": "b", "recent_until": NOW.date(), "recent_scores": 0, "recent_unsafe_runs": 0},
     ]
     since = None if days_ago is None else NOW.date() - timedelta(days=days_ago)
     expected = {"b": (1, True, 0, 0), "a": (1, is_new, 42, -1)}

@@ -162,7 +162,7 @@ def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> N
     put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
     page = looks(call, root)
     assert "Tier 2 fell" not in page.text
-    assert 'href="/projects/ops/incidents">All incidents' in page.text
+    assert 'href="/projects/ops/incidents?window=all">All incidents' in page.text
     assert "drift on" not in page.text
 
 
@@ -273,7 +273,7 @@ def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, stor
     page = looks(call, root)
     assert ["Old and grave", *(f"Number {n}" for n in range(7))] == re.findall(r"(Old and grave|Number \d+)</a>", page.text)
     assert "All 21 open incidents" in text(page)
-    assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged"' in page.text
+    assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged&amp;window=all"' in page.text
 
 
 def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
@@ -288,13 +288,15 @@ def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> No
     assert 'href="/projects/ops?window=7d&amp;until=2026-09-27"' in page.text
 
 
-def test_where_nothing_came_lately_the_days_end_with_what_came_last(call: Call, root: str, store: Store) -> None:
+def test_where_nothing_came_lately_the_page_says_since_when_and_whether_that_is_usual(
+    call: Call, root: str, store: Store
+) -> None:
     """Empty charts say nothing about a project that ended its work."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     said = text(looks(call, root))
     assert "The last exchange came on 2026-08-02, 60 days ago. That is unusual: " in said
     assert "the longest time between two days with exchanges was 1 day that quarter." in said
-    assert "2026-07-20 to 2026-08-02" in said
+    assert "There is nothing from 2026-09-18 to 2026-10-01. The last 14 days with data: 2026-07-20 to 2026-08-02" in said
 
 
 def test_a_pause_as_long_as_those_before_is_usual(call: Call, root: str, store: Store) -> None:
@@ -398,12 +400,12 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
         ("exchanges", exchange("old", 1, occurred_at=then)),
         ("judgements", judgement("old", 1, judged_at=NOW, cost_usd=0.5)),
     )
-    shown = text(looks(call, root))
-    details = looks(call, root, "/projects/ops/details")
+    shown = text(looks(call, root, "/projects/ops?until=2026-08-02"))
+    details = looks(call, root, "/projects/ops/details?until=2026-08-02")
     assert "2026-07-20 to 2026-08-02" in shown
     assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by day of the exchange" in text(details)
     assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
-    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs"))
+    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs?until=2026-08-02"))
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
 
 
@@ -448,10 +450,11 @@ def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: 
     assert "There are no scores of these days" not in details
 
 
-def test_details_are_of_the_newest_days_where_nothing_came_lately(call: Call, root: str, store: Store) -> None:
-    """As on the page of the project."""
+def test_details_are_of_the_days_of_the_page(call: Call, root: str, store: Store) -> None:
+    """They are empty where nothing came lately, as on the page of the project."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
-    assert "There are no scores of these days" not in text(looks(call, root, "/projects/ops/details"))
+    assert "There are no scores on these days" in text(looks(call, root, "/projects/ops/details"))
+    assert "There are no scores on these days" not in text(looks(call, root, "/projects/ops/details?until=2026-08-02"))
 
 
 def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:

@@ -1,0 +1,211 @@
+"""One rule for time: a period counts back from now on every page, in the API and on the command line.
+
+Where traffic had paused, some tabs showed the last days with data and others the last days: one click led from 22 anomalies to none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from paused import DAYS_AGO, LIVE, PAUSED, count_within, put_paused
+
+from analytics.store.store import Store
+from service.cli.main import run
+from service.workspace import utc_now
+
+Look = Callable[[str], str]
+TABS = {
+    "": "exchanges-table",
+    "/exchanges": "rows",
+    "/sessions": "rows",
+    "/costs": "costs",
+    "/anomalies": "anomalies",
+    "/incidents": "incidents",
+    "/runs": "runs",
+    "/agents": "agents",
+    "/wrap-quality": "wraps",
+    "/evaluations": "list",
+}
+"""The pages of a project that show a time, and the part of each that has its records."""
+LENGTHS = {"7d": 7, "14d": 14, "30d": 30, "90d": 90}
+
+
+@pytest.fixture
+def look(call: Call, tokens: Tokens, store: Store) -> Look:
+    """The text of a page, as the server shows it of both projects."""
+    put_paused(store, NOW)
+    value = signed_in(call, tokens.root)
+
+    def read_page(path: str) -> str:
+        answer = call("GET", path, headers=cookie(value))
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    return read_page
+
+
+def count_on(page: str, tab: str) -> int:
+    """The number of records that a tab shows: its rows, or the sum of a column where a row stands for several."""
+    part = page.partition(f'id="{TABS[tab]}"')[2]
+    body = part.partition("<tbody")[2].partition("</tbody>")[0]
+    if tab == "":
+        cells = re.findall(r"<td[^>]*>(\d+)</td>", body)
+        return sum(map(int, cells))
+    if tab == "/agents":
+        return sum(map(int, re.findall(r'data-label="Runs">(\d+)<', body)))
+    return len(re.findall(r"<tr[ >]", body))
+
+
+def offered_by(page: str) -> str | None:
+    """The address that a page offers in place of an empty period; None without an offer."""
+    links = re.findall(r'id="last-period"[^>]*>.*?href="([^"]+)"', page.partition("</p></div>")[0] + page, re.DOTALL)
+    part = re.findall(r'<div id="last-period" data-part>(.*?)</div>', page, re.DOTALL)
+    assert len(part) == 1
+    return links[0].replace("&amp;", "&") if "href" in part[0] else None
+
+
+@pytest.mark.parametrize("project", [PAUSED, LIVE])
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_counts_the_same_records_of_a_period(look: Look, project: str, tab: str) -> None:
+    """The days up to today are the same days everywhere, so more days never show less; and a period without a name is the usual one."""
+    counts = {length: count_on(look(f"/projects/{project}{tab}?window={length}"), tab) for length in LENGTHS}
+
+    assert counts == {length: count_within(project, days) for length, days in LENGTHS.items()}
+    assert count_on(look(f"/projects/{project}{tab}"), tab) == counts["14d"]
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_an_empty_period_says_so_and_offers_the_last_one_with_data(look: Look, tab: str) -> None:
+    """Who comes after a pause sees at once that nothing came, and gets to what came before with one click."""
+    empty = look(f"/projects/{PAUSED}{tab}?window=7d")
+    address = offered_by(empty)
+
+    assert address == f"/projects/{PAUSED}{tab}?window=7d&until={(NOW - timedelta(days=20)).date()}"
+    page = look(address)
+    assert count_on(page, tab) == 2, "of the two days of the last week that had some"
+    assert offered_by(page) is None
+    assert offered_by(look(f"/projects/{LIVE}{tab}?window=7d")) is None
+
+
+@pytest.mark.parametrize("tab", [tab for tab in TABS if tab])
+def test_a_project_without_older_records_offers_nothing(look: Look, tab: str) -> None:
+    """A link to an empty page would be no help."""
+    assert offered_by(look(f"/projects/ops{tab}?window=7d")) is None
+
+
+@pytest.mark.parametrize("tab", ["/anomalies", "/runs", "/incidents", "/agents", "/wrap-quality", "/evaluations"])
+def test_a_list_shows_all_of_the_time_only_where_its_address_says_so(look: Look, tab: str) -> None:
+    """What has no bounds is never the start; and the pages that show a period do not take it over."""
+    page = look(f"/projects/{PAUSED}{tab}?window=all")
+
+    assert count_on(page, tab) == len(DAYS_AGO[PAUSED])
+    assert f'href="/projects/{PAUSED}/exchanges"' in page
+    assert f'href="/projects/{PAUSED}/runs?window=all"' in page
+
+
+@pytest.mark.parametrize("project", [PAUSED, LIVE])
+def test_the_api_counts_what_the_pages_do(look: Look, call: Call, tokens: Tokens, project: str) -> None:
+    """The fleet, the trends and the lists of the API are of the same days as the tabs."""
+    assert look("/")
+
+    def ask(path: str) -> dict[str, object]:
+        answer = call("GET", f"/api/audit{path}", tokens.root)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    newest = (NOW - timedelta(days=DAYS_AGO[project][0])).date()
+    trends = {length: ask(f"/{project}/trends?window={length}") for length in ("7d", "14d", "30d")}
+    assert {length: sum(day["exchange_count"] for day in one["data_points"]) for length, one in trends.items()} == {  # type: ignore[attr-defined]
+        length: count_within(project, LENGTHS[length]) for length in trends
+    }
+    assert trends["7d"]["last_until"] == (f"{newest}" if project == PAUSED else None)
+    (row,) = [one for one in ask("/projects")["projects"] if one["project"] == project]  # type: ignore[attr-defined]
+    recent = row["recent"]
+    assert [count_within(project, 7)] * 3 == [recent["scores"], recent["anomalies"], recent["runs"]]
+    assert (f"{NOW.date()}", f"{newest}" if project == PAUSED else None) == (recent["until"], recent["last_until"])
+    assert row["before"]["scores"] == count_within(project, 14) - count_within(project, 7)
+
+
+def test_the_period_that_the_api_offers_has_data(look: Look, call: Call, tokens: Tokens) -> None:
+    """`last_until` is what `until` takes."""
+    assert look("/")
+    until = (NOW - timedelta(days=20)).date()
+    fleet = call("GET", f"/api/audit/projects?until={until}", tokens.root).json()["projects"]
+    (recent,) = [one["recent"] for one in fleet if one["project"] == PAUSED]
+    trends = call("GET", f"/api/audit/{PAUSED}/trends?window=7d&until={until}", tokens.root).json()
+
+    assert (recent["scores"], recent["until"], recent["last_until"]) == (2, f"{until}", None)
+    assert (len(trends["data_points"]), trends["until"]) == (2, f"{until}")
+
+
+def test_a_card_of_a_project_that_has_fallen_silent_has_no_figures_of_long_ago(look: Look) -> None:
+    """Its figures are of the last days like those of every other project: none, with when it was last heard and where to see that."""
+    cards = {card.partition("</a>")[0].rpartition(">")[2]: card for card in look("/").split('<li class="card ')[1:]}
+
+    assert "No exchange in 7 days" in cards[PAUSED]
+    assert "20 days ago" in cards[PAUSED]
+    assert f'href="/projects/{PAUSED}?window=7d&amp;until={(NOW - timedelta(days=20)).date()}"' in cards[PAUSED]
+    assert "No exchange in 7 days" not in cards[LIVE]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database file with both projects, as of the present."""
+    path = tmp_path / "paused.duckdb"
+    with Store(path) as store:
+        put_paused(store, utc_now())
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[dict[str, object]], str]:
+    """The rows that a command prints as JSON, and what it says beside them."""
+    capsys.readouterr()
+    assert run([*words, "--json"]) == 0
+    output = capsys.readouterr()
+    return [json.loads(line) for line in output.out.splitlines()], " ".join(output.err.split())
+
+
+@pytest.mark.parametrize("project", [PAUSED, LIVE])
+@pytest.mark.parametrize("command", ["runs", "scores", "wrap-quality", "evaluations"])
+def test_the_command_line_counts_what_the_pages_do(
+    database: Path, capsys: pytest.CaptureFixture[str], project: str, command: str
+) -> None:
+    """`--since 7d` are the seven days of the pages; an empty list says how to see the last one that is not."""
+    of_project = ("--project", project, "--db", str(database))
+    rows = {length: printed(capsys, command, "--since", length, *of_project) for length in LENGTHS}
+
+    assert {length: len(found) for length, (found, _) in rows.items()} == {
+        length: count_within(project, days) for length, days in LENGTHS.items()
+    }
+    offers = [re.findall(r"--since (\d{4}-\d\d-\d\d)", told) for _, told in rows.values()]
+    assert [bool(offer) for offer in offers] == [not count_within(project, days) for days in LENGTHS.values()]
+    if project == PAUSED:
+        again, _ = printed(capsys, command, "--since", offers[0][0], *of_project)
+        assert len(again) == 2
+
+
+def test_the_fleet_on_the_command_line_says_what_is_silent_and_how_to_see_its_last_days(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same figures as on the page and in the API; the offer is an option of the command."""
+    shown, _ = printed(capsys, "projects", "--db", str(database))
+    assert {one["project"]: one["recent"]["scores"] for one in shown} == {PAUSED: 0, LIVE: count_within(LIVE, 7)}  # type: ignore[index]
+    capsys.readouterr()
+    assert run(["projects", "--db", str(database)]) == 0
+    (until,) = re.findall(r"driftline projects --until (\d{4}-\d\d-\d\d)", " ".join(capsys.readouterr().err.split()))
+    again, _ = printed(capsys, "projects", "--until", until, "--db", str(database))
+    assert [2] == [one["recent"]["scores"] for one in again if one["project"] == PAUSED]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("until", ["yesterday", "1999-01-01", "2026-10-01T12:00Z"])
+def test_a_day_that_is_none_is_refused(call: Call, tokens: Tokens, database: Path, until: str) -> None:
+    """The fleet and the trends are of whole days."""
+    assert run(["projects", "--until", until, "--db", str(database)]) == 2
+    assert call("GET", f"/api/audit/projects?until={until}", tokens.root).status_code == 400
