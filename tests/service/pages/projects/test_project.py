@@ -405,7 +405,9 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
     assert "2026-07-20 to 2026-08-02" in shown
     assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02, by day of the exchange" in text(details)
     assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
-    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(looks(call, root, "/projects/ops/costs?until=2026-08-02"))
+    assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(
+        looks(call, root, "/projects/ops/costs?until=2026-08-02")
+    )
     assert "The judge was not asked" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
 
 
