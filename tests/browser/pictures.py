@@ -97,11 +97,11 @@ def main() -> None:
 
 def _places(page: Page, url: str) -> dict[str, str]:
     """Where an incident of a tier is, an exchange that moved it, and the run that can be trusted least."""
-    page.goto(url + LINKS.incidents("support"))
+    page.goto(url + LINKS.incidents("support", window="all"))
     incident = str(page.get_by_role("link", name="Tier").first.get_attribute("href"))
     page.goto(url + incident)
     exchange = str(page.locator('main a[href*="/exchanges/"]').first.get_attribute("href"))
-    page.goto(url + LINKS.runs("demo", readiness="unsafe_for_production"))
+    page.goto(url + LINKS.runs("demo", readiness="unsafe_for_production", window="all"))
     return {"incident": incident, "exchange": exchange, "run": str(page.locator("main tbody a").first.get_attribute("href"))}
 
 

@@ -16,6 +16,7 @@ from service.cli.main import run
 from service.workspace import utc_now
 
 AS_OF = "2026-11-01T12:00:00Z"
+UNTIL = "2026-11-01"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def database(tmp_path: Path) -> Path:
 def listed(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, object]]:
     """What the command prints as JSON."""
     capsys.readouterr()
-    assert 0 == run(["projects", "--json", *options])
+    assert 0 == run(["projects", "--json", "--until", UNTIL, *options])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -56,7 +57,7 @@ def test_the_worst_project_comes_first_with_what_changed(database: Path, capsys:
 
 def test_the_table_names_what_the_json_does(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both are of the same rows; a project of which nothing is known has dashes and no made-up figures."""
-    assert 0 == run(["projects", "--db", str(database)])
+    assert 0 == run(["projects", "--until", UNTIL, "--db", str(database)])
     shown = capsys.readouterr().out.splitlines()
 
     assert "what changed" in shown[0]

@@ -38,6 +38,8 @@ class RangeControl:
     """None where there is no time to compare."""
     words: str
     """The time that is shown; empty for all of it."""
+    is_part: bool
+    """Whether there may be something beside what is shown: nothing is where an empty time ends now and has no data before."""
     offer: Choice | None
     """The last time of this length with data, where the time that is shown has none."""
 
@@ -64,7 +66,7 @@ def range_control(
     if has_all:
         choices.insert(0, Choice("All", "All of the time", _address(request, {"window": ALL}), window is None))
     if window is None:
-        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", offer=None)
+        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
     turned = {name: value for name, value in window.asked.items() if name != "compare"}
     turned |= {} if window.compare else {"compare": BEFORE}
     earlier, later = window.earlier(), window.later(now)
@@ -78,6 +80,7 @@ def range_control(
         if has_comparison
         else None,
         words=window.words,
+        is_part=last is not None or later is not None,
         offer=None if last is None else Choice(last.words, _named(last.length)[1], _address(request, last.asked), False),
     )
 

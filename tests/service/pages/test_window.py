@@ -14,7 +14,7 @@ from finished import filled
 from watched import put
 
 from analytics.store.store import Store
-from service.documents.addresses.window import LENGTHS, AskedRange, kept_of, window_of
+from service.documents.addresses.window import LENGTHS, AskedRange, age_start, kept_of, window_of
 from service.pages.links import Links
 
 LATE = datetime(2026, 10, 1, 12, 34, 56, tzinfo=UTC)
@@ -50,6 +50,28 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
 
 
 @pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("now", [LATE, at("2026-10-01"), at("2026-10-01T23:59:59")])
+def test_an_age_on_the_command_line_begins_where_the_page_of_that_length_does(length: str, now: datetime) -> None:
+    """`--since 7d` and the 7 days of a page are the same seven days."""
+    assert age_start(LENGTHS[length], now) == window_of(AskedRange(length), now).start  # type: ignore[arg-type, index]
+
+
+@pytest.mark.parametrize(
+    ("age", "start"),
+    [
+        (timedelta(minutes=30), "2026-10-01T12:04:56"),
+        (timedelta(hours=5), "2026-10-01T08:00"),
+        (timedelta(hours=100), "2026-09-27T09:00"),
+        (timedelta(weeks=2), "2026-09-18"),
+        (timedelta(), "2026-10-01T12:34:56"),
+    ],
+)
+def test_an_age_of_any_length_counts_back_in_whole_hours_or_days(age: timedelta, start: str) -> None:
+    """Minutes are exact: nobody asks for a part of an hour and means more."""
+    assert age_start(age, LATE) == at(start)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
 def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
     """Earlier and later lead to times that touch, and back."""
     window = window_of(AskedRange(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
@@ -76,6 +98,7 @@ def test_only_a_time_that_can_be_shown_is_kept() -> None:
     assert {} == kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"})
     assert {} == kept_of({"since": "2026-09-01", "until": "2026-09-02"})
     assert {"until": "2026-09-02"} == kept_of({"until": "2026-09-02"})
+    assert {"window": "all"} == kept_of({"window": "all", "until": "2026-09-02"})
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ def landed(store: Store, *made: Made) -> list[Evaluation]:
 
 
 def shown(call: Call, tokens: Tokens, path: str = LIST) -> str:
-    """A page as text."""
+    """A page as text; the list is of all of the time."""
+    if path.partition("?")[0] == LIST and "window=" not in path:
+        path += "&window=all" if "?" in path else "?window=all"
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
     assert 200 == answer.status_code
     return answer.text
@@ -59,9 +61,10 @@ def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, 
     """Both are links, and in the address."""
     landed(store, *SET)
     page = shown(call, tokens)
-    assert {f"{LIST}?case=monthly-report", f"{LIST}?model={MINIMAX.replace('/', '%2F')}"} <= set(
-        re.findall(r'href="([^"]+\?[^"]+)"', page)
-    )
+    assert {
+        f"{LIST}?case=monthly-report&amp;window=all",
+        f"{LIST}?model={MINIMAX.replace('/', '%2F')}&amp;window=all",
+    } <= set(re.findall(r'href="([^"]+\?[^"]+)"', page))
     found = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
     assert ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"] == found
     assert "No evaluation matches" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")

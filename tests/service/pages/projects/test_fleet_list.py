@@ -135,7 +135,7 @@ def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], fou
     """The order is in the address, so that it can be shared; of equals the first name comes first."""
     put(store, "exchanges", [exchange("bert", 1, occurred_at=NOW - timedelta(days=1), project="bert")])
     put(store, "exchanges", [exchange("carl", 1, occurred_at=NOW, project="carl")])
-    put(store, "scores", [*told("anna", 30, anomalies=1, ago=9), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
+    put(store, "scores", [*told("anna", 30, anomalies=1, ago=6), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
     put(store, "incidents", [incident(project="anna")])
     assert found == [name for name in projects_of(look(**asked)) if name in found]
 
