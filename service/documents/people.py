@@ -15,7 +15,7 @@ from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Review
 from service.documents.members import Document, camel, members
-from service.documents.scores import score_by_id
+from service.documents.scores import newest_score, score_by_id
 
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
@@ -71,13 +71,14 @@ class ScoreTimes:
 
 def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
     """Return the time of a score's exchange; None if there is none."""
-    for row in query_rows(cursor, "newest_score", {"project": None}):
-        newest: datetime = row["exchange_at"]
-        bounds = [None if days is None else newest - timedelta(days=days) for days in DAYS_BACK]
-        for until, since in pairwise(bounds):
-            for found in _times_of(cursor, project, [score_id], since, until):
-                at: datetime = found["exchange_at"]
-                return at
+    newest = newest_score(cursor, None)
+    if newest is None:
+        return None
+    bounds = [None if days is None else newest - timedelta(days=days) for days in DAYS_BACK]
+    for until, since in pairwise(bounds):
+        for row in _times_of(cursor, project, [score_id], since, until):
+            at: datetime = row["exchange_at"]
+            return at
     return None
 
 
