@@ -28,7 +28,7 @@ def _read_range(
 
 def _read_list_range(
     request: Request,
-    window: Annotated[Length | Literal["all"] | None, Query(description="The length, or all; 14d by default.")] = None,
+    window: Annotated[Literal[Length, "all"] | None, Query(description="The length, or all; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
 ) -> AskedRange:
