@@ -50,6 +50,16 @@ def _shown(part: str) -> Callable[[Page], None]:
     return done
 
 
+def _opened(part: str) -> Callable[[Page], None]:
+    """Unfolds a part of a page and scrolls it to its top."""
+
+    def done(page: Page) -> None:
+        page.locator(f"{part} summary").first.click()
+        _shown(part)(page)
+
+    return done
+
+
 def _whole(_: Page) -> None:
     """The page from its top."""
 
@@ -60,7 +70,7 @@ PICTURES: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "trends": (LINKS.project("support"), _shown("#days")),
     "cost": (LINKS.project("support"), _shown("section:has(> .head > h2:text-is('Cost of judging'))")),
     "incident": ("incident", _whole),
-    "moved": ("incident", _shown("#moved")),
+    "moved": ("incident", _opened("#moved")),
     "exchange": ("exchange", _whole),
     "run": ("run", _whole),
     "graph": ("run", _shown("#graph")),
