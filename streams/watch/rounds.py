@@ -27,7 +27,7 @@ from streams.watch.history import History
 from streams.watch.watching import AT_ONCE, Watch
 
 INTERVAL_SECONDS = 5.0
-"""Seconds between looks for new scores; if there are none, a look is a comparison of two numbers."""
+"""Seconds between looks for new scores and imports; if there are none, a look compares two numbers and reads a few watermarks."""
 PAUSE_PER_ROUND = 9
 """The pause after a round as a multiple of the time it took: rounds take a tenth of the time."""
 LONGEST_PAUSE = 60.0

@@ -16,6 +16,7 @@ from servers import LONG, Child, Home, nursery
 
 from service.cli.commands.drift.watching import check_projects
 from service.imports.exchange_files import exchange_source, looked_at
+from service.imports.history import begin_history
 from service.imports.importing import Importer
 from service.settings import load_settings
 from service.wiring import policy_of, redactor_of
@@ -90,6 +91,14 @@ def day_by_day(database: str, fill: Callable[[Importer], object]) -> list[tuple[
     return rows(database)
 
 
+def import_table(importer: Importer, path: Path) -> object:
+    """Take in a table as the command does, and check nothing."""
+    settings = load_settings()
+    redactor = redactor_of(settings, policy_of(settings))
+    layouts = looked_at([path], None, redactor, whole=True).layouts(redactor)
+    return importer.exchanges(exchange_source(layouts, []), layouts)
+
+
 def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_days(
     driftline: Command, tmp_path: Path
 ) -> None:
@@ -98,13 +107,7 @@ def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_
     code, out, error = driftline("import", "exchanges", "a.jsonl", "--db", "a.duckdb", "--as-of", NOW)
     assert 0 == code, error
 
-    def fill(importer: Importer) -> object:
-        settings = load_settings()
-        redactor = redactor_of(settings, policy_of(settings))
-        layouts = looked_at([path], None, redactor, whole=True).layouts(redactor)
-        return importer.exchanges(exchange_source(layouts, []), layouts)
-
-    expected = day_by_day("b.duckdb", fill)
+    expected = day_by_day("b.duckdb", lambda importer: import_table(importer, path))
     assert expected
     assert expected == rows("a.duckdb")
     assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
@@ -166,6 +169,20 @@ def test_an_import_that_is_killed_while_it_checks_is_finished_by_the_next(tmp_pa
     assert expected == rows(killed)
     baselines = "SELECT * EXCLUDE (_offset, _topic, _partition) FROM log.baselines ORDER BY ALL"
     assert rows(undisturbed, baselines) == rows(killed, baselines)
+
+
+def test_check_drift_finishes_what_an_import_that_was_killed_left(driftline: Command, tmp_path: Path) -> None:
+    """Nobody imports a file again that seems to be there."""
+    path = write_lines(tmp_path / "a.jsonl", exchanges(4, first=datetime.now(UTC) - timedelta(days=60)))
+    with open_workspace(load_settings(), create=True) as workspace:
+        begin_history(workspace, "default")
+        import_table(Importer(workspace), path)
+    assert 0 == driftline("check-drift")[0]
+    ((baselines,),) = rows("driftline.duckdb", "SELECT count(*) FROM log.baselines")
+    assert baselines >= 4
+    before = rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
+    assert 0 == driftline("check-drift")[0]
+    assert before == rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
 
 
 KILLED = """

@@ -242,3 +242,14 @@ def test_history_before_a_live_project_changes_none_of_its_incidents(store: Stor
     assert before == importing.incidents()
     ((checked_at,),) = store.cursor().execute("SELECT checked_at FROM log.project_checks").fetchall()
     assert checked_at == END.replace(tzinfo=None)
+
+
+def test_a_look_back_compares_with_no_baseline_of_later_days(store: Store) -> None:
+    """A server's watch remembers the baseline that it published last, which may be of this very hour."""
+    importing = Importing(store)
+    importing.now = END
+    put(store, "scores", history(steady, 10))
+    asyncio.run(importing.watch.check(["ops"]))
+    (checked,) = asyncio.run(importing.watch.check(["ops"], END - 5 * DAY))
+    assert checked.baseline is not None
+    assert checked.baseline.computed_at == END - 5 * DAY
