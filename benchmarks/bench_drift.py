@@ -10,7 +10,7 @@ from multiprocessing.pool import Pool
 from typing import NamedTuple, TypeVar
 
 from audit.drift.change_detector import WINDOW_DAYS, find_change
-from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, runs, scores, slices
+from benchmarks.drift import anomalies, bars, causes, compared_rules, flags, lines, runs, scores, slices
 from benchmarks.drift.scores import Project, Shape
 from benchmarks.measure import print_table
 
@@ -221,7 +221,13 @@ def main(options: Sequence[str] = ()) -> None:
     parser.add_argument("--bars", action="store_true", help="The bars alone, without the comparison with other rules.")
     parser.add_argument("--runs", action="store_true", help="The drift of runs alone.")
     parser.add_argument("--flags", action="store_true", help="Scores that are nearly always 1 alone.")
+    parser.add_argument(
+        "--lines", action="store_true", help="What the watch says of mixes, batches, sessions and judges alone."
+    )
     asked = parser.parse_args(options)
+    if asked.lines:
+        print_table(lines.HEADER, lines.measure(asked.seed, asked.share))
+        return
     with multiprocessing.Pool() as pool:
         if asked.runs:
             print_runs(pool, asked.seed, asked.share)
