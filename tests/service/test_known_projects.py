@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import typer
 
 from analytics.store.store import Store
 from service.access.access import AccessStore, Holder, access_file
-from service.cli.main import application
+from service.cli.main import application, run
 from service.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]
@@ -59,13 +60,20 @@ def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
-@pytest.fixture
-def filled(driftline: Command, tmp_path: Path) -> Path:
-    """The database of a folder with one session of the project support."""
-    events = tmp_path / "events.jsonl"
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one session of the project support. Importing takes longer than every test of this file."""
+    folder = tmp_path_factory.mktemp("imported")
+    events, database = folder / "events.jsonl", folder / "driftline.duckdb"
     events.write_text(SESSION)
-    assert 0 == driftline("import", "events", str(events), "--project", "support")[0]
-    return tmp_path / "driftline.duckdb"
+    assert 0 == run(["import", "events", str(events), "--project", "support", "--db", str(database)])
+    return database
+
+
+@pytest.fixture
+def filled(driftline: Command, imported: Path, tmp_path: Path) -> Path:  # noqa: ARG001 - its folder and environment come first
+    """The database of a folder with one session of the project support."""
+    return Path(shutil.copy(imported, tmp_path))
 
 
 def test_every_command_with_a_project_is_here() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,12 +134,14 @@ def fill(shared_store: Store) -> Iterator[Fill]:
                 cursor.rollback()
             cursor.begin()
             transaction = Transaction(cursor, dict.fromkeys(topics(), 0), Met())
-            for entry in given:
-                records = list(records_of(entry))
-                if records[0][0]:
-                    transaction.append(records[0][0], [encode(record) for _, record in records])
+            arriving = itertools.chain.from_iterable(map(records_of, given))
+            # Neighbours of one type arrive in one batch: appending costs the same for one record as for hundreds.
+            for (topic, _), neighbours in itertools.groupby(arriving, key=lambda pair: (pair[0], type(pair[1]))):
+                records = [record for _, record in neighbours]
+                if topic:
+                    transaction.append(topic, list(map(encode, records)))
                 else:  # what only the store keeps travels on no topic
-                    replace(cursor, [record for _, record in records])
+                    replace(cursor, records)
             return cursor
 
         yield filled_database

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -12,6 +14,7 @@ import duckdb
 import pytest
 
 from analytics.queries import queries, query_rows, run_query
+from analytics.store.store import Store
 
 Case = dict[str, Any]
 Fill = Callable[[Sequence[Case]], duckdb.DuckDBPyConnection]
@@ -29,14 +32,19 @@ HOSTILE = {
 }
 
 
-def unpredictable(text: str) -> list[str]:
-    """The words in a statement that read the clock or draw lots; which functions do is asked of DuckDB itself."""
+@functools.cache
+def unpredictable_calls() -> re.Pattern[str]:
+    """What reads the clock or draws lots; which functions do is asked of DuckDB itself, once: it lists thousands."""
     with duckdb.connect() as connection:
         volatile = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'")
         calls = [re.escape(name) + r"\s*\(" for (name,) in volatile.fetchall() if name[0].isalpha()]
     words = [rf"{word}\b" for word in CLOCK_WORDS]
-    body = re.sub("^--.*$", "", text, flags=re.MULTILINE).lower()
-    return re.findall(rf"\b(?:{'|'.join(calls + words)})", body)
+    return re.compile(rf"\b(?:{'|'.join(calls + words)})")
+
+
+def unpredictable(text: str) -> list[str]:
+    """The words in a statement that read the clock or draw lots."""
+    return unpredictable_calls().findall(re.sub("^--.*$", "", text, flags=re.MULTILINE).lower())
 
 
 def test_query_answers_its_case(query: str, case: Case, fill: Fill) -> None:
@@ -122,10 +130,10 @@ def test_every_query_says_its_purpose_grain_and_parameters(query: str) -> None:
 
 
 @pytest.mark.parametrize("query", SQL)
-def test_the_header_names_the_parameters_that_are_used(query: str) -> None:
+def test_the_header_names_the_parameters_that_are_used(query: str, shared_store: Store) -> None:
     """Parameters are taken from the header; one that is missing there could not be given."""
-    with duckdb.connect() as connection:
-        (statement,) = connection.extract_statements(SQL[query])
+    with contextlib.closing(shared_store.cursor()) as cursor:
+        (statement,) = cursor.extract_statements(SQL[query])
 
     assert duckdb.StatementType.SELECT == statement.type
     assert statement.named_parameters == set(queries()[query].parameters)
