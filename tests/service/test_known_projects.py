@@ -71,7 +71,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def filled(driftline: Command, imported: Path, tmp_path: Path) -> Path:  # noqa: ARG001 - its folder and environment come first
+def filled(imported: Path, tmp_path: Path) -> Path:
     """The database of a folder with one session of the project support."""
     return Path(shutil.copy(imported, tmp_path))
 
