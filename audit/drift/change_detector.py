@@ -20,7 +20,7 @@ from audit.drift.change_estimate import Bounds, Interval, Scale, estimate, of_co
 from audit.drift.change_evidence import Contrast
 from audit.drift.consecutive_days import Direction, Severity, severity_of
 from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.score_history import FEWEST_DAYS, HISTORY_DAYS, REFERENCE_DAYS, Looks, contrasts_at, first_seen, looks_of
+from audit.drift.score_history import FEWEST_DAYS, HISTORY_DAYS, Looks, contrasts_at, first_seen, looks_of
 from audit.drift.series import SCORES, UNITS, Series
 from schemas.lazy.numpy import np
 
@@ -204,7 +204,7 @@ def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
     """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
     day = series.day[cell]
     start = int(first_seen(day))
-    first = start + REFERENCE_DAYS
+    first = start + series.reference_days
     known = series.days_between(np.array([start]), np.arange(first, day + 1)) >= FEWEST_DAYS
     begun = np.unique(series.starts[first : day + 1][known])
     begun = begun[begun <= cell]

@@ -15,6 +15,8 @@ from schemas.lazy.numpy import np
 
 Span = tuple[date, date]
 """A span of days, the first and the last one included."""
+REFERENCE_DAYS = 14
+"""A change has at least so many days before it, to be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Reference:
     """The first day that counts, after the decision that a change is the new normal; None: all of them."""
     cut: tuple[Span, ...] = ()
     """The days of changes that are over, oldest first, apart from each other."""
+    days: int = REFERENCE_DAYS
+    """A change has at least so many days before it."""
 
     def counts(self, day: date) -> bool:
         """Tell whether a day is to be looked at."""

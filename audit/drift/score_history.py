@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from schemas.lazy.numpy import NDArray
 
 
-REFERENCE_DAYS = 14
-"""A change has at least so many days before it, to be compared with."""
 HISTORY_DAYS = 400
 """A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
 FEWEST_DAYS = 6
@@ -125,7 +123,7 @@ def _tried(series: Series, days: Ints) -> _Tried:
     start = first_seen(look_day)
     day = np.maximum(0, look_day - age)
     begun = series.starts[day]
-    kept = (look_day - age >= start + REFERENCE_DAYS) & (series.days_between(start, day) >= FEWEST_DAYS)
+    kept = (look_day - age >= start + series.reference_days) & (series.days_between(start, day) >= FEWEST_DAYS)
     return _Tried(look_day[kept], begun[kept], start[kept], np.tile(stands_for, len(days))[kept])
 
 

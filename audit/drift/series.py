@@ -61,6 +61,7 @@ class Series:
     ) -> None:
         kept = _kept(cells, first, last, reference)
         self.cells = kept
+        self.reference_days = reference.days
         days = kept.days
         self.first_number = int(days[0]) if days.size else day_number(last)
         self.first = date_of(self.first_number)

@@ -18,7 +18,7 @@
    it counts twice, because a mix that moves together with the mean seldom does so by chance.
 4. The mix changed, and not the slices, where what moved inside all slices of a label together is less than half of the change for
    certain. Slices of few sessions count as one. An agent that came or went is part of the mix if others stayed, and so is history that
-   was imported later; of any other label a value that is there on one side alone may be a new state of the same agent, such as a build,
+   was imported later, also where it ends as live exchanges begin; of any other label a value that is there on one side alone may be a new state of the same agent, such as a build,
    and counts as a change inside.
 5. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
    divided among all slices that were tried (Bonferroni). When none does, the change is everywhere.
@@ -61,6 +61,9 @@ class Key(NamedTuple):
     label: str
     kind: str
     value: str
+
+
+_LIVE = Key(ARRIVAL, VALUE, "live")
 
 
 class Moments(NamedTuple):
@@ -257,7 +260,10 @@ def _find_mix(
         pooled = _pool_small(pairs_of_label)
         common = [pair for pair in pooled if all(side.mean is not None for side in pair)]
         stays = common and min(sum(pair[place].share for pair in common) for place in (0, 1)) >= SMALLEST_COMMON
-        amount, doubt = _within(pooled, counts_new=label not in _COMING_AND_GOING or not stays)
+        # Where imported history ends and live exchanges begin, the levels of two sources meet, whatever the agents did. The other way
+        # round it counts: records that come late after a change may be late for the same reason.
+        is_seam = label == ARRIVAL and _LIVE in pairs and pairs[_LIVE][0].mean is None
+        amount, doubt = _within(pooled, counts_new=label not in _COMING_AND_GOING or not (stays or is_seam))
         if sign * amount + doubt.half(width) < EXPLAINS * abs(change):
             moves = [_both(before.mean, after.mean) for before, after in common]
             own = sorted(

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from audit.drift.score_history import FEWEST_DAYS, REFERENCE_DAYS
+from audit.drift.reference import REFERENCE_DAYS
+from audit.drift.score_history import FEWEST_DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import BlindSpot
 from streams.watch.measured import JudgeUse, Measured, midnight

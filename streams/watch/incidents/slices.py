@@ -125,6 +125,11 @@ def _mix_words(mix: Mix, change: Part) -> str:
         f"inside {'each agent' if mix.label == AGENT else f'each value of {mix.label}'}, all together, it moved by "
         f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
     )
+    if mix.label == ARRIVAL and all(one.mean_before is None or one.mean_after is None for one in mix.moved):
+        return (
+            "History was added at another level: all exchanges before the change were imported later, and all since came when they "
+            f"happened, so the change of {change.amount:+.3f} may be a gap between two sources."
+        )
     if mix.label == ARRIVAL:
         return (
             "History was added beside the live exchanges, at another level: among exchanges that came when they happened, and among those "

@@ -21,6 +21,8 @@ from streams.watch.rules.spike_rules import RATIO, by_rate
 from streams.watch.rules.spread_rules import changed_spread
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
+FURTHER_DAYS = 7
+"""A further change has at least so many days of the first one before it: each day of the week, and not two, as both were averaged until then."""
 
 
 def by_consecutive_days(case: Case) -> Iterator[Finding]:
@@ -99,7 +101,7 @@ def by_evidence(case: Case) -> Iterator[Finding]:
         if found is not None:
             yield _change(case, (tier, name), found, Compared(until, first_day))
         if opened is not None:
-            since = Reference(max(opened.since, reference.since or opened.since), reference.cut)
+            since = Reference(max(opened.since, reference.since or opened.since), reference.cut, FURTHER_DAYS)
             further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
             if further is not None and further.direction == opened.direction:
                 yield _change(case, (tier, name), further, Compared(since, opened.since), FURTHER)

@@ -18,8 +18,7 @@ from datetime import UTC
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
-from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.score_history import REFERENCE_DAYS
+from audit.drift.reference import NO_DECISION, REFERENCE_DAYS, Reference
 from schemas.lazy.numpy import np
 from streams.watch.rules.changes import Asked, Told, change_finding
 from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked, bounds_of

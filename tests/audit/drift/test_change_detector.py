@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from audit.drift.cells import Cells, Unit, cells_of
 from audit.drift.change_detector import CONFIRMED, SUSPECTED, WINDOW_DAYS, Change, find_change, standing
-from audit.drift.reference import Reference
-from audit.drift.score_history import HISTORY_DAYS, REFERENCE_DAYS, looks_of
+from audit.drift.reference import REFERENCE_DAYS, Reference
+from audit.drift.score_history import HISTORY_DAYS, looks_of
 from audit.drift.series import Series
 
 START = datetime(2026, 8, 3, tzinfo=UTC)

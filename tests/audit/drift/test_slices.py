@@ -189,6 +189,28 @@ def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("arrivals", "label"),
+    [(("later", "live"), "arrival"), (("live", "later"), None)],
+    ids=["history ends", "records come late"],
+)
+def test_a_gap_where_imported_history_ends_is_no_fall(seed: int, arrivals: tuple[str, str], label: str | None) -> None:
+    """Two sources meet there. Records that come late after a fall may be late for the same reason: that stays a fall."""
+    before, after = (
+        [one._replace(labels={**one.labels, "arrival": arrival}) for one in scored]
+        for arrival, scored in zip(
+            arrivals,
+            (served(seed, 1400, {"strong": 1.0}, MEANS), served(seed + 100, 100, {"strong": 1.0}, {"strong": 0.7})),
+            strict=True,
+        )
+    )
+    found = explained(before, after, ("agent", "tenant", "arrival"))
+
+    assert found is not None
+    assert label == (found.mix and found.mix.label)
+
+
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fallen", [("strong",), ("weak", "strong")])
 def test_an_agent_that_falls_is_no_mix(seed: int, fallen: tuple[str, ...]) -> None:
     """Its share is what it was."""

@@ -488,6 +488,17 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
     assert {"open"} == {incident.status for incident in latest.values()}
 
 
+@pytest.mark.parametrize("later", [10, 20])
+def test_a_second_fall_within_two_weeks_of_the_first_has_its_own_day(store: Store, later: int) -> None:
+    """Two agents seldom fall a fortnight apart; a week of the first fall is enough to compare the second one with."""
+    levels = {0: 0.5, 1: 0.7, 2: 0.85}
+    put(store, "scores", history(lambda back: levels[(back >= 4) + (back >= 4 + later)], 70, a_day=20))
+    opened = [incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in checked(store, END - back * DAY).opened]
+
+    assert [None, True] == [None if number == 0 else "fell further" in one.title for number, one in enumerate(opened)]
+    assert [END.date() - (3 + later) * DAY, END.date() - 3 * DAY] == [one.first_day.date() for one in opened if one.first_day]
+
+
 def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
     """A month of another fleet at a higher level lowers nothing today, and wakes nobody."""
     live = history(steady, 30, name="live", a_day=20)
@@ -500,6 +511,19 @@ def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: St
     assert ("history", "suspected") == (found.cause, found.confidence)
     assert found.title.startswith("History was added (")
     assert () == checked(store, END + timedelta(hours=2)).incidents
+
+
+def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> None:
+    """The month before is imported from another source: the gap between both is dated to the first live day, and wakes nobody."""
+    live = history(steady, 20, name="live", a_day=20)
+    older = history(lambda _: 0.97, 30, end=END - 21 * DAY, name="old", a_day=20)
+    for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
+        put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
+        put(store, "scores", scores)
+    (found,) = checked(store).incidents
+
+    assert ("history", "suspected") == (found.cause, found.confidence)
+    assert "gap between two sources" in found.description
 
 
 @pytest.mark.parametrize("arrives", ["all live", "all imported", "imported up to yesterday"])
