@@ -12,7 +12,8 @@ from rich.console import RenderableType
 
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
-from audit.drift.score_history import FEWEST_DAYS, REFERENCE_DAYS
+from audit.drift.reference import REFERENCE_DAYS
+from audit.drift.score_history import FEWEST_DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
