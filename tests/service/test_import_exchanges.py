@@ -203,7 +203,7 @@ def test_judging_is_part_of_it_and_its_cost_comes_first(
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge", "--yes", "--as-of", "2026-11-02T00:00:00Z")
     assert 0 == code
     assert "6 exchanges judged again by the simulated judge" in out
-    assert "default: checked for drift, nothing found" in out
+    assert "default: checked for drift on 2026-11-01: nothing found" in out
     assert [(6,)] == rows(tmp_path / "driftline.duckdb", "SELECT count(*) FROM log.scores WHERE tier2_state = 'scored'")
 
 

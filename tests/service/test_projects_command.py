@@ -96,6 +96,6 @@ def test_the_fleet_is_the_same_beside_a_running_server(
     before = listed(capsys, "--db", str(database))
     home = Home(tmp_path)
     children.serve(home, "--judge", "none").serving()
-    code, said = children.run(home, "projects", "--json")
+    code, said = children.run(home, "projects", "--json", "--until", UNTIL)
 
     assert (0, before) == (code, [json.loads(line) for line in said.splitlines()])
