@@ -51,7 +51,7 @@ LISTS = {
     "incidents": (LINKS.incidents(WILD), ("#incidents table",)),
     "runs": (LINKS.runs(WILD), ("#runs table",)),
     "agents": (LINKS.agents(WILD), ("[aria-label^=Agents] table", "[aria-label^=Runs] table")),
-    "evaluations": (LINKS.evaluations(WILD), ("#list table", "#models table")),
+    "evaluations": (LINKS.evaluations(WILD, window="all"), ("#list table", "#models table")),
     "telemetry": (LINKS.telemetry, ("#sessions table", "#alerts table")),
     "agreement": (LINKS.agreement(WILD), ("#agreement table",)),
     "fleet": (LINKS.fleet, ()),

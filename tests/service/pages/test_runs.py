@@ -50,7 +50,7 @@ def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], 
 
 def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], store: Store) -> None:
     """Transcripts are imported file by file: of what was imported last the session may be weeks old."""
-    ends = [datetime(2026, *day, tzinfo=UTC) for day in ((11, 1), (10, 5), (10, 20), (10, 5))]
+    ends = [datetime(2026, *day, tzinfo=UTC) for day in ((10, 1), (9, 21), (9, 25), (9, 21))]
     put(store, "diagnoses", [diagnosed(f"s{number}", ended_at=at) for number, at in enumerate(ends)])
     newest_first = ["run_001", "run_003", "run_004", "run_002"]
     assert newest_first == listed(look(RUNS))
