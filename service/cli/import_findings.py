@@ -128,7 +128,7 @@ def drift_lines(drift: Drift) -> Iterator[str]:
         if check.project in brought:
             continue
         if check.looked is None:
-            yield f"{plain(check.project, 64)}: no day to check for drift: nothing new of past days, and no data of the last {DAYS} days"
+            yield f"{plain(check.project, 64)}: not checked for drift: no new record is of a day that is over, and the last {DAYS} days have no data"
             continue
         yield from (f"{plain(check.project, 64)}: {finding.title}" for finding in check.findings)
         if not check.findings:

@@ -139,7 +139,7 @@ def test_an_import_that_is_repeated_checks_nothing_and_says_so(driftline: Comman
     before = rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
     (tmp_path / "a.jsonl").touch()
     code, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
-    assert (0, True) == (code, "nothing new of past days" in out)
+    assert (0, True) == (code, "no new record is of a day that is over" in out)
     assert before == rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
 
 
