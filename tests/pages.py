@@ -77,7 +77,12 @@ PAGES = (
     Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
     Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting exchanges, and why")),
     Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
-    Shown("evaluations", lambda _: LINKS.evaluations(EVALUATED), "Evaluations", ("Refund within the policy", "Failed")),
+    Shown(
+        "evaluations",
+        lambda _: LINKS.evaluations(EVALUATED, window="all"),
+        "Evaluations",
+        ("Refund within the policy", "Failed"),
+    ),
     Shown(
         "evaluation",
         lambda _: LINKS.evaluation(EVALUATED, "s-0002:monthly-report"),
