@@ -24,6 +24,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from analytics.queries import query_records, query_rows
+from analytics.store.positions import watermarks_of
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
@@ -124,10 +125,7 @@ class History:
     def pending(self) -> dict[str, Mark]:
         """The marks of imports that brought days which are not all checked, by what they filled."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            rows = cursor.execute(
-                "SELECT topic, partition, next_position FROM log.watermarks WHERE consumer = ?", [CONSUMER]
-            ).fetchall()
-        marks = _marks({(topic, part): position for topic, part, position in rows})
+            marks = _marks(watermarks_of(cursor, CONSUMER))
         return {target: mark for target, mark in marks.items() if mark.is_pending}
 
     async def check(self, target: str, until: datetime, report: Report = lambda *_: None) -> list[ProjectHistory]:

@@ -102,6 +102,10 @@ class Window:
         """Return the period before, which is as long and ends where this one starts."""
         return replace(self, end=self.start, is_pinned=True)
 
+    def ending_with(self, moment: datetime) -> Window:
+        """Return the window of this length whose last point holds a moment."""
+        return replace(self, end=self.slot_of(moment) + self.step)
+
     def slots(self) -> list[datetime]:
         """Return the beginning of each point, the oldest first."""
         return [self.start + place * self.step for place in range(LENGTHS[self.length] // self.step)]
@@ -165,10 +169,10 @@ def window_of(asked: AskedRange, now: datetime) -> Window:
     window = Window(asked.length, now, asked.until is not None, asked.compare)
     if isinstance(asked.until, datetime):
         # A time on the hour is the end itself.
-        return replace(window, end=window.slot_of(asked.until - _LEAST) + window.step)
+        return window.ending_with(asked.until - _LEAST)
     if asked.until is not None:
         return replace(window, end=datetime.combine(asked.until + _DAY, time(), UTC))
-    return replace(window, end=window.slot_of(now) + window.step)
+    return window.ending_with(now)
 
 
 def listed_window(asked: AskedRange, now: datetime) -> Window | None:
@@ -178,13 +182,12 @@ def listed_window(asked: AskedRange, now: datetime) -> Window | None:
 
 def last_period(window: Window, newest: datetime | None) -> Window | None:
     """Return the last period of the same length that has data, for one that has none; `newest` is the time of the newest data before it."""
-    return None if newest is None else replace(window, end=window.slot_of(newest) + window.step, is_pinned=True)
+    return None if newest is None else replace(window.ending_with(newest), is_pinned=True)
 
 
 def quarter_to(moment: datetime, *, is_pinned: bool = False) -> Window:
     """Return the ninety days up to that of a moment: what is compared with something older looks back so far, whatever time is shown."""
-    window = Window("90d", moment, is_pinned)
-    return replace(window, end=window.slot_of(moment) + window.step)
+    return Window("90d", moment, is_pinned).ending_with(moment)
 
 
 def recent_window(now: datetime, until: date | None = None) -> Window:
