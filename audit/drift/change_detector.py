@@ -113,8 +113,9 @@ def standing(
     """Return the state at the end of the day `as_of`: a change that the looks of the last week show, and how near an alarm is.
 
     `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
-    ones do not matter. `reference` says which days count. No change is found before there are `reference.days` days to compare with. Of a share
-    (`is_share`), the weight of a unit is a number of runs and its total how many of them have something. `bounds` are the least and the greatest score there can be.
+    ones do not matter. `reference` says which days count. No change is found before there are `reference.days` days to compare with. Of a
+    share (`is_share`), the weight of a unit is a number of runs and its total how many of them have something. `bounds` are the least and
+    the greatest score there can be.
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
     series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference, is_share=is_share)

@@ -18,8 +18,8 @@
    it counts twice, because a mix that moves together with the mean seldom does so by chance.
 4. The mix changed, and not the slices, where what moved inside all slices of a label together is less than half of the change for
    certain. Slices of few sessions count as one. An agent that came or went is part of the mix if others stayed, and so is history that
-   was imported later, also where it ends as live exchanges begin; of any other label a value that is there on one side alone may be a new state of the same agent, such as a build,
-   and counts as a change inside.
+   was imported later, also where it ends as live exchanges begin. Of any other label a value that is there on one side alone may be a
+   new state of the same agent, such as a build, and counts as a change inside.
 5. A slice stands out when it explains more than its share: what it adds less p (M1 - M0) is above 0 beyond chance, with the chance
    divided among all slices that were tried (Bonferroni). When none does, the change is everywhere.
 """

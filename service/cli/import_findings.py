@@ -116,7 +116,7 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
         name = row["agent"] or ""
         yield f"{plain(name, 64) or 'runs without an agent'} ({counted(row['runs'], 'run')}): {'; '.join(found[name])}"
     if len(failing) > AGENTS_NAMED:
-        yield f"… and {counted(len(failing) - AGENTS_NAMED, 'agent')} more agents with failures"
+        yield f"… and {counted(len(failing) - AGENTS_NAMED, 'more agent')} with failures"
 
 
 def drift_lines(drift: Drift) -> Iterator[str]:

@@ -50,7 +50,8 @@ Announce = Callable[[str, str, Sequence[str]], None]
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
     """Serve until a signal asks to stop; `announce` is called once calls are accepted.
 
-    With `as_of` the clock starts at that time, and nothing is checked for drift. SettingsError when the address cannot be had, or when it is no loopback address and `expose` does not say that it may be.
+    With `as_of` the clock starts at that time, and nothing is checked for drift. SettingsError when the address cannot be had, or when it
+    is no loopback address and `expose` does not say that it may be.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
         while run(_serve(settings, listener, names, announce, as_of)):
