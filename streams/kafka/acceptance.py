@@ -26,11 +26,11 @@ from schemas.errors import BrokerError, BusyError
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.engine.engine_state import EngineLimits
-from streams.kafka.in_flight import InFlight, Name, names_of
 from streams.kafka.keys import key_of
 from streams.kafka.producing import RecordProducer
 from streams.kafka.sink.sink import Sink
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN
+from streams.log.in_flight import InFlight, Name, names_of
 
 SETTLING_SECONDS = 10.0
 """Seconds to wait for a session's last records to land."""

@@ -27,9 +27,9 @@ from service.http.bounds import MAX_SPANS, MAX_UNPACKED
 from service.otlp import mapping_child
 from service.otlp.mapping import LogLine, MappedSpans, MappingTask, mapped
 from service.otlp.mapping_process import MODULE, MappingProcess
-from streams.kafka.in_flight import InFlight, names_of
 from streams.kafka.keys import key_of
 from streams.log.admission import CONFLICT, KNOWN
+from streams.log.in_flight import InFlight, names_of
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 PLAIN = Redactor(RedactionSettings())
