@@ -37,7 +37,8 @@ from service.http.documents.models import IngestBody
 from service.http.http_server import run, server_of
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
-from streams.log.log_writer import INTAKE, SCORING
+from streams.engine.engine import INTAKE
+from streams.judging.judged_stages import SCORING
 
 REQUESTS = {1: 3_000, 4: 6_000, 16: 12_000, 64: 16_000}
 """Requests of a run, by the number of clients."""

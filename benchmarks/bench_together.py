@@ -19,7 +19,7 @@ from benchmarks.measure import print_table
 from service.access.access import AccessStore, Holder, access_file
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
-from streams.log.log_writer import INTAKE
+from streams.engine.engine import INTAKE
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "1000000"))
 SECONDS = float(os.environ.get("DRIFTLINE_BENCH_SECONDS", "40"))

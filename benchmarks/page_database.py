@@ -19,7 +19,7 @@ from analytics.sums.incident_outlines import outline_all
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.supervisor.child_processes import serving
 from service.workspace import utc_now
-from streams.log.log_writer import INTAKE
+from streams.engine.engine import INTAKE
 
 PROJECTS = 1000
 SHARE = 40

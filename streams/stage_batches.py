@@ -115,6 +115,16 @@ class RecordBatch:
         """Yield offset, session key and record, in the order of the topic."""
         return iter(self.rows)
 
+    def keys(self) -> list[str]:
+        """See `StageBatch.keys`."""
+        return list({key for _, key, _ in self.rows})
+
+    def of_session(self, key: str) -> RecordBatch:
+        """See `StageBatch.of_session`."""
+        chosen = [index for index, (_, of, _) in enumerate(self.rows) if of == key]
+        encoded = [self.encoded[index] for index in chosen] if self.encoded else ()
+        return RecordBatch([self.rows[index] for index in chosen], encoded, self.decoded)
+
     def encodings(self) -> dict[int, bytes]:
         """See `StageBatch.encodings`."""
         return {offset: message for (offset, _, _), message in zip(self.rows, self.encoded, strict=bool(self.encoded))}

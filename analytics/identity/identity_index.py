@@ -92,9 +92,15 @@ class KnownIdentities:
 
     def are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> bool:
         """Tell whether none of the identities may be on the topic, as far as it was read; `name` is of their record type."""
+        return all(self.which_are_new(name, topic, identities))
+
+    def which_are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> list[bool]:
+        """For each of the identities, whether it is certainly not on the topic, as far as it was read; `name` as of `are_new`."""
         with self._lock:
-            known = self._hashes.get((topic, name))
-            return known is None or not any(known.which_of(list(map(hash, identities))))
+            hashes = self._hashes.get((topic, name))
+            if hashes is None:
+                return [True] * len(identities)
+            return [not is_seen for is_seen in hashes.which_of(list(map(hash, identities)))]
 
     @property
     def is_busy(self) -> bool:
@@ -115,21 +121,17 @@ class KnownIdentities:
         if end > start:  # else another thread may just have taken in more
             self._read[topic] = end
 
-    def add(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Take in what was just written and committed, with its `_offset`, where nothing lies between that and what was read."""
-        if not frames or min(frame["_offset"][0] for frame in frames.values()) != self._read.get(topic):
-            return
-        self.take_in(topic, frames)
-        self._read[topic] = 1 + max(frame["_offset"][-1] for frame in frames.values())
+    def note(self, topic: str, identities: Mapping[str, Sequence[Identity]], end: int) -> None:
+        """Take in identities, by record type, that were just appended to a topic whose earlier ones were read; it ends at `end` now."""
+        with self._lock:
+            for name, of_type in identities.items():
+                self._hashes.setdefault((topic, name), Hashes()).add(list(map(hash, of_type)))
+        self._read[topic] = end
 
     def take_in(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
         """Take in what was just committed by the only writer of the topic, once all that was there before was read."""
         for name, frame in frames.items():
             self._add(schema_of(name), topic, frame)
-
-    def rewind(self, ends: Mapping[str, int]) -> None:
-        """Positions from these ends on were taken back and will be given again."""
-        self._read = {topic: min(position, ends[topic]) for topic, position in self._read.items()}
 
     def _read_part(
         self, connection: duckdb.DuckDBPyConnection, schema: RecordSchema, topic: str, first: int, last: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -81,11 +81,8 @@ class Store:
             return self._connection.cursor()
 
     @contextlib.contextmanager
-    def transaction(self, committed: Callable[[], object] = lambda: None) -> Iterator[Transaction]:
-        """Everything done with the transaction is committed together at the end, or not at all when an exception leaves it.
-
-        `committed` is called once it is, before `end_of` and `state_changes` tell of it.
-        """
+    def transaction(self) -> Iterator[Transaction]:
+        """Everything done with the transaction is committed together at the end, or not at all when an exception leaves it."""
         with self._lock:
             ends = dict(self._ends)
             self._connection.begin()
@@ -93,7 +90,6 @@ class Store:
                 transaction = Transaction(self._connection, ends, self.met)
                 yield transaction
                 self._connection.commit()
-                committed()
                 self._ends = ends
                 self.commits += 1
                 self._state_changes.update(transaction.changed_stages)
@@ -105,7 +101,7 @@ class Store:
                 raise
 
     def state_changes(self, stages: Iterable[str]) -> int:
-        """Return how often transactions changed the states of these stages, each stage counted: for caches of states."""
+        """Count the transactions that changed states of these stages otherwise than from the log, per stage: for caches of states."""
         return sum(self._state_changes[stage] for stage in (*stages, ALL_STAGES))
 
     def give_memory_back(self) -> None:

@@ -15,7 +15,7 @@ from analytics.deletion.deleting import (
     delete_sums,
     delete_tables,
 )
-from analytics.deletion.erased import ERASURES, without_erased
+from analytics.deletion.erased import ERASURES, erased_in, without_erased
 from analytics.identity.duplicate_matching import Met
 from analytics.identity.identity_index import KnownIdentities
 from analytics.identity.repetitions import CONTENT, unknown
@@ -37,6 +37,7 @@ from analytics.sums.incident_outlines import forget_outlines, outline, outline_a
 from analytics.sums.kept import KEPT
 from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
+from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
@@ -78,7 +79,7 @@ class Transaction:
         self._ends = ends
         self._met = met
         self.changed_stages: set[str] = set()
-        """The stages whose states the transaction changes; ALL_STAGES: any."""
+        """The stages whose states the transaction changes, but for those that come from the log; ALL_STAGES: any."""
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -91,14 +92,13 @@ class Transaction:
         messages: Sequence[bytes],
         *,
         skip_known: bool = False,
-        seen: KnownIdentities | None = None,
         are_own: bool = False,
     ) -> Appended:
         """Append encoded records to a topic. With `skip_known`, records the topic has already are left out.
 
         A record is known by its identity and, where it has one, its revision. Where CONTENT tells what it says, a record that
-        says something else under a known identity is a conflict and left out, too; within the messages the first one counts. What
-        `seen` certainly does not know is not looked up. Messages were accepted: one that does not decode raises its RecordError.
+        says something else under a known identity is a conflict and left out, too; within the messages the first one counts. Messages
+        were accepted: one that does not decode raises its RecordError.
         `are_own` says that this process has encoded them, so that they are not proven again.
         """
         done = Appended()
@@ -109,10 +109,8 @@ class Transaction:
             raise batch.rejected[0].error
         batch.frames.update(self._taken(batch.frames))
         if skip_known:
-            if seen is not None:
-                seen.read(self._connection, topic, self._ends[topic])
             for name, frame in batch.frames.items():
-                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, seen, met=self._met)
+                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, met=self._met)
                 done.differing |= conflicts
             done.conflicts += sorted(done.differing)
         done.known = len(messages) - sum(frame.height for frame in batch.frames.values()) - len(done.conflicts)
@@ -138,6 +136,28 @@ class Transaction:
                 done.frames[name] = frame.with_columns(offsets.alias("_offset"))
         self._ends[topic] += len(positions)
         self._derive(done.frames)
+
+    def append_at(self, topic: str, start: int, messages: Sequence[bytes], *, are_own: bool = False) -> None:
+        """Append encoded records that have their offsets already, from `start` on; `are_own` as of `append`.
+
+        Records of erased sessions are left out, and their offsets are given to no other record. StoreError if an offset was given before.
+        """
+        if start < self._ends[topic]:
+            raise StoreError(f"{topic}: offset {start} was given before; the next one is {self._ends[topic]}")
+        batch = decode_own(messages) if are_own else decode_batch(messages)
+        if batch.rejected:
+            raise batch.rejected[0].error
+        frames = self._taken(batch.frames)
+        written: dict[str, pl.DataFrame] = {}
+        for name, frame in frames.items():
+            offsets = frame[INDEX] + start
+            insert_at(self._connection, schema_of(name), frame.drop(INDEX), topic, offsets)
+            if frame.height:
+                written[name] = frame.with_columns(offsets.alias("_offset"))
+        self._ends[topic] = start + len(messages)
+        if sum(frame.height for frame in frames.values()) < len(messages):
+            self.set_watermark(END, topic, self._ends[topic])
+        self._derive(written)
 
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
         """Write decoded records that another log holds, where they stand there: columns INDEX, `_partition` and `_offset`.
@@ -245,8 +265,16 @@ class Transaction:
         add(self._connection, [record for record in records if record.key in new])
 
     def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
-        """Replace states of several stages, by stage and key, in one statement for all; `next_positions` are by stage."""
-        self.changed_stages.update(stage for stage, changed in states.items() if changed)
+        """Replace states of several stages with those from the log, by stage and key, in one statement for all.
+
+        `next_positions` are by stage. States of erased sessions are left out.
+        """
+        if self._ends[ERASURES]:
+            erased = erased_in(self._connection)
+            states = {
+                stage: {key: state for key, state in changed.items() if not erased.has(*key.split("/", 1))}
+                for stage, changed in states.items()
+            }
         replace(
             self._connection,
             [

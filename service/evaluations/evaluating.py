@@ -39,7 +39,6 @@ from streams.judges.credentials import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
-from streams.log.log_writer import LogWriter
 from streams.stop_signals import handled_in_loop
 
 _AT_ONCE = 50
@@ -76,8 +75,7 @@ Report = Callable[[Progress], None]
 
 def catch_up(workspace: Workspace) -> None:
     """Let intake and diagnosis read the present records, so that sessions are complete; evaluation requests stay untouched."""
-    runner = embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
-    LogWriter(workspace.store, runner, workspace.policy).catch_up()
+    embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:

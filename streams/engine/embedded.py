@@ -6,6 +6,7 @@ transaction. A kill at any moment leaves the store as it was after some commit, 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
@@ -35,6 +36,7 @@ from streams.topology import TOPOLOGY, Stage, derived_tables, stage_named
 BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
 (SCORES,) = schema_of("Score").topics
+log = logging.getLogger(__name__)
 UNFINISHED = "unjudged work"
 """Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
 
@@ -124,6 +126,17 @@ class EmbeddedRunner:
         if unfinished:
             self.run()
         return unfinished
+
+    def catch_up(self) -> None:
+        """Let intake and diagnosis take up what was committed but not read when the last process ended.
+
+        After an import or a rebuild that was cut short, the judged stages, too: nobody has said that they may be paid for.
+        """
+        if self.finish():
+            log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")
+        for stage in (INTAKE, stage_named("diagnosis")):
+            while self.advance(stage):
+                pass
 
     def rebuild(self, report: Callable[[StageProgress], None] | None = None) -> None:
         """Drop everything derived and make it again from the topics that came from outside.

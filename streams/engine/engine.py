@@ -1,60 +1,91 @@
-"""The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it.
+"""The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it. Start reading here.
 
-1. What comes in one turn of the event loop is committed together (group commit): by the event loop itself where it is much and needs no
-   table, else by a thread, which also lands the log and runs diagnosis. The judged stages run in the event loop: they wait for a judge most of the time.
-2. What callers bring fails where the log does not take it: they hear so, and may bring it again.
-3. What the engine made of it was promised or paid for. It is submitted again until the log takes it: a full disk may pass.
-4. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
+1. Everything is committed by one loop, `_commit_submissions`: what callers bring and what the stages made, as much at once as has come
+   together. It leaves out what is known, lets intake decide, appends to the log, and answers.
+2. Behind it, each stage reads its topic from the tables, works, and submits what it made with its state and position.
+3. The sink flushes the log to the tables: every half second, when much is pending, and whenever somebody reads.
+4. What callers bring fails if the log does not take it: they are told, and may bring it again. What a stage made was promised or paid
+   for: it is submitted again until the log takes it, for a full disk may pass.
+5. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
+from analytics.deletion.erased import ERASURES
+from analytics.store.stage_states import stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import BusyError, StoreError, first_line
 from schemas.lazy.duckdb import duckdb
-from schemas.records import Record
+from schemas.records import Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import RecordIntake
+from streams.engine.session_states import SessionStates
+from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError, settle_interrupted
-from streams.judging.judged_stages import JUDGED, JudgedStage
+from streams.judging.judged_stages import JUDGED, SCORING, JudgedStage
+from streams.judging.judged_state import STATE
 from streams.judging.judging_partition import JudgingContext
 from streams.judging.local_tasks import LocalTasks
-from streams.log.admission import WRITTEN, Accepted, Committed, Submission
-from streams.log.group_commit import GroupCommit
-from streams.log.log_writer import LogWriter, trouble
+from streams.judging.recorded_judgements import Subject, recorded_in
+from streams.log.admission import WRITTEN, Committed, Submission
+from streams.log.local_log import Commit
+from streams.log.new_records import NewRecords
+from streams.log.sink import flush, local_log, recover
+from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
+from streams.stage_progress import stage_progress
+from streams.topology import Stage, stage_named
 from streams.upkeep.erased_now import ErasedNow
 
-Done = TypeVar("Done")
+INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
+READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
+"""Topics that are flushed before their sender is answered: whoever writes one reads it from the tables for the next one."""
+FLUSH_RECORDS = 5_000
+"""Pending records that are flushed before their time."""
+MOST_PENDING = 50_000
+"""Pending records; beyond that the tables have to take some first."""
+AGAIN_SECONDS = 1.0
+"""Seconds after which a flush, or a stage that could not read, is tried again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
-"""Seconds between one try and the next: half a second, then twice as long, up to ten."""
+"""Seconds between two tries to commit what a stage made: half a second, then twice as long, up to ten."""
 RECENT = 30.0
 """Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
-MANY = 8
-"""Submissions of one turn that the event loop commits itself; for fewer a thread that sleeps is quicker where others use the machine."""
 log = logging.getLogger(__name__)
+
+
+@cache
+def trouble() -> tuple[type[Exception], ...]:
+    """Return the errors that keep the database from taking records whatever they hold, such as a full disk."""
+    return StoreError, duckdb.OperationalError, duckdb.FatalException
+
+
+class _Waiting(NamedTuple):
+    """A submission, and who waits for what becomes of it."""
+
+    submission: Submission
+    answer: asyncio.Future[Committed]
 
 
 class Engine(RecordIntake):
     """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges.
 
-    Tasks of a judged stage that is not among `stages` wait for another engine: this one was not asked to pay for them.
+    Tasks of a judged stage that is not among `stages` wait for another engine: this one was not asked to pay for them. `clock` is
+    monotonic, in seconds.
     """
 
     def __init__(
@@ -68,60 +99,291 @@ class Engine(RecordIntake):
         judge_name: str = "none",
         limits: EngineLimits | None = None,
         stages: Sequence[JudgedStage[Any]] = JUDGED,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(store, policy, redactor, now, judge_name=judge_name, limits=limits)
         self.judge = judge
         self._stages = stages
-        self._unjudged = () if judge is not None else tuple(stages)
-        self._writer = LogWriter(store, EmbeddedRunner(store, policy, redactor, now), policy, unjudged=self._unjudged)
-        self._log = GroupCommit(
-            self._writer.commit,
-            self._writer.rest,
-            after=self._writer.land_if_due,
-            finish=self._writer.close,
-            is_ordered=lambda submission: submission.is_filled,
-            capacity=self._limits.waiting,
-            at_once=self._limits.at_once,
-        )
-        self._commits = Commits(self._log, self._writer.commit_at_hand, self.broken)
+        self._clock = clock
+        self._runs = StageRuns(policy, recorded_in(store), redactor, now)
+        self._log = local_log(store)
+        self._new = NewRecords(store)
+        self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
+        self._unjudged = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
+        self._positions: dict[str, int] = {}
+        """The offset that each stage without a judge reads next."""
         self._workers: tuple[LocalTasks, ...] = ()
+        self._waiting: deque[_Waiting] = deque()
+        self._has_waiting, self._has_pending, self._has_much = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._moved, self._given_up = asyncio.Event(), asyncio.Event()
+        self._flushing: asyncio.Task[None] | None = None
+        self._failed_at = -RECENT
+        self._not_flushed = ""
+        """Why the tables do not take what is pending; empty if they do."""
         self._is_started = self._stopping = False
-        self._moved = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._erased = ErasedNow(store)
+        self._judging: list[asyncio.Task[None]] = []
+        self._computing: list[asyncio.Task[None]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Take up what the last process left, then work in the background."""
-        await asyncio.to_thread(self._catch_up)
+        await asyncio.to_thread(self._recover)
         if self.judge is not None:
             self._workers = tuple(self._worker(stage, self.judge) for stage in self._stages)
-        loop = asyncio.get_running_loop()
-        self._writer.on_moved = functools.partial(loop.call_soon_threadsafe, self._wake)
-        self._writer.on_fatal = lambda error: loop.call_soon_threadsafe(self._commits.give_up_database, error)
-        self._writer.on_unlanded = self._log.call
-        self._log.start()
-        self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
-        for task in self._tasks:
-            task.add_done_callback(self._judging_ended)
-        self._tasks.append(asyncio.create_task(self._close_idle_sessions()))
+        self._committing = asyncio.create_task(self._commit_submissions())
+        self._computing = [asyncio.create_task(self._compute(stage)) for stage in (DIAGNOSIS, *self._unjudged)]
+        self._judging = [asyncio.create_task(worker.run()) for worker in self._workers]
+        for task in (*self._judging, *self._computing, self._committing):
+            task.add_done_callback(self._note_end)
+        self._upkeep = [asyncio.create_task(self._flush_when_due()), asyncio.create_task(self._close_idle_sessions())]
         self._is_started = True
 
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what is being judged, for `grace` seconds at most, commit what waits, and end.
+        """Finish what is being judged, for `grace` seconds at most, commit what waits, flush, and end.
 
         Called again while it stops, with less grace, it hurries.
         """
-        if not self._is_started:
+        if not self._is_started or self._committing is None:
             return
         self._stopping = True
+        self._wake()
         await asyncio.gather(*(worker.stop(grace) for worker in self._workers))
-        self._commits.give_up()
-        self._tasks[-1].cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._log.close)
-        if self.judge is not None:
-            await self.judge.aclose()
-        self._workers, self._is_started = (), False
+        self._given_up.set()
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, *self._judging, *self._computing, return_exceptions=True)
+        self._has_waiting.set()
+        await asyncio.gather(self._committing, return_exceptions=True)
+        if self._is_started:  # another call of `stop` may have been here first
+            self._workers, self._is_started = (), False
+            try:
+                await self._flush()
+            except trouble() as error:
+                log.warning("the log stays for the next start: %s", error)
+            self._log.close()
+            if self.judge is not None:
+                await self.judge.aclose()
+
+    async def _commit_submissions(self) -> None:
+        """The loop: commit what was submitted, as much at once as has come together, until the engine stops."""
+        while self._waiting or not self._given_up.is_set():
+            if not self._waiting:
+                self._has_waiting.clear()
+                await self._has_waiting.wait()
+                continue
+            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.at_once))]
+            await self._commit_group(group)
+
+    async def _commit_group(self, group: Sequence[_Waiting]) -> None:
+        try:
+            committed = await self._commit([waiting.submission for waiting in group])
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever submitted it is told
+            if len(group) > 1:
+                log.warning("%d submissions could not be committed together: %s", len(group), first_line(error))
+                for waiting in group:
+                    await self._commit_group([waiting])
+            elif not group[0].answer.done():
+                group[0].answer.set_exception(error)
+            return
+        for waiting, outcome in zip(group, committed, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(outcome)
+
+    async def _commit(self, group: Sequence[Submission]) -> list[Committed]:
+        """Make all of the group durable, or nothing if an exception leaves: leave out what is known, decide, append."""
+        if self._log.waiting.total() >= MOST_PENDING:
+            await self._flush()
+        outcomes = await self._outcomes(group)
+        records, messages = _new_records(group, outcomes)
+        decided, spent = await self._decide(records.get(INTAKE.source, ()), messages.get(INTAKE.source, ()))
+        commit = self._commit_of(group, messages, decided)
+        if commit.records or commit.states or commit.positions:
+            self._log.append(commit)
+            for topic, of_topic in records.items():
+                self._new.add(topic, of_topic, self._log.end_of(topic))
+            self._states.add(commit.states)
+            self._has_pending.set()
+            if self._log.waiting.total() >= FLUSH_RECORDS:
+                self._has_much.set()
+        decisions = _decisions(decided.records)
+        return [Committed(of_submission, decisions, spent) for of_submission in outcomes]
+
+    async def _outcomes(self, group: Sequence[Submission]) -> list[dict[str, list[str]]]:
+        """What becomes of the records from outside: by topic, for each submission of the group."""
+        by_topic: dict[str, list[Record]] = defaultdict(list)
+        encoded: dict[str, list[bytes]] = defaultdict(list)
+        for submission in group:
+            for topic, records in submission.records.items():
+                by_topic[topic] += records
+                encoded[topic] += submission.messages[topic]
+        if not self._new.has_read(by_topic):
+            await asyncio.to_thread(self._new.read, list(by_topic))
+        rest = {topic: iter(await self._outcomes_of(topic, records, encoded[topic])) for topic, records in by_topic.items()}
+        return [
+            {topic: [next(rest[topic]) for _ in records] for topic, records in submission.records.items()}
+            for submission in group
+        ]
+
+    async def _outcomes_of(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+        outcomes = self._new.outcomes(topic, records)
+        doubtful = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if doubtful:
+            await self._flush()
+            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
+            for index, outcome in zip(doubtful, found, strict=True):
+                outcomes[index] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _decide(self, records: Sequence[Record], messages: Sequence[bytes]) -> tuple[StageOutcome, dict[str, int]]:
+        """Let intake decide on new records that go to the end of its topic; with what their sessions have spent, in nano-USD."""
+        if not records:
+            return StageOutcome(), {}
+        keys = [named_session(record.connection, record.session_id) for record in records]  # type: ignore[attr-defined]
+        if not self._states.has_read(keys):
+            await asyncio.to_thread(self._states.read, keys)
+        start = self._log.end_of(INTAKE.source)
+        rows = [(start + index, key, record) for index, (key, record) in enumerate(zip(keys, records, strict=True))]
+        outcome = self._runs.run(INTAKE, RecordBatch(rows, messages), self._states.of(INTAKE.name, keys))
+        sampled = {session_key(record) for _, record in outcome.records if isinstance(record, ScoringTask)}
+        spent = {key: STATE.decode(state).spent for key, state in self._states.of(SCORING.name, sampled).items()}
+        return outcome, spent
+
+    def _commit_of(self, group: Sequence[Submission], messages: Mapping[str, Sequence[bytes]], decided: StageOutcome) -> Commit:
+        """All of the group with what intake decided, as one commit at the end of the topics."""
+        records: dict[str, list[bytes]] = defaultdict(list)
+        states: dict[str, dict[str, bytes]] = defaultdict(dict)
+        positions: dict[str, int] = {}
+        for submission in group:
+            for topic, made in submission.made.messages.items():
+                records[topic] += made
+            if submission.stage:
+                states[submission.stage] |= submission.states
+                positions[submission.stage] = max(submission.position, positions.get(submission.stage, 0))
+        for part in (messages, decided.made.messages, decided.dead.messages):
+            for topic, of_topic in part.items():
+                records[topic] += of_topic
+        offsets = {topic: self._log.end_of(topic) for topic in records}
+        if messages.get(INTAKE.source):
+            states[INTAKE.name] |= decided.states
+            positions[INTAKE.name] = offsets[INTAKE.source] + len(messages[INTAKE.source])
+        return Commit(dict(records), offsets, dict(states), positions)
+
+    async def _submit(self, submission: Submission) -> Committed:
+        """Commit what is submitted, with whatever else comes in this turn of the event loop."""
+        answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(submission, answer))
+        self._has_waiting.set()
+        try:
+            committed = await answer
+        except trouble() as error:
+            self._failed_at = self._clock()
+            if isinstance(error, duckdb.FatalException):
+                self._give_up_database(error)
+            raise
+        self._failed_at = -RECENT
+        return committed
+
+    async def _insist(self, work: Callable[..., Awaitable[object]], *values: object) -> None:
+        """Submit or flush as soon as the database takes it. StoppedError if that is not to be waited for any longer."""
+        again = AsyncRetrying(
+            retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._pause, before_sleep=_warn, reraise=True
+        )
+        try:
+            await again(work, *values)
+        except trouble() as error:
+            raise StoppedError from error
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, trouble()) and not self.broken.is_set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; StoppedError as soon as the engine gives up."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._given_up.wait()
+        except TimeoutError:
+            return
+        raise StoppedError
+
+    async def _flush(self) -> None:
+        """Return when the tables have everything that was appended up to now."""
+        end = self._log.pending.end
+        while not self._log.is_empty and self._log.pending.end - len(self._log.pending.commits) < end:
+            if self._flushing is None:
+                self._flushing = asyncio.create_task(self._flush_pending())
+            # Whoever waits may be cancelled; the flush goes on.
+            await asyncio.shield(self._flushing)
+
+    async def _flush_pending(self) -> None:
+        pending = self._log.pending
+        try:
+            await asyncio.to_thread(flush, self.store, pending)
+        except trouble() as error:
+            self._not_flushed = first_line(error)
+            if isinstance(error, duckdb.FatalException):
+                self._give_up_database(error)
+            raise
+        finally:
+            self._flushing = None
+        self._not_flushed = ""
+        self._log.trim(pending.end)
+        self._wake()
+
+    async def _flush_when_due(self) -> None:
+        """Flush when the oldest pending record has waited for long enough, or much is pending."""
+        while True:
+            if self._log.is_empty:
+                self._has_pending.clear()
+                self._has_much.clear()
+                await self._has_pending.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.flush_seconds):
+                    await self._has_much.wait()
+            self._has_much.clear()
+            try:
+                await self._flush()
+            except trouble() as error:
+                log.warning("the tables do not take what was accepted, trying again: %s", first_line(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _compute(self, stage: Stage) -> None:
+        """Let a stage that asks no judge take up its topic, batch by batch, until the engine stops."""
+        while not self._stopping:
+            moved = self._moved
+            try:
+                if not await self._take_up_batch(stage):
+                    await moved.wait()
+            except trouble() as error:
+                self._not_flushed = first_line(error)
+                log.warning("%s could not take up its next batch, trying again: %s", stage.name, self._not_flushed)
+                await asyncio.sleep(AGAIN_SECONDS)
+            except StoppedError:
+                return
+
+    async def _take_up_batch(self, stage: Stage) -> bool:
+        """Let a stage take up its next batch and commit what it made; answers whether there was one."""
+        start = self._positions[stage.name]
+        batch, end = await asyncio.to_thread(next_batch, self.store, stage.source, start, stage.records_at_once)
+        if end <= start:
+            return False
+        outcome = await asyncio.to_thread(self._run, stage, batch)
+        outcome.made.extend(outcome.dead)
+        submission = Submission(made=outcome.made, stage=stage.name, states=outcome.states, position=end)
+        await self._insist(self._submit, submission)
+        self._positions[stage.name] = end
+        self._wake()
+        return True
+
+    def _run(self, stage: Stage, batch: StageBatch) -> StageOutcome:
+        return self._runs.run(stage, batch, self._newest_states(stage.name, batch.keys()))
+
+    def _newest_states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """The newest states of sessions that nobody else works on in this stage meanwhile; for any thread."""
+        # The log first: what it has now may be in the tables a moment later, but not the other way round.
+        pending = self._log.states(stage, keys)
+        with contextlib.closing(self.store.cursor()) as cursor:
+            return stored_states(cursor, stage, keys) | pending
 
     @property
     def has_judge(self) -> bool:
@@ -130,38 +392,39 @@ class Engine(RecordIntake):
 
     async def landed(self, _topic: str) -> None:
         """Return when the store shows everything that was taken in."""
-        await self.land_taken()
+        await self._flush()
 
     async def land_taken(self, topic: str | None = None) -> None:
-        """Land what is in the write-ahead log alone, if any of it is of the topic (None: all)."""
-        if not self._writer.is_landed and (topic is None or self._writer.unlanded_on(topic)):
-            await self._commits.submit(Submission(), must=True)
+        """Flush what is pending, if any of it is of the topic (None: all)."""
+        if topic is None or self._log.waiting[topic]:
+            await self._flush()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        accepted = Accepted()
-        for message in messages:
-            accepted.add(topic, message)
-        committed = await self._commits.submit(Submission(outside=accepted, records={topic: records}))
-        if WRITTEN in committed.fates[topic]:
-            self._wake()
+        if self._given_up.is_set() or len(self._waiting) >= self._limits.waiting:
+            raise BusyError("the log is closed" if self._given_up.is_set() else "the log cannot take more at the moment")
+        committed = await self._submit(Submission({topic: records}, {topic: messages}))
+        if topic in READ_BACK:
+            await self._flush()
         return committed
 
     async def _settled(self, _connection: str, _session_id: str) -> None:
-        await self.land_taken()
+        await self._flush()
 
     async def _shows_now(self) -> bool:
-        await self.land_taken()
+        await self._flush()
         return True
 
     def _queues(self) -> Mapping[str, int]:
         queues = {"commits": 0, **{stage.queue: 0 for stage in self._stages}, "sessions": 0}
         if self._is_started:
-            queues |= {"commits": self._log.waiting, "sessions": sum(worker.sessions for worker in self._workers)}
-            queues |= {stage.queue: self._writer.pending(stage) for stage in self._unjudged}
-            queues |= {
-                worker.stage.queue: worker.pending + self._writer.unlanded_on(worker.stage.source) for worker in self._workers
-            }
+            queues |= {"commits": len(self._waiting), "sessions": sum(worker.sessions for worker in self._workers)}
+            queues |= {stage.judged.queue: self._unread(stage) for stage in self._unjudged if stage.judged is not None}
+            queues |= {worker.stage.queue: worker.pending + self._log.waiting[worker.stage.source] for worker in self._workers}
         return queues
+
+    def _unread(self, stage: Stage) -> int:
+        """How many positions wait for a stage without a judge."""
+        return max(0, self._log.end_of(stage.source) - self._positions[stage.name])
 
     def _why_not(self) -> str:
         if not self._is_started:
@@ -169,29 +432,36 @@ class Engine(RecordIntake):
         ended = next((worker.stage.name for worker in self._workers if worker.failure is not None), "")
         if ended:
             return f"{ended} ended by a fault of Driftline"
-        if self._log.waiting >= self._limits.waiting:
+        if self.broken.is_set():
+            return "the database has given up and has to be opened again"
+        if len(self._waiting) >= self._limits.waiting:
             return "too much waits to be committed"
-        return self._commits.trouble or (self._writer.failing and f"what was taken in does not land: {self._writer.failing}")
+        if self._clock() - self._failed_at < RECENT:
+            return "the log did not take a record"
+        return self._not_flushed and f"the tables do not take what was accepted: {self._not_flushed}"
 
     async def drained(self) -> None:
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
         if not self._is_started:
             return
-        await self.land_taken()
+        await self._flush()
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._judged()), asyncio.create_task(self.broken.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
+        for task in waits:
+            task.cancel()
         if self.broken.is_set():
             raise self.failure()
 
     async def _judged(self) -> None:
         for worker in self._workers:
             await worker.drained()
-            await self.land_taken()
-        while any(map(self._writer.pending, self._unjudged)):
-            self._moved.clear()
-            await self._moved.wait()
+            await self._flush()
+        while any(map(self._unread, self._unjudged)):
+            await self._flush()
+            moved = self._moved
+            if any(map(self._unread, self._unjudged)):
+                await moved.wait()
+        await self._flush()
 
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
@@ -204,185 +474,62 @@ class Engine(RecordIntake):
                 stage=stage, policy=self.policy, judge=judge, redactor=self.redactor, now=self.now, calls=self._calls
             ),
             self.store,
-            states=self._writer.states,
-            commit=self._commits.insist,
-            landed=self._insist_landed,
-            erased=self._erased,
+            states=self._newest_states,
+            commit=partial(self._insist, self._submit),
+            landed=partial(self._insist, self._flush),
+            erased=ErasedNow(self.store),
         )
 
-    async def _insist_landed(self) -> None:
-        """Land what is in the write-ahead log alone, as soon as the tables take it. StoppedError as `Commits.insist`."""
-        if not self._writer.is_landed:
-            await self._commits.insist(Submission())
+    def _give_up_database(self, error: BaseException) -> None:
+        """Say that another process has to open the database again."""
+        log.critical("the database has given up and has to be opened again: %s", first_line(error))
+        self.broken.set()
 
-    def _judging_ended(self, judging: asyncio.Task[None]) -> None:
-        """Nothing ends a judged stage but a stop; where something does, another process has to take it up."""
-        if not self._stopping and not judging.cancelled():
-            log.critical("judging ended", exc_info=judging.exception())
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Nothing ends a stage or the loop but a stop; if something does, another process has to take it up."""
+        if not self._stopping and not task.cancelled():
+            log.critical("a stage ended", exc_info=task.exception())
             self.broken.set()
 
-    def _catch_up(self) -> None:
-        self._writer.recover()
+    def _recover(self) -> None:
+        if count := recover(self.store, self._log):
+            log.warning("%d records were not in the tables when the last process ended: they are now", count)
         settle_interrupted(self.store, self.now())
-        self._writer.catch_up()
+        EmbeddedRunner(self.store, self.policy, self.redactor, self.now).catch_up()
+        self._positions = {stage.name: stage_progress(self.store, stage).position for stage in (DIAGNOSIS, *self._unjudged)}
 
     def _wake(self) -> None:
+        """Have every stage look at its topic: the tables have more."""
         self._moved.set()
+        self._moved = asyncio.Event()
         for worker in self._workers:
             worker.wake()
 
 
-AtHand = Callable[[Sequence[Submission]], Sequence[Committed] | None]
-"""Commits a group without waiting; None where that cannot be: then nothing was done."""
+def _new_records(
+    group: Sequence[Submission], outcomes: Sequence[Mapping[str, Sequence[str]]]
+) -> tuple[dict[str, list[Record]], dict[str, list[bytes]]]:
+    """The records from outside that are new, and their encodings, by topic."""
+    records: dict[str, list[Record]] = defaultdict(list)
+    messages: dict[str, list[bytes]] = defaultdict(list)
+    for submission, by_topic in zip(group, outcomes, strict=True):
+        for topic, of_topic in by_topic.items():
+            new = [index for index, outcome in enumerate(of_topic) if outcome == WRITTEN]
+            if new:
+                records[topic] += [submission.records[topic][index] for index in new]
+                messages[topic] += [submission.messages[topic][index] for index in new]
+    return records, messages
 
 
-class Commits:
-    """The group commit as the engine's coroutines use it, by the module's rules. Belongs to one event loop; the clock is monotonic, in seconds."""
-
-    def __init__(
-        self,
-        group: GroupCommit[Submission, Committed],
-        at_hand: AtHand,
-        broken: asyncio.Event,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._group = group
-        self._at_hand = at_hand
-        self._broken = broken
-        self._clock = clock
-        self._failed_at = -RECENT
-        self._given_up = asyncio.Event()
-        self._told: _Told[Committed] = _Told()
-        self._last = 0
-        """Submissions of the turn before."""
-        self._submitted: list[tuple[Submission, bool, asyncio.Future[Committed]]] = []
-        """What the event loop has submitted in this turn: the submission, whether it must be taken, and who waits for it."""
-
-    @property
-    def trouble(self) -> str:
-        """Why the log takes nothing, in words; nothing when it does."""
-        if self._broken.is_set():
-            return "the database has given up and has to be opened again"
-        return "the log did not take a record" if self._clock() - self._failed_at < RECENT else ""
-
-    async def submit(self, submission: Submission, *, must: bool = False) -> Committed:
-        """Commit what a caller brings; see `GroupCommit.submit`."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Committed] = loop.create_future()
-        if not submission.is_filled:
-            # The thread lands, and nobody who brings something waits for that.
-            self._hand_over([(submission, must, answer)])
-        else:
-            if not self._submitted:
-                # Once everything that the event loop has read together is submitted.
-                loop.call_soon(self._commit)
-            self._submitted.append((submission, must, answer))
-        try:
-            committed = await answer
-        except trouble() as error:
-            self._failed_at = self._clock()
-            if isinstance(error, duckdb.FatalException):
-                self.give_up_database(error)
-            raise
-        self._failed_at = -RECENT
-        return committed
-
-    async def insist(self, submission: Submission) -> None:
-        """Commit what the engine made, as soon as the log takes it. StoppedError when that is not to be waited for any longer."""
-        again = AsyncRetrying(
-            retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._wait, before_sleep=_warn, reraise=True
-        )
-        try:
-            await again(self.submit, submission, must=True)
-        except trouble() as error:
-            raise StoppedError from error
-
-    def give_up_database(self, error: BaseException) -> None:
-        """Say that another process has to open the database again."""
-        log.critical("the database has given up and has to be opened again: %s", first_line(error))
-        self._broken.set()
-
-    def give_up(self) -> None:
-        """What the log does not take now is made again by the next start."""
-        self._given_up.set()
-
-    def _commit(self) -> None:
-        """Commit what was submitted in this turn of the event loop, or have the thread commit it."""
-        submitted, self._submitted = self._submitted, []
-        # Who sends alone waits for nobody else; a thread that lands or diagnoses would keep them waiting.
-        is_alone = len(submitted) == self._last == 1
-        self._last = len(submitted)
-        is_at_hand = self._group.is_idle and (is_alone or len(submitted) >= MANY or not self._group.is_asleep)
-        done = self._done_at_hand([submission for submission, *_ in submitted]) if is_at_hand else None
-        if done is None:
-            self._hand_over(submitted)
-            return
-        for (*_, answer), outcome in zip(submitted, done, strict=True):
-            if not answer.done():
-                answer.set_result(outcome)
-
-    def _hand_over(self, submitted: Sequence[tuple[Submission, bool, asyncio.Future[Committed]]]) -> None:
-        """Have the thread commit."""
-        for submission, must, answer in submitted:
-            try:
-                self._told.when_done(self._group.submit(submission, must=must, wakes=False), answer)
-            except BusyError as error:
-                answer.set_exception(error)
-        self._group.wake()
-
-    def _done_at_hand(self, group: Sequence[Submission]) -> Sequence[Committed] | None:
-        try:
-            return self._at_hand(group)
-        except Exception as error:  # noqa: BLE001 - the thread tries each alone, and tells who submitted it
-            log.warning("a group of %d could not be committed at hand: %s", len(group), first_line(error))
-            return None
-
-    def _may_pass(self, error: BaseException) -> bool:
-        return isinstance(error, trouble()) and not self._broken.is_set()
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait; StoppedError as soon as it was given up."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._given_up.wait()
-        except TimeoutError:
-            return
-        raise StoppedError
-
-
-class _Told(Generic[Done]):
-    """Hands what becomes of a group's submissions to the event loop with one wake-up: a wake-up each costs a system call each."""
-
-    def __init__(self) -> None:
-        self._done: deque[tuple[asyncio.Future[Done], Future[Done]]] = deque()
-        self._is_due = False
-
-    def when_done(self, future: Future[Done], answer: asyncio.Future[Done]) -> None:
-        """Let the answer have what the future has once it is done."""
-        loop = answer.get_loop()
-
-        def done(_: Future[Done]) -> None:
-            self._done.append((answer, future))
-            if not self._is_due:
-                self._is_due = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                    loop.call_soon_threadsafe(self._tell)
-
-        future.add_done_callback(done)
-
-    def _tell(self) -> None:
-        # First, so that what is done from here on wakes the loop again.
-        self._is_due = False
-        while self._done:
-            answer, future = self._done.popleft()
-            if answer.done():
-                continue
-            if error := future.exception():
-                answer.set_exception(error)
-            else:
-                answer.set_result(future.result())
+def _decisions(made: Sequence[tuple[str, Record]]) -> dict[Subject, ScoringTask | Score]:
+    """What intake decided on exchanges that came now; what it made of earlier ones is no news of them."""
+    return {
+        (record.connection, record.exchange_id): record
+        for _, record in made
+        if isinstance(record, ScoringTask | Score) and not record.revision
+    }
 
 
 def _warn(tried: RetryCallState) -> None:
     error = tried.outcome.exception() if tried.outcome else None
-    log.warning("the log took no record of the engine, trying again in %g s: %s", tried.upcoming_sleep, first_line(error))
+    log.warning("the log took no record of a stage, trying again in %g s: %s", tried.upcoming_sleep, first_line(error))

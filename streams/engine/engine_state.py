@@ -17,6 +17,8 @@ class EngineLimits:
     """Submissions that may wait for a commit."""
     at_once: int = 256
     """Submissions in one commit."""
+    flush_seconds: float = 0.5
+    """Seconds that a record may be in the log alone where nobody asks for it."""
     idle_check: float = 60.0
     """Seconds between two looks for sessions that fell idle."""
 

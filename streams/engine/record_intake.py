@@ -258,9 +258,8 @@ def _told(exchange: Exchange, fate: str, committed: Committed, policy: Policy, s
     """What to tell of an exchange with this fate, and of what was decided on it."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
     decision = committed.decisions.get(subject)
-    if fate == WRITTEN and (score := decision if isinstance(decision, Score) else committed.scores.get(subject)):
-        told = _scored(score, sampled=decision is not score)
-        return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
+    if fate == WRITTEN and isinstance(decision, Score):
+        return _scored(decision)
     told = _by_the_rules(exchange, fate, project)
     if fate == KNOWN:
         return _as_before(told, exchange, project, store)
@@ -270,12 +269,12 @@ def _told(exchange: Exchange, fate: str, committed: Committed, policy: Policy, s
     return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
 
 
-def _scored(score: Score, *, sampled: bool) -> Taken:
-    """Return what to tell of an exchange that has its score already: one that sampling left out, or that no judge is asked about."""
+def _scored(score: Score) -> Taken:
+    """Return what to tell of an exchange that sampling left out."""
     return Taken(
         fate=WRITTEN,
         score_id=score.score_id,
-        sampled=sampled,
+        sampled=False,
         reason=score.sampling_reason,
         tier1_score=score.tier1_score,
         tier1_flags=score.tier1_flags,

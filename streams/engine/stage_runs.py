@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import cast
 
 from analytics.store.store import Store
 from audit.exchanges.outcomes import PlainScore
@@ -17,7 +18,7 @@ from schemas.records import Record, ScoringTask
 from streams.engine.score_columns import CheckedScore
 from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
-from streams.stage_batches import StageBatch, is_named
+from streams.stage_batches import RecordBatch, StageBatch, is_named
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,9 @@ class StageRuns:
         self._now = now
         self._steps = {stage.name: stage.make_step(policy, recorded) for stage in stages}
 
-    def run(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes], partition: int = 0) -> StageOutcome:
+    def run(
+        self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int = 0
+    ) -> StageOutcome:
         """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other.
 
         `partition` is where the batch comes from, for dead letters.
@@ -83,9 +86,12 @@ class StageRuns:
                 self._bury(stage, failed, whole.dead, partition)
         return whole
 
-    def _attempt(self, stage: Stage, batch: StageBatch, states: Mapping[str, bytes], partition: int) -> StageOutcome:
+    def _attempt(
+        self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int
+    ) -> StageOutcome:
         """Run the step and encode what it made, but for tasks that carry a name: a record that may not be written fails here, too."""
-        outcome = self._steps[stage.name](batch, states)
+        # Steps that are given records, not columns, read them by what both kinds of batch have.
+        outcome = self._steps[stage.name](cast("StageBatch", batch), states)
         written = [one for one in outcome.records if not (isinstance(one[1], ScoringTask) and is_named(one[1]))]
         scores = [one if isinstance(one, PlainScore) else encode(one) for one in outcome.scores]
         made = StageOutcome(encode_all(written), outcome.states, records=outcome.records, scores=scores)

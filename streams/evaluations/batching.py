@@ -50,17 +50,16 @@ async def ask_in_batches(
     wanted = [one for one in requests if is_batched(one)]
     planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
     reserved = _under_way(store, planned, now())
-    log: GroupCommit[Call, None] = GroupCommit(lambda records: _append(store, records), capacity=0, at_once=_AT_ONCE)
+    log: GroupCommit[Call] = GroupCommit(lambda records: _append(store, records), at_once=_AT_ONCE)
 
     async def publish(record: Call) -> None:
-        await asyncio.wrap_future(log.submit(record, must=True))
+        await asyncio.wrap_future(log.submit(record))
         note(record)
 
     def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
         known = reserved.pop(question.fingerprint, None)
         return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=known)
 
-    log.start()
     try:
         while asked := _open(store, policy, wanted, budget):
             await ask_all(judge, asked, lambda _: None)
@@ -97,7 +96,6 @@ def _under_way(store: Store, planned: set[str], now: datetime) -> dict[str, str]
     return {one.fingerprint: one.reservation_id for one in found if one.fingerprint in planned}
 
 
-def _append(store: Store, records: Sequence[Call]) -> list[None]:
+def _append(store: Store, records: Sequence[Call]) -> None:
     with store.transaction() as transaction:
         transaction.append("judgements", [encode(one) for one in records])
-    return [None] * len(records)

@@ -124,7 +124,8 @@ class LocalTasks:
         self._require_kept(pending.task)
         after, mark = JudgedState(pending.offset + 1, result.spent), self._partition.watermark(self._next, but=pending)
         states = {pending.key: msgspec.msgpack.encode(after)}
-        await self._commit(Submission(result.dead, result.made, self.stage, states, mark))
+        result.made.extend(result.dead)
+        await self._commit(Submission(made=result.made, stage=self.stage.name, states=states, position=mark))
         self._states[pending.key] = after
         self._keep(result.judgements)
         self._marked = max(self._marked, mark)
@@ -167,7 +168,7 @@ class LocalTasks:
     async def _mark(self) -> None:
         """Commit the watermark where everything that was read is done."""
         if not self._partition.under_way and self._next > self._marked:
-            await self._commit(Submission(stage=self.stage, watermark=self._next))
+            await self._commit(Submission(stage=self.stage.name, position=self._next))
             self._marked = self._next
 
     def _note_failure(self, error: BaseException) -> None:

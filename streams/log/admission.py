@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,12 +26,9 @@ from schemas.records import DeadLetter, Record, Score, ScoringTask
 from schemas.registry import schema_of
 
 if TYPE_CHECKING:  # a process that only reads files starts in half the time without them
-    from streams.judging.judged_stages import JudgedStage
     from streams.judging.recorded_judgements import Subject
 
 DEAD_LETTERS = "dead-letters"
-Outside = Mapping[str, Sequence[Record]]
-"""Records from outside by topic."""
 MAX_BODY_BYTES = 64 * 1024
 """How much of a rejected record is kept; its digest and size are of the whole."""
 MAX_REDACTED_BYTES = 1024 * 1024
@@ -101,23 +97,18 @@ WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 @dataclass(frozen=True)
 class Submission:
-    """Records to be committed: from outside, of which known ones are left out, or made by a stage. Empty: what was taken in lands."""
+    """Records to be committed: from outside, of which known ones are left out, or made by a stage, with its states and position."""
 
-    outside: Accepted = field(default_factory=Accepted)
+    records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    """From outside, by topic."""
+    messages: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    """The same, encoded."""
     made: Accepted = field(default_factory=Accepted)
-    stage: JudgedStage[Any] | None = None
-    """Whose states and watermark move."""
+    stage: str = ""
     states: Mapping[str, bytes] = field(default_factory=dict)
-    """States of the stage that changed."""
-    watermark: int = 0
-    """Where the stage reads next."""
-    records: Outside = field(default_factory=dict)
-    """The records in `outside` before they were encoded; what comes without them goes to the tables."""
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether it has anything to commit: an empty one asks for a landing."""
-        return bool(self.outside.records or self.made.records or self.stage is not None)
+    """The stage's states that changed, by session key."""
+    position: int = 0
+    """The offset that the stage reads next."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +121,6 @@ class Committed:
     """What intake decided on exchanges of the whole group: judged (a task) or left out (a score)."""
     spent: Mapping[str, int]
     """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
-    scores: Mapping[Subject, Score] = field(default_factory=dict)
-    """The scores of tasks that were scored in the same step, which no judge is asked about."""
-
-
-NOTHING = Committed({}, {}, {})
-"""What became of a submission that asks for a landing."""
 
 
 class Admission:
@@ -271,20 +256,3 @@ def encode_all(records: Sequence[tuple[str, Record]]) -> Accepted:
     for topic, record in records:
         accepted.add(topic, encode(record))
     return accepted
-
-
-def merged(parts: Iterable[Accepted]) -> Accepted:
-    """Return what was accepted in several parts, together."""
-    whole = Accepted()
-    for part in parts:
-        whole.extend(part)
-    return whole
-
-
-def outside_of(group: Sequence[Submission]) -> Outside:
-    """Return the records from outside of all of the group."""
-    outside: dict[str, list[Record]] = defaultdict(list)
-    for one in group:
-        for topic, records in one.records.items():
-            outside[topic] += records
-    return outside

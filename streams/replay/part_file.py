@@ -72,8 +72,7 @@ class PartFile:
     def __init__(self, path: Path) -> None:
         """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
         self._store = opened(path)
-        self._log: GroupCommit[Record, None] = GroupCommit(self._append, capacity=0, at_once=_AT_ONCE)
-        self._log.start()
+        self._log: GroupCommit[Record] = GroupCommit(self._append, at_once=_AT_ONCE)
         self._paid = recorded_in(self._store)
         self._digests: list[pl.DataFrame] | None = None if self.position else []
         """Those of all scores, unless some were made by a process before this one."""
@@ -130,12 +129,11 @@ class PartFile:
 
     async def publish(self, record: Record) -> None:
         """Make a record of a judge call durable."""
-        await asyncio.wrap_future(self._log.submit(record, must=True))
+        await asyncio.wrap_future(self._log.submit(record))
 
-    def _append(self, records: Sequence[Record]) -> list[None]:
+    def _append(self, records: Sequence[Record]) -> None:
         with self._store.transaction() as transaction:
             transaction.append("judgements", [encode(one) for one in records])
-        return [None] * len(records)
 
 
 def opened(path: Path) -> Store:

@@ -22,10 +22,10 @@ from schemas.records import AgentEvent, Exchange, Record
 LATER = timedelta(seconds=2)
 
 
-def append(store: Store, topic: str, *records: Record, seen: KnownIdentities | None = None) -> Appended:
+def append(store: Store, topic: str, *records: Record) -> Appended:
     """Append what the log does not know."""
     with store.transaction() as transaction:
-        return transaction.append(topic, [encode(one) for one in records], skip_known=True, seen=seen)
+        return transaction.append(topic, [encode(one) for one in records], skip_known=True)
 
 
 def read(number: int, **fields: Any) -> Exchange:
@@ -49,16 +49,14 @@ def event(number: int, **fields: Any) -> AgentEvent:
     return build.event("s", number, **(raw | origin | fields))
 
 
-@pytest.mark.parametrize("is_followed", [True, False])
 @pytest.mark.parametrize("is_read_first", [True, False])
-def test_an_exchange_that_was_told_and_read_is_known(*, is_read_first: bool, is_followed: bool) -> None:
+def test_an_exchange_that_was_told_and_read_is_known(*, is_read_first: bool) -> None:
     """Thousands are when a folder is imported after a plugin has run for a month; one of them says something else."""
     one, other = (read, told) if is_read_first else (told, read)
     with Store(None) as store:
-        seen = KnownIdentities() if is_followed else None
         append(store, "exchanges", *(one(number) for number in range(20)))
         changed = other(7, agent_response="It is not.", agent_model="n")
-        done = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)), seen=seen)
+        done = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)))
         assert ({"exchanges": 1}, 19, [7]) == (done.written, done.known, done.conflicts)
         assert {7: ("agent_response",)} == done.differing
 

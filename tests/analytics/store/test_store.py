@@ -231,7 +231,7 @@ def test_states_of_several_stages_are_replaced_together(store: Store, sessions: 
         with store.transaction() as transaction:
             states = {"intake": dict.fromkeys(keys, first), "scoring": dict.fromkeys(keys, second)}
             transaction.set_states_of_stages(states, {"intake": at, "scoring": at + 1})
-            assert {"intake", "scoring"} == transaction.changed_stages
+            assert not transaction.changed_stages, "the engine knows them already"
     with store.transaction() as transaction:
         assert dict.fromkeys(keys, b"3") == transaction.states("intake", keys)
         assert dict.fromkeys(keys, b"4") == transaction.states("scoring", keys)

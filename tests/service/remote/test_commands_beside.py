@@ -254,7 +254,7 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
     assert 0 == said(nursed, home, "runs")[0]  # what was accepted lands, and leaves the log
     server.send(signal.SIGSTOP)
     server.kill()
-    again = nursed.serve(home, "--judge", "none", before=_NEVER_LANDS)
+    again = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
     deliver(home, again, "waiting", 2)
     again.kill()
     shutil.copy(backup / "fleet.duckdb", home.database)
@@ -268,7 +268,9 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
         assert "Put back the database that belongs to it" in words
 
 
-_NEVER_LANDS = "import streams.log.log_writer as writer; writer.LAND_SECONDS = 1e9"
+_NEVER_FLUSHES = (
+    "import asyncio, streams.engine.engine as engine; engine.Engine._flush_when_due = lambda _: asyncio.Event().wait()"
+)
 
 
 def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging import judging_partition
 from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.judging.task_judge import TaskJudge
-from streams.log import log_writer
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
@@ -137,6 +136,7 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
             taken = await asyncio.gather(*map(engine.take_exchange, repeated))
             assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
             assert 100 == [one.fate for one in taken].count("written")
+            await engine.land_taken()
             assert 100 == store.count("exchanges")
 
     run(work())
@@ -316,12 +316,11 @@ class CostlyJudge:
 
 def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may be read while the state that the task before it left is in the write-ahead log alone."""
-    monkeypatch.setattr(log_writer, "LAND_SECONDS", 1e9)
     monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 1)  # the second is read when the first is done
 
     async def work() -> None:
         judge, policy = CostlyJudge(), policy_of(cost_cap_per_session=0.02, sampling={"enabled": False})
-        async with engine_over(store, policy, judge) as engine:
+        async with engine_over(store, policy, judge, limits=EngineLimits(flush_seconds=1e9)) as engine:
             first, second = dialogue("s", 2)
             await engine.take_exchange(first)
             await engine.land_taken()

@@ -72,7 +72,7 @@ class Fleet:
     def look(self) -> None:
         """Let the assembler look."""
         self.run(self.assembler.run())
-        self.run(self.engine.land_taken())
+        self.run(self.engine.drained())
 
     def current(self, table: str, columns: str) -> list[tuple[object, ...]]:
         """Rows as readers see them: the latest revision of each identity."""

@@ -1,11 +1,13 @@
-"""The write-ahead log: records are durable before they are in the tables, land once, and change nothing of what is decided."""
+"""The local log: records are durable before they are in the tables, land once, and change nothing of what is decided."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import tarfile
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
-from analytics.store.positions import AHEAD
 from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
@@ -26,19 +27,23 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest
+from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest, Record
 from service.access.access import AccessStore
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
 from service.http.routes.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
+from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import Taken
 from streams.judges.protocol import CallBudget, Verdict
+from streams.log.admission import Accepted
+from streams.log.local_log import Commit
 from streams.log.ownership import log_folder
-from streams.log.write_ahead import Entry, WriteAheadLog, land, recover, recover_closed
+from streams.log.sink import flush, local_log, recover, recover_closed
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
+EXCHANGES = "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY _offset"
 TURNS = 6
 
 
@@ -53,9 +58,26 @@ def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
     return store.cursor().execute(statement).fetchall()
 
 
+def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple[list[tuple[Any, ...]], ...]:
+    """What statements find where records are published to the tables one by one, and the stages run afterwards."""
+    with Store(None) as store:
+        runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), Clock())
+        for record in sent:
+            accepted = Accepted()
+            accepted.add(topic, encode(record))
+            runner.publish(accepted)
+        runner.run()
+        return tuple(rows(store, statement) for statement in statements)
+
+
 def turns(session: str, count: int = TURNS) -> list[Exchange]:
     """The exchanges of a session."""
     return [build.exchange(session, number) for number in range(1, count + 1)]
+
+
+def commit_of(*exchanges: Exchange) -> Commit:
+    """A commit of exchanges at the start of their topic."""
+    return Commit({"exchanges": [encode(exchange) for exchange in exchanges]}, {"exchanges": 0})
 
 
 def erasure_of(session: str) -> Erasure:
@@ -84,9 +106,9 @@ def assert_nothing_is_there_twice(store: Store) -> None:
         assert not rows(store, f"SELECT 1 FROM log.{table} GROUP BY {identity} HAVING count(*) > 1"), table
 
 
-def never_lands(engine: Engine) -> None:
-    """Let nothing land by itself: the clock of the log stands still."""
-    engine._writer._clock = lambda: 0.0
+KILLED = Path(__file__).parents[2] / "corpus" / "database" / "killed-0.2.0.tar.gz"
+NEVER = EngineLimits(flush_seconds=1e9)
+"""Nothing is flushed by itself."""
 
 
 @pytest.fixture
@@ -107,7 +129,6 @@ async def judged_in_the_log(engine: Engine) -> None:
     """Take a session in and have it judged; its judgements and scores are in the log alone."""
     await engine.take_exchanges(turns("s"))
     await engine.land_taken()
-    never_lands(engine)
     await all_judged(engine)
 
 
@@ -126,8 +147,7 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
     """A 201 is a promise. A process that is killed right after it has not landed anything, and the next one shows it all."""
 
     async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             for exchange in turns("s"):
                 await engine.take_exchange(exchange)
             assert 0 == store.count("exchanges")
@@ -136,18 +156,17 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
     run(work())
     with Store(copied) as later:
         assert 0 == later.count("exchanges")
-        assert recover_closed(later, runner_of(later)) >= TURNS
+        assert recover_closed(later) >= TURNS
         assert TURNS == later.count("exchanges")
         assert not log_folder(copied).exists()
-        assert 0 == recover_closed(later, runner_of(later)), "it lands once"
+        assert 0 == recover_closed(later), "it lands once"
 
 
 def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
     """Whoever copies the file of a server that has stopped copies everything."""
 
     async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             await engine.take_exchanges(turns("s"))
             assert log_folder(store.path or Path()).exists()
 
@@ -187,10 +206,12 @@ def test_the_log_changes_nothing_of_what_is_decided(
     def outcome(path: Path | None) -> tuple[list[object], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         with Store(path) as store:
             answers = run(taken_by(store))
-            return answers, rows(store, SCORES), rows(store, "SELECT * FROM log.exchanges ORDER BY _offset")
+            return answers, rows(store, SCORES), rows(store, EXCHANGES)
 
     path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
-    assert outcome(None) == outcome(path)
+    in_memory = outcome(None)
+    assert in_memory == outcome(path)
+    assert in_memory[1:] == by_the_runner("exchanges", sent, SCORES, EXCHANGES)
 
 
 def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -> None:
@@ -216,32 +237,15 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
     assert [("s", [f"s:{number}" for number in range(1, 6)]), ("t", ["t:1"])] == scored
 
 
-def test_without_a_judge_a_score_is_durable_with_its_exchange(store: Store, copied: Path) -> None:
-    """Scoring needs no table: after a kill the scores land with the exchanges, and nothing waits to be scored."""
-
-    async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
-            await engine.take_exchanges(turns("s"))
-            assert 0 == engine.state().queues["tasks"]
-            copy_of(store, copied)
-
-    run(work())
-    with Store(copied) as later:
-        recover_closed(later, runner_of(later))
-        assert TURNS == later.count("scores")
-
-
 def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
     """A sender of events or of a sign of life is promised the same as one of exchanges: a kill loses nothing."""
     connection = build.exchange("s", 1).connection
     sign = Heartbeat(connection=connection, project="p", agent="a", session_id="s", occurred_at=NOW, ingested_at=NOW)
 
     async def work() -> None:
-        async with engine_over(store) as engine:
+        async with engine_over(store, limits=NEVER) as engine:
             await engine.take_exchange(build.exchange("s", 1))
             await engine.land_taken()
-            never_lands(engine)
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
             await engine.publish("heartbeats", [sign])
             assert [0, 0] == [store.count("agent_events"), store.count("heartbeats")]
@@ -251,7 +255,7 @@ def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied:
 
     run(work())
     with Store(copied) as later:
-        recover_closed(later, runner_of(later))
+        recover_closed(later)
         assert [3, 1] == [later.count("agent_events"), later.count("heartbeats")]
 
 
@@ -318,8 +322,7 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
             await engine.drained()
 
     async def again() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             await engine.publish("exchanges", [request])
             await engine.drained()
 
@@ -330,30 +333,25 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
     assert first == second
 
 
-def test_decisions_land_beside_what_a_judge_said_before(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry of a judged stage has no record from outside; those that come after it are not decided on again."""
-
-    def never(*_: object) -> None:
-        raise AssertionError
+def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> None:
+    """A commit of a judged stage has no record from outside; those that come after it keep their offsets."""
 
     async def work() -> None:
-        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
-            with monkeypatch.context() as patched:
-                patched.setattr("streams.log.write_ahead.decide", never)
-                await engine.land_taken()
+            await engine.land_taken()
             assert 2 * TURNS == store.count("exchanges")
 
     run(work())
+    assert_nothing_is_there_twice(store)
 
 
 def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
     """An erasure holds from the moment it is answered, and the next incident is made from the one before."""
 
     async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             await engine.publish("incidents", [build.incident()])
             await engine.publish("erasures", [erasure_of("s")])
             assert [1, 1] == [store.count("incidents"), store.count("erasures")]
@@ -361,25 +359,22 @@ def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
     run(work())
 
 
-def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full for a while costs a delay. Nothing that was promised is lost, and health says what is wrong."""
 
     def full(*_: object, **__: object) -> None:
         raise duckdb.IOException("No space left on device")
 
     async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
-            await engine.take_exchanges(turns("s"))
+        async with engine_over(store, limits=EngineLimits(flush_seconds=0.01)) as engine:
             with monkeypatch.context() as patched:
-                patched.setattr("streams.log.log_writer.land", full)
-                engine._writer._clock = lambda: 1e9
-                await engine.take_exchange(build.exchange("t", 1))
-                engine._log.call()
-                while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a landing has failed
+                patched.setattr("streams.engine.engine.flush", full)
+                patched.setattr("streams.engine.engine.AGAIN_SECONDS", 0.01)
+                await engine.take_exchanges(turns("s"))
+                while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
                 assert "No space left" in engine.state().why_not
-            engine._writer._clock = lambda: 2e9
+                assert "written" == (await engine.take_exchange(build.exchange("t", 1))).fate
             await engine.land_taken()
             assert TURNS + 1 == store.count("exchanges")
             assert not engine.state().why_not
@@ -387,51 +382,46 @@ def test_a_landing_that_fails_is_said_and_tried_again(store: Store, monkeypatch:
     run(work())
 
 
-@pytest.mark.parametrize("place", ["rows", "commit"])
-def test_what_comes_during_a_landing_is_taken_at_once_and_lands_after_it(
-    store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
+    store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """A landing takes as long as its records and its commit need. Senders do not wait for it, a kill loses nothing, and nothing lands twice."""
-    has_begun, may_end, transaction = threading.Event(), threading.Event(), Store.transaction
+    """A flush takes as long as its records and its commit need. Senders do not wait for it, a kill loses nothing, and nothing is there twice."""
+    has_begun, may_end = threading.Event(), threading.Event()
 
-    def pause() -> None:
+    def slow(*given: Any) -> None:
+        if moment == "after":
+            flush(*given)
         has_begun.set()
         assert may_end.wait(60)
-
-    def slow(*given: Any, **named: Any) -> Any:
-        pause()
-        return land(*given, **named)
-
-    def slow_commit(self: Store, committed: Callable[[], object] = pause) -> Any:
-        return transaction(self, lambda: (pause(), committed()))
+        if moment == "before":
+            flush(*given)
 
     async def work() -> None:
         async with engine_over(store) as engine:
             await engine.take_exchanges(turns("s", 3))
             await engine.land_taken()
-            if place == "rows":
-                monkeypatch.setattr("streams.log.log_writer.land", slow)
-            else:
-                monkeypatch.setattr(Store, "transaction", slow_commit)
+            monkeypatch.setattr("streams.engine.engine.flush", slow)
             await engine.take_exchanges(turns("s", 4)[3:])
-            landing = asyncio.create_task(engine.land_taken())
+            flushing = asyncio.create_task(engine.land_taken())
             await asyncio.to_thread(has_begun.wait, 60)
-            taken = [await engine.take_exchange(one) for one in turns("s")[4:]]
+            taken = [await engine.take_exchange(exchange) for exchange in turns("s")[4:]]
             taken += [await engine.take_exchange(build.exchange("t", 1))]
-            assert ["written"] * 3 == [one.fate for one in taken]
+            assert ["written"] * 3 == [answer.fate for answer in taken]
             copy_of(store, copied)
             may_end.set()
-            await landing
+            await flushing
             assert "known" == (await engine.take_exchange(turns("s")[-1])).fate
+            await engine.drained()
 
     run(work())
     with Store(copied) as later:
-        recover_closed(later, runner_of(later))
-        assert rows(store, SCORES) == rows(later, SCORES)
+        recover_closed(later)
+        runner_of(later).run()
         assert TURNS + 1 == later.count("exchanges") == store.count("exchanges")
-        assert rows(store, "SELECT * FROM log.scoring_tasks ORDER BY _offset") == rows(
-            later, "SELECT * FROM log.scoring_tasks ORDER BY _offset"
-        )
+        for table in ("scoring_tasks", "scores"):
+            statement = f"SELECT * EXCLUDE (_offset) FROM log.{table} ORDER BY ALL"
+            assert rows(store, statement) == rows(later, statement)
 
 
 def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -> None:
@@ -454,8 +444,7 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
     """An erasure is for ever, also for what was under way; the others land, with the decisions that they would have had."""
 
     async def work() -> None:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             for number in range(1, TURNS + 1):
                 await engine.take_exchanges([build.exchange("gone", number), build.exchange("stays", number)])
             copy_of(store, copied)
@@ -464,43 +453,56 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
     with Store(copied) as later:
         with later.transaction() as transaction:
             transaction.append("erasures", [encode(erasure_of("gone"))])
-        recover_closed(later, runner_of(later))
+        recover_closed(later)
         assert [("stays", TURNS)] == rows(later, "SELECT session_id, count(*) FROM log.exchanges GROUP BY ALL")
         assert [("stays",)] == rows(later, "SELECT DISTINCT session_id FROM log.scores")
         assert not rows(later, "SELECT key FROM log.stage_state WHERE key LIKE '%gone'")
 
 
-def test_entries_that_have_landed_are_left_out_by_their_number(store: Store) -> None:
-    """A kill between the commit of the rows and the deletion of the entries lands nothing twice."""
-    ahead = WriteAheadLog(store.path or Path())
-    recover(store, ahead, runner_of(store))
-    number = ahead.append(Entry(0, 0))
-    with store.transaction() as transaction:
-        transaction.set_watermark(AHEAD, "", number + 1)
-    ahead._shut()
-    again = WriteAheadLog(store.path or Path())
-    assert 0 == recover(store, again, runner_of(store))
-    assert again.is_empty
-    again.close()
+def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store) -> None:
+    """A kill between the commit of the rows and the deletion of the entries writes nothing twice."""
+    log = local_log(store)
+    recover(store, log)
+    log.append(commit_of(build.exchange("s", 1)))
+    flush(store, log.pending)
+    log._close_files()
+    with closing(local_log(store)) as again:
+        assert 0 == recover(store, again)
+        assert again.is_empty
+    assert 1 == store.count("exchanges")
 
 
 def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
-    """Landed on an older copy, the entries would leave a gap that nobody sees."""
-    ahead = WriteAheadLog(store.path or Path())
-    ahead.recover(7)
-    ahead.append(Entry(0, 0))
-    ahead._shut()
-    with pytest.raises(StoreError, match="begins with entry 7, and the database has landed 0") as refused:
-        recover_closed(store, runner_of(store))
+    """Flushed into an older copy, the entries would leave a gap that nobody sees."""
+    log = local_log(store)
+    log.recover(7)
+    log.append(Commit())
+    log._close_files()
+    with pytest.raises(StoreError, match="begins with entry 7, and the database has flushed 0") as refused:
+        recover_closed(store)
     assert "Put back the database" in refused.value.hint
+
+
+def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) -> None:
+    """It is a cache: the tables have everything, and a copy of the file alone is a whole copy."""
+
+    async def work(session: str) -> str:
+        async with engine_over(store) as engine:
+            await engine.take_exchanges(turns(session))
+            return (await engine.take_exchange(build.exchange("s", 1))).fate
+
+    run(work("s"))
+    shutil.rmtree(log_folder(store.path or Path()), ignore_errors=True)
+    assert "known" == run(work("t"))
+    assert 2 * TURNS == store.count("exchanges")
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
     """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
-    ahead = WriteAheadLog(store.path or Path())
-    ahead.recover(0)
-    for _ in range(3):
-        ahead.append(Entry(0, 0, [b"an exchange that was accepted"]))
+    log = local_log(store)
+    log.recover(0)
+    for number in range(3):
+        log.append(Commit({"exchanges": [b"an exchange that was accepted"]}, {"exchanges": number}))
     copy_of(store, copied)
     (written,) = log_folder(copied).glob("*.log")
     damaged = bytearray(written.read_bytes())
@@ -508,7 +510,7 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) 
     written.write_bytes(damaged)
     with Store(copied) as later:
         with pytest.raises(StoreError, match="cannot be opened") as refused:
-            recover_closed(later, runner_of(later))
+            recover_closed(later)
         assert "damaged" in refused.value.hint
     assert bytes(damaged) == written.read_bytes()
 
@@ -524,7 +526,6 @@ class LandingJudge:
         assert await budget.reserve()
         assert self.engine is not None
         await self.engine.land_taken()
-        never_lands(self.engine)
         budget.spend(Usage(100, 10), question.model)
         return Verdict(outcome="answered", answer="{}", attempts=1, usage=Usage(100, 10))
 
@@ -537,7 +538,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
     judge = LandingJudge()
 
     async def work() -> None:
-        async with engine_over(store, judge=judge) as engine:
+        async with engine_over(store, judge=judge, limits=NEVER) as engine:
             judge.engine = engine
             await engine.take_exchange(build.exchange("s", 1))
             await engine.land_taken()
@@ -560,8 +561,7 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
     """Whoever got a 201 and asks for the exchange finds it, without waiting for the next landing."""
 
     async def work() -> int:
-        async with engine_over(store) as engine:
-            never_lands(engine)
+        async with engine_over(store, limits=NEVER) as engine:
             await engine.take_exchanges(turns("s"))
             with AccessStore(tmp_path / "fleet.access", Clock()) as access:
                 context = ApiContext(engine, access, ApiSettings(), Metrics())
@@ -574,16 +574,17 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
     """A call that was paid for once must not be counted twice, whatever happens between the commit and the deletion."""
 
     async def work() -> None:
-        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}")) as engine:
+        async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
             with monkeypatch.context() as patched:
-                patched.setattr("streams.log.log_writer.LogWriter._note_landed", fails)
+                patched.setattr("streams.engine.engine.flush", fails)
                 with pytest.raises(duckdb.IOException):
                     await engine.land_taken()
             await engine.drained()
 
-    def fails(*_: object, **__: object) -> None:
+    def fails(*given: Any) -> None:
+        flush(*given)
         raise duckdb.IOException("the commit was durable")
 
     run(work())
@@ -608,13 +609,40 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
 
 def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -> None:
     """What a group has committed together is of many sessions: one that is erased takes nothing of the others along."""
-    ahead = WriteAheadLog(store.path or Path())
-    recover(store, ahead, runner_of(store))
-    kept = build.judgement("stays", 1)
-    ahead.append(Entry(0, 0, [encode(build.exchange("gone", 1))], made={"judgements": [encode(kept)]}))
-    ahead._shut()
+    log = local_log(store)
+    recover(store, log)
+    records = {"exchanges": [encode(build.exchange("gone", 1))], "judgements": [encode(build.judgement("stays", 1))]}
+    log.append(Commit(records, {"exchanges": 0, "judgements": 0}))
+    log._close_files()
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure_of("gone"))])
-    recover_closed(store, runner_of(store))
+    recover_closed(store)
     assert [("stays",)] == rows(store, "SELECT session_id FROM log.judgements")
     assert 0 == store.count("exchanges")
+    assert 1 == store.end_of("exchanges"), "its offset is given to nobody else"
+
+
+def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> None:
+    """Its entries have another shape and no offsets. An upgrade after a crash loses nothing, doubles nothing, and decides nothing anew."""
+    with tarfile.open(KILLED) as packed:
+        packed.extractall(tmp_path, filter="data")
+    path = tmp_path / "store.duckdb"
+
+    async def work(store: Store) -> None:
+        async with engine_over(store) as engine:
+            assert ["known"] * TURNS == [answer.fate for answer in await engine.take_exchanges(turns("s"))]  # type: ignore[union-attr]
+            assert "written" == (await engine.take_exchange(build.exchange("t", 2))).fate
+            await engine.drained()
+
+    with Store(path) as store:
+        assert [3, 1, 0] == [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")]
+        run(work(store))
+        assert [TURNS + 2, 3, 1] == [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")]
+        assert_nothing_is_there_twice(store)
+        offsets = rows(store, "SELECT _offset FROM log.exchanges ORDER BY 1")
+        assert [(offset,) for offset in range(TURNS + 2)] == offsets
+        scored = rows(store, "SELECT exchange_id FROM scores ORDER BY ALL")
+        runner_of(store).rebuild()
+        assert scored == rows(store, "SELECT exchange_id FROM scores ORDER BY ALL")
+        assert TURNS + 2 == len(scored)
+    assert not log_folder(path).exists()

@@ -1,0 +1,70 @@
+"""The newest states of sessions, in memory: what the tables have, with what was appended to the log since."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from analytics.store.stage_states import KnownSessions, states_of_stages
+from analytics.store.store import Store
+from streams.log.local_log import LocalLog
+
+SESSIONS = 100_000
+"""Sessions whose states are kept in memory; those of others are read again when they come back."""
+
+
+class SessionStates:
+    """States of some stages by session key. Belongs to one event loop; `read` is called in a thread meanwhile."""
+
+    def __init__(self, store: Store, log: LocalLog, stages: Sequence[str]) -> None:
+        self._store = store
+        self._log = log
+        self._stages = stages
+        self._states: dict[str, dict[str, bytes | None]] = {stage: {} for stage in stages}
+        """By stage and session key; None: the session has no state."""
+        self._sessions = KnownSessions(stages)
+        self._changes = self._rebuilds = -1
+
+    def has_read(self, keys: Iterable[str]) -> bool:
+        """Tell whether the states of these sessions are in memory."""
+        return self._is_current and all(key in states for states in self._states.values() for key in keys)
+
+    def read(self, keys: Iterable[str]) -> None:
+        """Read the states of sessions from the tables, unless they are in memory."""
+        # Another way into the tables, such as a deletion, has changed states.
+        if not self._is_current or len(self._states[self._stages[0]]) > SESSIONS:
+            self._states = {stage: {} for stage in self._stages}
+        wanted = dict.fromkeys(key for states in self._states.values() for key in keys if key not in states)
+        with contextlib.closing(self._store.cursor()) as cursor:
+            if not self._is_current:
+                changes, rebuilds = self._count_changes(), self._store.state_changes(())
+                if rebuilds != self._rebuilds:
+                    self._sessions, self._rebuilds = KnownSessions(self._stages), rebuilds
+                self._sessions.read(cursor)
+                self._changes = changes
+            # A look through the table for the states of a few sessions takes as long as for those of many.
+            unknown = self._sessions.unknown(list(wanted))
+            rest = list(wanted.keys() - set(unknown))
+            stored = states_of_stages(cursor, self._stages, rest) if rest else {}
+        for stage, states in self._states.items():
+            newest: Mapping[str, bytes] = stored.get(stage, {}) | self._log.states(stage, list(wanted))
+            states |= {key: newest.get(key) for key in wanted}
+
+    def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """The states of those of the sessions that have one; they were read before."""
+        states = self._states[stage]
+        return {key: state for key in keys if (state := states[key]) is not None}
+
+    def add(self, changed: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Take in states that were appended to the log, by stage and session key."""
+        for stage in self._stages:
+            states = changed.get(stage, {})
+            self._sessions.add([key for key in states if self._states[stage].get(key) is None])
+            self._states[stage] |= states
+
+    @property
+    def _is_current(self) -> bool:
+        return self._changes == self._count_changes()
+
+    def _count_changes(self) -> int:
+        return self._store.state_changes(self._stages)

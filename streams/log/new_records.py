@@ -1,0 +1,85 @@
+"""New records: which of the records from outside the log does not have yet.
+
+1. A record whose identity was never taken in is new. Hashes of all identities in memory tell that, and nothing else is believed from them.
+2. Any other record is compared with the tables, once these have everything: it is known, or a conflict, or new after all.
+3. Records of an erased session are known: nothing of it is taken again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from analytics.deletion.erased import schemas_of_sessions
+from analytics.identity.duplicate_matching import may_have_twin
+from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
+from analytics.identity.repetitions import unknown
+from analytics.store.store import Store
+from schemas.codec.arrow import INDEX, decode_own
+from schemas.records import AgentEvent, Record
+from schemas.registry import schema_of
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN
+from streams.upkeep.erased_now import ErasedNow
+
+
+class NewRecords:
+    """See the module. Belongs to one event loop; `read` and `in_tables` are called in a thread meanwhile."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen = KnownIdentities()
+        self._erased = ErasedNow(store)
+        self._of_sessions = frozenset(schema.name for schema in schemas_of_sessions())
+
+    def has_read(self, topics: Iterable[str]) -> bool:
+        """Tell whether the identities of these topics are in memory."""
+        return all(self._seen.has_read(topic, self._store.end_of(topic)) for topic in topics)
+
+    def read(self, topics: Iterable[str]) -> None:
+        """Read the identities that the tables have of these topics."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            for topic in topics:
+                self._seen.read(cursor, topic, self._store.end_of(topic))
+
+    def outcomes(self, topic: str, records: Sequence[Record]) -> list[str | None]:
+        """What becomes of each record, WRITTEN or KNOWN; None if only the tables can tell."""
+        by_type: dict[str, list[int]] = defaultdict(list)
+        for index, record in enumerate(records):
+            by_type[type(record).__name__].append(index)
+        outcomes: list[str | None] = [None] * len(records)
+        for name, indexes in by_type.items():
+            of_type = [records[index] for index in indexes]
+            identities = identities_of(name, of_type)
+            counts = Counter(identities)
+            is_new = self._seen.which_are_new(name, topic, identities)
+            for index, record, identity, is_unseen in zip(indexes, of_type, identities, is_new, strict=True):
+                if name in self._of_sessions and self._erased.has(record.connection, record.session_id):  # type: ignore[attr-defined]
+                    outcomes[index] = KNOWN
+                elif is_unseen and counts[identity] == 1 and not _may_have_twin(record):
+                    outcomes[index] = WRITTEN
+        return outcomes
+
+    def in_tables(self, topic: str, messages: Sequence[bytes]) -> list[str]:
+        """What the tables say of each encoded record: WRITTEN, KNOWN or CONFLICT. Everything has to be in them."""
+        outcomes = [KNOWN] * len(messages)
+        with contextlib.closing(self._store.cursor()) as cursor:
+            for name, frame in decode_own(messages).frames.items():
+                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._seen, met=self._store.met)
+                for index in fresh[INDEX].to_list():
+                    outcomes[index] = WRITTEN
+                for index in conflicts:
+                    outcomes[index] = CONFLICT
+        return outcomes
+
+    def add(self, topic: str, records: Sequence[Record], end: int) -> None:
+        """Remember the identities of records that were appended to a topic, which ends at `end` now."""
+        identities: Mapping[str, list[Identity]] = defaultdict(list)
+        for record in records:
+            name = type(record).__name__
+            identities[name] += identities_of(name, [record])
+        self._seen.note(topic, identities, end)
+
+
+def _may_have_twin(record: Record) -> bool:
+    return isinstance(record, AgentEvent) and may_have_twin(record.payload)
