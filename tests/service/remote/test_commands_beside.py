@@ -264,7 +264,7 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
         code, printed, logged = said(nursed, home, command)
         assert 0 < code < 3
         words = " ".join((printed + logged).split())
-        assert "has landed" in words
+        assert "the database has flushed" in words
         assert "Put back the database that belongs to it" in words
 
 
