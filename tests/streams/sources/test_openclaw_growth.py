@@ -92,6 +92,14 @@ def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
     return exchanges, [msgspec.structs.replace(event, ingested_at=START) for event in reading.events]
 
 
+def _assert_handed_out_again(exchanges: dict[str, Any], whole: Reading) -> None:
+    """Each exchange of an earlier reading is in the reading of the whole file, unchanged unless it is among the revisable ones."""
+    all_exchanges, _ = _lasting(whole)
+    assert exchanges.keys() <= all_exchanges.keys()
+    lasting = exchanges.keys() - whole.revisable
+    assert {key: exchanges[key] for key in lasting} == {key: all_exchanges[key] for key in lasting}
+
+
 @laws
 @given(entries=transcripts(), data=st.data())
 def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
@@ -103,10 +111,8 @@ def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
     early = read(entries[:length], _at(context, now))
     exchanges, events = _lasting(early)
     whole = read(entries)
-    all_exchanges, all_events = _lasting(whole)
-    lasting = exchanges.keys() - whole.revisable
-    assert exchanges.keys() <= all_exchanges.keys()
-    assert {key: exchanges[key] for key in lasting} == {key: all_exchanges[key] for key in lasting}
+    _, all_events = _lasting(whole)
+    _assert_handed_out_again(exchanges, whole)
     assert events == all_events[: len(events)]
 
 
@@ -138,8 +144,22 @@ def test_a_line_in_the_middle_of_being_written_is_not_there_yet(
     before, reading = read(entries[:-1], meanwhile), read([*entries[:-1], torn], end="")
     assert (*_lasting(before), []) == (*_lasting(reading), reading.faults)
     assert not reading.complete
-    whole, _ = _lasting(read(entries))
-    assert {key: whole[key] for key in _lasting(reading)[0]} == _lasting(reading)[0]
+    _assert_handed_out_again(_lasting(reading)[0], read(entries))
+
+
+def test_an_answer_that_ended_is_revised_when_the_line_being_written_adds_to_it(
+    read: Callable[..., Reading],
+) -> None:
+    """An answer that ended counts at once. The reader does not know the torn line, so it says later that the exchange changed."""
+    for mode in ({}, {"appendMode": "side"}):
+        question = _entry(0, "user", None, START) | mode
+        answer = _entry(1, "assistant", "e0", START) | mode
+        addition = _entry(2, "assistant", "e1", START) | mode
+        lines = [{"type": "session", "id": "s", "timestamp": START.isoformat()}, question, answer]
+        torn, whole = read([*lines, "{"], end=""), read([*lines, addition])
+        assert [exchange.agent_response for exchange in torn.exchanges] == ["text 1"]
+        assert [exchange.agent_response for exchange in whole.exchanges] == ["text 2"]
+        assert whole.revisable == {exchange.exchange_id for exchange in torn.exchanges}
 
 
 @laws
