@@ -26,15 +26,21 @@ class SessionStates:
         self._changes = self._rebuilds = -1
 
     def has_read(self, keys: Iterable[str]) -> bool:
-        """Tell whether the states of these sessions are in memory."""
-        return self._is_current and all(key in states for states in self._states.values() for key in keys)
+        """Tell whether the states of these sessions are in memory; those of sessions that never had one need not be read."""
+        if not self._is_current:
+            return False
+        missing = self._missing(keys)
+        if missing and len(self._sessions.unknown(missing)) == len(missing):
+            self._take_in(missing, {})
+            return True
+        return not missing
 
     def read(self, keys: Iterable[str]) -> None:
         """Read the states of sessions from the tables, unless they are in memory."""
         # Another way into the tables, such as a deletion, has changed states.
         if not self._is_current or len(self._states[self._stages[0]]) > SESSIONS:
             self._states = {stage: {} for stage in self._stages}
-        wanted = dict.fromkeys(key for states in self._states.values() for key in keys if key not in states)
+        wanted = self._missing(keys)
         with contextlib.closing(self._store.cursor()) as cursor:
             if not self._is_current:
                 changes, rebuilds = self._count_changes(), self._store.state_changes(())
@@ -43,12 +49,9 @@ class SessionStates:
                 self._sessions.read(cursor)
                 self._changes = changes
             # A look through the table for the states of a few sessions takes as long as for those of many.
-            unknown = self._sessions.unknown(list(wanted))
-            rest = list(wanted.keys() - set(unknown))
+            rest = list(set(wanted).difference(self._sessions.unknown(wanted)))
             stored = states_of_stages(cursor, self._stages, rest) if rest else {}
-        for stage, states in self._states.items():
-            newest: Mapping[str, bytes] = stored.get(stage, {}) | self._log.states(stage, list(wanted))
-            states |= {key: newest.get(key) for key in wanted}
+        self._take_in(wanted, stored)
 
     def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
         """The states of those of the sessions that have one; they were read before."""
@@ -61,6 +64,15 @@ class SessionStates:
             states = changed.get(stage, {})
             self._sessions.add([key for key in states if self._states[stage].get(key) is None])
             self._states[stage] |= states
+
+    def _missing(self, keys: Iterable[str]) -> list[str]:
+        return list(dict.fromkeys(key for key in keys for states in self._states.values() if key not in states))
+
+    def _take_in(self, keys: Sequence[str], stored: Mapping[str, Mapping[str, bytes]]) -> None:
+        for stage, states in self._states.items():
+            newest = {**stored.get(stage, {}), **self._log.states(stage, keys)}
+            for key in keys:
+                states.setdefault(key, newest.get(key))
 
     @property
     def _is_current(self) -> bool:
