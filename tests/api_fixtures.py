@@ -84,7 +84,7 @@ def call(app: FastAPI, loop: asyncio.Runner) -> Call:
                 response = await client.request(method, path, headers=headers, **request)
             # Tests look into the tables of this very process, which get the exchanges within half a second.
             with contextlib.suppress(DriftlineError, duckdb.Error):
-                await app.state.context.engine.land_taken()
+                await app.state.context.engine.flush()
             return response
 
         return loop.run(send())

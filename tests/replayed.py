@@ -50,7 +50,7 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
             if records is None:
                 await engine.publish("exchanges", revised(store, engine.now()))
                 await engine.drained()
-                await engine.land_taken()
+                await engine.flush()
                 forget_withdrawn(store)
 
     with Store(path) as store:

@@ -86,7 +86,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     metrics, in_flight = Metrics(), CallsInFlight(settings.max_in_flight)
     requests = RequestLog(metrics)
     app.state.context = context = ApiContext(engine, access, settings, metrics)
-    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.land_taken)
+    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
     for router in ROUTERS:
         app.include_router(router)
     describe(app)

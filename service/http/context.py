@@ -72,9 +72,9 @@ class ApiContext:
 
         StoredRecordError if what is stored cannot be read: that is no fault of the caller.
         """
-        # Whoever got a 201 sees the exchange; what cannot land now does not keep anybody from reading what has.
+        # Whoever got a 201 sees the exchange; a failed flush does not keep anybody from reading the tables as they are.
         with contextlib.suppress(DriftlineError, duckdb.Error):
-            await self.engine.land_taken()
+            await self.engine.flush()
 
         def asked() -> Found:
             with contextlib.closing(self.engine.store.cursor()) as cursor:

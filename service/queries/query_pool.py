@@ -28,17 +28,17 @@ class Answer:
 
 
 class QueryPool:
-    """Answers questions about a store; made once per server. `land` brings durable records into the store."""
+    """Answers questions about a store; made once per server. `flush` writes pending records to the store."""
 
     def __init__(
         self,
         store: Store,
         now: Callable[[], datetime],
         limits: QueryLimits | None = None,
-        land: Callable[[], Awaitable[None]] = _nothing,
+        flush: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.limits = limits or QueryLimits()
-        self._snapshots = Snapshots(store, now, self.limits, land)
+        self._snapshots = Snapshots(store, now, self.limits, flush)
         self._running = 0
 
     async def answer(self, question: Question) -> Answer:

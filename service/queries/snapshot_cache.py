@@ -7,7 +7,7 @@
    that it holds no room in vain and nothing that was deleted lives on in it.
 4. A slow one comes to its end all the same: it gets a larger share of a busy machine where statements wait for it, and the server's
    own priority and more time after an attempt that failed.
-5. What was answered before the time that a snapshot says is in it: `land` is awaited after that time is read, and before the copy.
+5. What was answered before the time that a snapshot says is in it: `flush` is awaited after that time is read, and before the copy.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Snapshots:
     """The present snapshot of a store, and the making of the next one."""
 
     def __init__(
-        self, store: Store, now: Callable[[], datetime], limits: QueryLimits, land: Callable[[], Awaitable[None]]
+        self, store: Store, now: Callable[[], datetime], limits: QueryLimits, flush: Callable[[], Awaitable[None]]
     ) -> None:
-        self._store, self._now, self._limits, self._land = store, now, limits, land
+        self._store, self._now, self._limits, self._flush = store, now, limits, flush
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
         self._state = NO_STATE
@@ -198,7 +198,7 @@ class Snapshots:
             await asyncio.to_thread(_prepare, folder, path)
             self._step("writing accepted records to the database")
             at = self._now()
-            await self._land()
+            await self._flush()
             self._step("copying the database", lambda: f"{_megabytes(copy)} of {_megabytes(path)} MB")
             changes = await asyncio.to_thread(copy_database, self._store, copy)
             self._step("building the tables", lambda: _built(target))

@@ -85,7 +85,7 @@ class Caller:
 
     def begin(self) -> None:
         """Read a single moment from now on, in one transaction."""
-        self._land_taken()
+        self._flush()
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         self.is_reading = True
 
@@ -107,14 +107,14 @@ class Caller:
                 self.commit()
             self.is_reading = False
 
-    def _land_taken(self) -> None:
-        # As over HTTP: what cannot land now does not keep anybody from reading what has.
+    def _flush(self) -> None:
+        # As over HTTP, a failed flush does not keep anybody from reading the tables as they are.
         with contextlib.suppress(DriftlineError, duckdb.Error):
-            asyncio.run_coroutine_threadsafe(self._intake.land_taken(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._intake.flush(), self._loop).result()
 
     def copy(self) -> Path:
         """Copy the database, with everything accepted before; the copy is removed when the caller leaves."""
-        self._land_taken()
+        self._flush()
         path = self._intake.store.path
         if path is None:
             raise StoreError("a database in memory has no copy", hint="Open a file.")
@@ -151,14 +151,14 @@ class Caller:
     async def settled(self) -> None:
         """Return when the stages have read the present records. Stages that ask a judge count only if there is no judge."""
         store = self._intake.store
-        await self._intake.land_taken()
+        await self._intake.flush()
         waiting = {
             stage.name: store.end_of(stage.source) for stage in TOPOLOGY if stage.judged is None or not self._intake.has_judge
         }
         while waiting:
             if self._intake.broken.is_set():
                 raise self._intake.failure()
-            await self._intake.land_taken()
+            await self._intake.flush()
             stages = [stage for stage in TOPOLOGY if stage.name in waiting]
             found = await asyncio.to_thread(lambda: [stage_progress(store, one).position for one in stages])  # noqa: B023 - awaited here
             for stage, position in zip(stages, found, strict=True):
@@ -166,7 +166,7 @@ class Caller:
                     del waiting[stage.name]
             if waiting:
                 await asyncio.sleep(LOOK)
-        await self._intake.land_taken()
+        await self._intake.flush()
 
     def note_progress(self, progress: Sequence[ImportProgress]) -> None:
         """Note the progress of imported files."""
@@ -175,32 +175,32 @@ class Caller:
 
     def begin_history(self, target: str) -> None:
         """Note that an import into a project begins, as `streams.watch.history`."""
-        self._land_taken()
+        self._flush()
         self._history.begin(target)
 
     def add_up_days(self) -> None:
         """Sum the days that have new scores."""
-        self._land_taken()
+        self._flush()
         refresh_daily(self._intake.store)
 
     def purge(self, now: datetime, days: int | None) -> Purged:
         """Delete records past their retention."""
-        self._land_taken()
+        self._flush()
         return purge(self._intake.store, self._intake.policy, now, days)
 
     async def check(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
         """Check projects for drift as of a moment."""
-        await self._intake.land_taken()
+        await self._intake.flush()
         return await self._watch.check(projects, as_of)
 
     async def check_history(self, target: str, until: datetime) -> list[ProjectHistory]:
         """Check the days that an import brought, each as of its end."""
-        await self._intake.land_taken()
+        await self._intake.flush()
         return await self._history.check(target, until)
 
     async def change(self, which: Which, wanted: Change, person: Person, now: datetime) -> Changed:
         """Decide on an incident, assign it or comment on it, as `streams.watch.changing.change`."""
-        await self._intake.land_taken()
+        await self._intake.flush()
         return await change(self._watch, which, wanted, person, now)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
@@ -228,7 +228,7 @@ class Caller:
             if self._intake.broken.is_set():
                 raise self._intake.failure()
             await asyncio.sleep(LOOK)
-        await self._intake.land_taken()
+        await self._intake.flush()
         now = self._intake.state()
         calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
         return Judged(self._intake.judge_name, asked, calls, now.spent_usd - before.spent_usd)

@@ -158,7 +158,7 @@ class Engine(RecordIntake):
         if self._is_started:  # another call of `stop` may have been here first
             self._workers, self._is_started = (), False
             try:
-                await self._flush()
+                await self.flush()
             except trouble() as error:
                 log.warning("the log stays for the next start: %s", error)
             self._log.close()
@@ -193,7 +193,7 @@ class Engine(RecordIntake):
     async def _commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Make all of the group durable, or nothing if an exception leaves: leave out what is known, decide, append."""
         if self._log.waiting.total() >= MOST_PENDING:
-            await self._flush()
+            await self.flush()
         outcomes = await self._outcomes(group)
         records, messages = _new_records(group, outcomes)
         decided, spent = await self._decide(records.get(INTAKE.source, ()), messages.get(INTAKE.source, ()))
@@ -229,7 +229,7 @@ class Engine(RecordIntake):
         outcomes = self._new.outcomes(topic, records)
         doubtful = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if doubtful:
-            await self._flush()
+            await self.flush()
             found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
             for index, outcome in zip(doubtful, found, strict=True):
                 outcomes[index] = outcome
@@ -306,8 +306,10 @@ class Engine(RecordIntake):
             return
         raise StoppedError
 
-    async def _flush(self) -> None:
-        """Return when the tables have everything that was appended up to now."""
+    async def flush(self, topic: str | None = None) -> None:
+        """Return when the tables have everything that was appended up to now, if any of it is of the topic (None: all)."""
+        if topic is not None and not self._log.waiting[topic]:
+            return
         end = self._log.pending.end
         while not self._log.is_empty and self._log.pending.end - len(self._log.pending.commits) < end:
             if self._flushing is None:
@@ -342,7 +344,7 @@ class Engine(RecordIntake):
                     await self._has_much.wait()
             self._has_much.clear()
             try:
-                await self._flush()
+                await self.flush()
             except trouble() as error:
                 log.warning("the tables do not take what was accepted, trying again: %s", first_line(error))
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -392,26 +394,21 @@ class Engine(RecordIntake):
 
     async def landed(self, _topic: str) -> None:
         """Return when the store shows everything that was taken in."""
-        await self._flush()
-
-    async def land_taken(self, topic: str | None = None) -> None:
-        """Flush what is pending, if any of it is of the topic (None: all)."""
-        if topic is None or self._log.waiting[topic]:
-            await self._flush()
+        await self.flush()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
         if self._given_up.is_set() or len(self._waiting) >= self._limits.waiting:
             raise BusyError("the log is closed" if self._given_up.is_set() else "the log cannot take more at the moment")
         committed = await self._submit(Submission({topic: records}, {topic: messages}))
         if topic in READ_BACK:
-            await self._flush()
+            await self.flush()
         return committed
 
     async def _settled(self, _connection: str, _session_id: str) -> None:
-        await self._flush()
+        await self.flush()
 
     async def _shows_now(self) -> bool:
-        await self._flush()
+        await self.flush()
         return True
 
     def _queues(self) -> Mapping[str, int]:
@@ -444,7 +441,7 @@ class Engine(RecordIntake):
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
         if not self._is_started:
             return
-        await self._flush()
+        await self.flush()
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._judged()), asyncio.create_task(self.broken.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
@@ -455,13 +452,13 @@ class Engine(RecordIntake):
     async def _judged(self) -> None:
         for worker in self._workers:
             await worker.drained()
-            await self._flush()
+            await self.flush()
         while any(map(self._unread, self._unjudged)):
-            await self._flush()
+            await self.flush()
             moved = self._moved
             if any(map(self._unread, self._unjudged)):
                 await moved.wait()
-        await self._flush()
+        await self.flush()
 
     def failure(self) -> StoreError:
         """Why it is broken, and what to do about it."""
@@ -476,7 +473,7 @@ class Engine(RecordIntake):
             self.store,
             states=self._newest_states,
             commit=partial(self._insist, self._submit),
-            landed=partial(self._insist, self._flush),
+            landed=partial(self._insist, self.flush),
             erased=ErasedNow(self.store),
         )
 

@@ -117,8 +117,8 @@ class RecordIntake(ABC):
         """Return when the store shows everything that the topic has at this moment; BusyError when that takes too long."""
 
     @abstractmethod
-    async def land_taken(self, topic: str | None = None) -> None:
-        """Let the store show what this process has taken in and keeps in a log of its own, if any of it is of the topic (None: all).
+    async def flush(self, topic: str | None = None) -> None:
+        """Write what is pending in this process's own log to the tables, if any of it is of the topic (None: all).
 
         On Kafka there is no such log.
         """
@@ -165,7 +165,7 @@ class RecordIntake(ABC):
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Ask for exchanges that stayed unscored to be judged again; answers how many."""
-        await self.land_taken()
+        await self.flush()
         without = not_audited(self.policy)
         rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
         written = 0

@@ -93,7 +93,7 @@ class Gateway(RecordIntake):
         """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
         await self._acceptance.landed(topic)
 
-    async def land_taken(self, topic: str | None = None) -> None:
+    async def flush(self, topic: str | None = None) -> None:
         """Return at once: this process keeps no log of its own."""
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:

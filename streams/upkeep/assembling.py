@@ -125,7 +125,7 @@ class TraceAssembler:
 
     async def _assembled_spans(self) -> int:
         """Look once and assemble what is complete; the number of its spans."""
-        await self._engine.land_taken("spans")
+        await self._engine.flush("spans")
         await asyncio.to_thread(self._look)
         spans = 0
         for some in list(self._rounds(self._due(self._engine.now()))):
@@ -205,7 +205,7 @@ class TraceAssembler:
                     self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
         await engine.publish("exchanges", made.revised)
         if any(isinstance(one, Exchange) and one.withdrawn for one in made.revised):
-            await engine.land_taken()
+            await engine.flush()
             await asyncio.to_thread(forget_withdrawn, engine.store)
         await engine.landed("agent-events")
         events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])

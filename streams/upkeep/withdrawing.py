@@ -23,5 +23,5 @@ class Withdrawing:
     async def run(self) -> None:
         """Delete the scores that there are."""
         if self._engine.state().ready:
-            await self._engine.land_taken("scores")
+            await self._engine.flush("scores")
             await asyncio.to_thread(forget_withdrawn, self._engine.store)

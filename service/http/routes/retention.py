@@ -135,7 +135,7 @@ async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody |
 async def plan_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> RetentionPlanAnswer:
     """Count what `POST retention/run` would delete with the same body: a dry run."""
     engine = services.engine
-    await engine.land_taken()
+    await engine.flush()
     days = body.retention_days if body else None
     return plan_answer(await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days))
 
@@ -159,7 +159,7 @@ async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody)
     """
     engine = services.engine
     erasure(body.connection, body.session_id, "", None, engine.now())
-    await engine.land_taken()
+    await engine.flush()
     plan = await asyncio.to_thread(plan_erasure, engine.store, body.connection, body.session_id)
     return ErasurePlanAnswer(
         rows=plan.rows, sessions=plan.sessions, projects=list(plan.projects), first_at=plan.first, last_at=plan.last

@@ -53,7 +53,7 @@ async def deletion(
     if connection is not None:
         try:
             erasure(connection, session, "", None, engine.now())
-            await engine.land_taken()
+            await engine.flush()
             plan = await asyncio.to_thread(plan_erasure, engine.store, connection, session)
         except InputError as error:
             refusal = f"{error}. {error.hint}"
@@ -78,6 +78,6 @@ async def deletion(
 async def retention_plan(request: Request, _: Administrator, services: Services, days: Days = None) -> HTMLResponse:
     """Show what a run of retention would delete at this moment."""
     engine = services.engine
-    await engine.land_taken()
+    await engine.flush()
     plan = await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days)
     return page(request, "admin/retention_plan.html", {"plan": plan, "days": days})

@@ -95,7 +95,7 @@ def test_spans_are_durable_when_it_answers(
 ) -> None:
     """An exporter forgets what was answered."""
     answer = export(packed(GOOD), compression=compression)
-    loop.run(engine.land_taken())
+    loop.run(engine.flush())
 
     assert not answer.HasField("partial_success")
     assert 2 == stored(store)
@@ -104,7 +104,7 @@ def test_spans_are_durable_when_it_answers(
 def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
     """The protocol has a place for what was not taken."""
     answer = export(packed(body([chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
-    loop.run(engine.land_taken())
+    loop.run(engine.flush())
 
     assert 1 == answer.partial_success.rejected_spans
     assert "future" in answer.partial_success.error_message
@@ -115,7 +115,7 @@ def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop:
     """Over gRPC a request that was refused as a whole would be lost as a whole, and with it its neighbours."""
     broken = packed(body([agent(0, answer="Low tide."), agent(1, answer="High @@@")])).replace(b"@@@", b"\xed\xa0\xbc")
     answer = export(broken)
-    loop.run(engine.land_taken())
+    loop.run(engine.flush())
 
     assert not answer.HasField("partial_success")
     contents = [content for (content,) in store.cursor().execute("SELECT content FROM log.spans ORDER BY span_id").fetchall()]
@@ -147,7 +147,7 @@ def test_a_process_beside_the_server_maps_what_comes_over_grpc(
     answer = export(packed(body([agent(), chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
     assert context.mapping.process_id is not None
     loop.run(context.mapping.close())
-    loop.run(engine.land_taken())
+    loop.run(engine.flush())
 
     assert (1, 2) == (answer.partial_success.rejected_spans, stored(store))
 

@@ -103,7 +103,7 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
                 taken.anomaly,
                 taken.capped,
             )
-            await engine.land_taken()
+            await engine.flush()
             assert (1, 1) == (store.count("exchanges"), store.count("scoring_tasks"))
 
     run(work())
@@ -136,7 +136,7 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
             taken = await asyncio.gather(*map(engine.take_exchange, repeated))
             assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
             assert 100 == [one.fate for one in taken].count("written")
-            await engine.land_taken()
+            await engine.flush()
             assert 100 == store.count("exchanges")
 
     run(work())
@@ -323,10 +323,10 @@ def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store,
         async with engine_over(store, policy, judge, limits=EngineLimits(flush_seconds=1e9)) as engine:
             first, second = dialogue("s", 2)
             await engine.take_exchange(first)
-            await engine.land_taken()
+            await engine.flush()
             await judge.asked.wait()
             await engine.take_exchange(second)
-            await engine.land_taken()
+            await engine.flush()
             judge.go_on.set()
             await engine.drained()
             assert 1 == judge.calls

@@ -53,14 +53,14 @@ async def tell(
     """Have a source tell turns, as it knows them now; answers how many revisions came of it."""
     policy = policy or Policy()
     async with engine_over(store, policy, judge and live_judge(judge.base_url), now=Clock(LATER)) as engine:
-        await engine.land_taken()
+        await engine.flush()
         revisions = revise(store, policy, turns, engine.now())
         assert not revisions.waiting
         await engine.publish("exchanges", revisions.records)
         if end:
             await engine.publish("exchanges", [build.closing("s", 1)])
         await engine.drained()
-        await engine.land_taken()
+        await engine.flush()
         return revisions.revised
 
 

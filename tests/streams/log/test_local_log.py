@@ -128,7 +128,7 @@ async def all_judged(engine: Engine) -> None:
 async def judged_in_the_log(engine: Engine) -> None:
     """Take a session in and have it judged; its judgements and scores are in the log alone."""
     await engine.take_exchanges(turns("s"))
-    await engine.land_taken()
+    await engine.flush()
     await all_judged(engine)
 
 
@@ -245,7 +245,7 @@ def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied:
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
             await engine.take_exchange(build.exchange("s", 1))
-            await engine.land_taken()
+            await engine.flush()
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
             await engine.publish("heartbeats", [sign])
             assert [0, 0] == [store.count("agent_events"), store.count("heartbeats")]
@@ -283,8 +283,8 @@ def test_the_log_changes_nothing_of_what_is_told_of_events(
                 answers.append(await engine.publish("agent-events", sent[start : start + size]))
                 start += size
                 if lands:
-                    await engine.land_taken()
-            await engine.land_taken()
+                    await engine.flush()
+            await engine.flush()
             assert await engine.finalize(sent[0].connection, "a")
         return answers
 
@@ -340,7 +340,7 @@ def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> 
         async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
-            await engine.land_taken()
+            await engine.flush()
             assert 2 * TURNS == store.count("exchanges")
 
     run(work())
@@ -375,7 +375,7 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
                     await asyncio.sleep(0)
                 assert "No space left" in engine.state().why_not
                 assert "written" == (await engine.take_exchange(build.exchange("t", 1))).fate
-            await engine.land_taken()
+            await engine.flush()
             assert TURNS + 1 == store.count("exchanges")
             assert not engine.state().why_not
 
@@ -400,10 +400,10 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
     async def work() -> None:
         async with engine_over(store) as engine:
             await engine.take_exchanges(turns("s", 3))
-            await engine.land_taken()
+            await engine.flush()
             monkeypatch.setattr("streams.engine.engine.flush", slow)
             await engine.take_exchanges(turns("s", 4)[3:])
-            flushing = asyncio.create_task(engine.land_taken())
+            flushing = asyncio.create_task(engine.flush())
             await asyncio.to_thread(has_begun.wait, 60)
             taken = [await engine.take_exchange(exchange) for exchange in turns("s")[4:]]
             taken += [await engine.take_exchange(build.exchange("t", 1))]
@@ -525,7 +525,7 @@ class LandingJudge:
         """An answer after one call."""
         assert await budget.reserve()
         assert self.engine is not None
-        await self.engine.land_taken()
+        await self.engine.flush()
         budget.spend(Usage(100, 10), question.model)
         return Verdict(outcome="answered", answer="{}", attempts=1, usage=Usage(100, 10))
 
@@ -541,7 +541,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
         async with engine_over(store, judge=judge, limits=NEVER) as engine:
             judge.engine = engine
             await engine.take_exchange(build.exchange("s", 1))
-            await engine.land_taken()
+            await engine.flush()
             await all_judged(engine)
             copy_of(store, copied)
 
@@ -580,7 +580,7 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
             with monkeypatch.context() as patched:
                 patched.setattr("streams.engine.engine.flush", fails)
                 with pytest.raises(duckdb.IOException):
-                    await engine.land_taken()
+                    await engine.flush()
             await engine.drained()
 
     def fails(*given: Any) -> None:

@@ -323,7 +323,7 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
         patched.setattr(fleet.engine, "publish", killed)
         with pytest.raises(SystemExit):
             fleet.pass_by(SETTLE)
-    fleet.run(fleet.engine.land_taken())
+    fleet.run(fleet.engine.flush())
     before = fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*")
     assert all(before)
     fleet.assembler = TraceAssembler(fleet.engine)
@@ -422,7 +422,7 @@ def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
     fleet.send(agent(0), tool(1), span(2, 0), agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"}))
     fleet.pass_by(SETTLE)
     fleet.run(request_erasure(fleet.engine, erasure("north", "s1", "root", None, fleet.now)))
-    fleet.run(fleet.engine.land_taken())
+    fleet.run(fleet.engine.flush())
     erase(fleet.store, fleet.now)
     assert [("other",)] == fleet.rows("spans", "session_id")
     assert [("other",)] == fleet.rows("trace_assemblies", "session_id")
@@ -435,7 +435,7 @@ def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
     fleet.pass_by(SETTLE)
     fleet.now += KEPT_SPANS
     fleet.send(agent(0, trace="1" * 32))
-    fleet.run(fleet.engine.land_taken())
+    fleet.run(fleet.engine.flush())
     purge(fleet.store, fleet.engine.policy, fleet.now)
     assert [("1" * 32,)] == fleet.rows("spans", "trace_id")
     assert [1, 2] == [len(fleet.rows(table, "*")) for table in ("exchanges", "agent_events")]
