@@ -392,8 +392,8 @@ class Engine(RecordIntake):
         """Whether anybody can be asked to judge."""
         return self.judge is not None
 
-    async def landed(self, _topic: str) -> None:
-        """Return when the store shows everything that was taken in."""
+    async def wait_for_tables(self, _topic: str) -> None:
+        """Return when the tables have everything that was taken in."""
         await self.flush()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
@@ -473,7 +473,7 @@ class Engine(RecordIntake):
             self.store,
             states=self._newest_states,
             commit=partial(self._insist, self._submit),
-            landed=partial(self._insist, self.flush),
+            flush=partial(self._insist, self.flush),
             erased=ErasedNow(self.store),
         )
 

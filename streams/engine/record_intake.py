@@ -113,8 +113,8 @@ class RecordIntake(ABC):
         """Finish what was begun, for `grace` seconds at most. Called again while it stops, with less grace, it hurries."""
 
     @abstractmethod
-    async def landed(self, topic: str) -> None:
-        """Return when the store shows everything that the topic has at this moment; BusyError when that takes too long."""
+    async def wait_for_tables(self, topic: str) -> None:
+        """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
 
     @abstractmethod
     async def flush(self, topic: str | None = None) -> None:
@@ -171,7 +171,7 @@ class RecordIntake(ABC):
         written = 0
         for start in range(0, len(rows), AT_ONCE):
             # A score can land before the judgements it rests on, and what is not seen would be paid for again.
-            await self.landed("judgements")
+            await self.wait_for_tables("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, rows[start : start + AT_ONCE], self.now())
             written += (await self.publish("exchanges", requests)).written
         return written

@@ -36,7 +36,7 @@ States = Callable[[str, Sequence[str]], Mapping[str, bytes]]
 
 
 class LocalTasks:
-    """See the module; a `streams.judging.judging_partition.TaskLog`. `landed` returns when the tables show every record of a call."""
+    """See the module; a `streams.judging.judging_partition.TaskLog`. `flush` returns when the tables show every record of a call."""
 
     number = 0
 
@@ -47,7 +47,7 @@ class LocalTasks:
         *,
         states: States,
         commit: Commit,
-        landed: Callable[[], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
         erased: ErasedNow,
     ) -> None:
         self.stage = context.stage
@@ -56,7 +56,7 @@ class LocalTasks:
         self._store = store
         self._stored = states
         self._commit = commit
-        self._landed = landed
+        self._flush = flush
         self._erased = erased
         self._recorded = recorded_in(store)
         self._partition = JudgingPartition(self, context, self._note_failure)
@@ -161,7 +161,7 @@ class LocalTasks:
         self._states |= {key: STATE.decode(states[key]) if key in states else JudgedState() for key in new}
         known = [stage.subject_of(task) for offset, _, task in rows if offset < self._begun_before or stage.may_be_known(task)]
         if known:
-            await self._landed()
+            await self._flush()
             for found in (await asyncio.to_thread(self._recorded, known)).values():
                 self._keep(found)
 

@@ -199,8 +199,8 @@ class Acceptance:
 
         await self._until(settled, "the session's last records have not landed yet")
 
-    async def landed(self, topic: str) -> None:
-        """Return when everything has landed that a topic has at this moment; BusyError when that takes too long."""
+    async def wait_for_tables(self, topic: str) -> None:
+        """Return when the tables have everything that a topic has at this moment; BusyError when that takes too long."""
         ends = await self._sink.ends_of(topic)
         await self._until(lambda: not self._sink.progress.behind(ends), f"the last records of {topic} have not landed yet")
 

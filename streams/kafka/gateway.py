@@ -89,9 +89,9 @@ class Gateway(RecordIntake):
             fates |= dict(zip(part, told, strict=True))
         return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
 
-    async def landed(self, topic: str) -> None:
-        """Return when everything has landed that the topic has at this moment; BusyError when that takes too long."""
-        await self._acceptance.landed(topic)
+    async def wait_for_tables(self, topic: str) -> None:
+        """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
+        await self._acceptance.wait_for_tables(topic)
 
     async def flush(self, topic: str | None = None) -> None:
         """Return at once: this process keeps no log of its own."""

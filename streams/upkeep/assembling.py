@@ -185,8 +185,8 @@ class TraceAssembler:
         """Assemble traces; returns those that are to be assembled again a little later."""
         engine = self._engine
         # What is not seen of exchanges and events would be made a second time.
-        await engine.landed("exchanges")
-        await engine.landed("agent-events")
+        await engine.wait_for_tables("exchanges")
+        await engine.wait_for_tables("agent-events")
         made = await asyncio.to_thread(self._made, due)
         for one in due:
             self._open[one.key].may_be_made = True
@@ -207,7 +207,7 @@ class TraceAssembler:
         if any(isinstance(one, Exchange) and one.withdrawn for one in made.revised):
             await engine.flush()
             await asyncio.to_thread(forget_withdrawn, engine.store)
-        await engine.landed("agent-events")
+        await engine.wait_for_tables("agent-events")
         events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
         await engine.publish("agent-events", events)
         await engine.publish(REVIEWS, list(self._reviews(made)))

@@ -73,7 +73,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
             await gateway.take_exchange(ASKED)
-            await gateway.landed("exchanges")
+            await gateway.wait_for_tables("exchanges")
             told = replace(OTHERS, input_tokens=80)
             waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
             assert ([told], []) == (waiting.waiting, waiting.records)
@@ -84,7 +84,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
                 first = await gateway.publish("exchanges", revisions.records)
                 again = await gateway.publish("exchanges", revisions.records)
             assert [(2, 0), (0, 2)] == [(first.written, first.known), (again.written, again.known)]
-            await gateway.landed("exchanges")
+            await gateway.wait_for_tables("exchanges")
             assert [KNOWN, KNOWN] == [(await gateway.take_exchange(one)).fate for one in (ASKED, OTHERS)]
             assert [] == revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting
 
@@ -206,7 +206,7 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
                 assert [(1, 0), (0, 1)] == [(one.written, one.known) for one in taken]
                 await produce(worker, "judgements", [said])
                 await produce(worker, "evaluations", [made])
-                landing = asyncio.create_task(gateway.landed("judgements"))
+                landing = asyncio.create_task(gateway.wait_for_tables("judgements"))
                 await asyncio.sleep(0)
                 assert not landing.done()
             await landing

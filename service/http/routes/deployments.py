@@ -98,7 +98,7 @@ async def add_deployment(
         return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(deployment_document(before)), known=True)
     with durable_or_refused():
         published = await engine.publish(TOPIC, [made])
-        await engine.landed(TOPIC)
+        await engine.wait_for_tables(TOPIC)
     response.status_code = 200 if published.known else 201
     shown = deployment_document(msgspec.structs.asdict(made))
     return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(shown), known=bool(published.known))

@@ -78,7 +78,7 @@ async def evaluate(
                 for start in range(0, len(prepared.requests), AT_ONCE):
                     await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
             # Whoever is told an id may read it at once.
-            await services.engine.landed(EVALUATION.source)
+            await services.engine.wait_for_tables(EVALUATION.source)
     return EvaluateAnswer(
         sessions=prepared.sessions,
         estimate=EstimateAnswer.model_validate(prepared.estimate.document()),
@@ -126,7 +126,7 @@ async def evaluation(
 async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
     """Return the evaluations to make; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
-        await services.engine.landed(topic)
+        await services.engine.wait_for_tables(topic)
     sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
     _check_number(sessions, terms)
     await _diagnosed(services, sessions)
