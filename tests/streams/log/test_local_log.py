@@ -465,7 +465,7 @@ def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store)
     recover(store, log)
     log.append(commit_of(build.exchange("s", 1)))
     flush(store, log.pending)
-    log._close_files()
+    log._folder.close()
     with closing(local_log(store)) as again:
         assert 0 == recover(store, again)
         assert again.is_empty
@@ -477,7 +477,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     log = local_log(store)
     log.recover(7)
     log.append(Commit())
-    log._close_files()
+    log._folder.close()
     with pytest.raises(StoreError, match="begins with entry 7, and the database has flushed 0") as refused:
         recover_closed(store)
     assert "Put back the database" in refused.value.hint
@@ -613,7 +613,7 @@ def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -
     recover(store, log)
     records = {"exchanges": [encode(build.exchange("gone", 1))], "judgements": [encode(build.judgement("stays", 1))]}
     log.append(Commit(records, {"exchanges": 0, "judgements": 0}))
-    log._close_files()
+    log._folder.close()
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure_of("gone"))])
     recover_closed(store)
