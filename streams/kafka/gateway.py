@@ -83,11 +83,11 @@ class Gateway(RecordIntake):
         await self._sink.stop()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        fates: dict[int, str] = {}
+        outcomes: dict[int, str] = {}
         for part in _rounds(records):
             told = await self._acceptance.take(topic, [records[place] for place in part], [messages[place] for place in part])
-            fates |= dict(zip(part, told, strict=True))
-        return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
+            outcomes |= dict(zip(part, told, strict=True))
+        return Committed({topic: [outcomes[place] for place in sorted(outcomes)]}, {}, {})
 
     async def wait_for_tables(self, topic: str) -> None:
         """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""

@@ -144,8 +144,8 @@ async def _refuse_conflicts(
 def _taken(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
     """Return the answers to the events that the log has now, by place."""
     answers = {}
-    for place, record, notes, fate in zip(bulk.places, bulk.records, bulk.notes, published.fates, strict=True):
+    for place, record, notes, outcome in zip(bulk.places, bulk.records, bulk.notes, published.outcomes, strict=True):
         if place not in bulk.refused:
-            again: dict[str, Any] = {"duplicate": True} if fate == KNOWN else {}
+            again: dict[str, Any] = {"duplicate": True} if outcome == KNOWN else {}
             answers[place] = TakenEvent(event_id=record.event_id, **again, **notes)
     return answers

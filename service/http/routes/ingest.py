@@ -70,16 +70,16 @@ async def ingest(body: IngestBody, caller: Connection, services: Services) -> Re
     with durable_or_refused():
         taken = await engine.take_exchange(exchange)
     services.metrics.ingested((outcome_of_ingest(taken),))
-    if taken.fate == "conflict":
+    if taken.outcome == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
-    return json_response(201 if taken.fate == WRITTEN else 200, answer)
+    return json_response(201 if taken.outcome == WRITTEN else 200, answer)
 
 
 def outcome_of_ingest(taken: Taken) -> str:
     """Return the outcome to count for a sent exchange: known, conflict, or the answer it got."""
-    return taken.fate if taken.fate != WRITTEN else _answered(taken)
+    return taken.outcome if taken.outcome != WRITTEN else _answered(taken)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:
@@ -186,7 +186,7 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
-    again = {"duplicate": True} if taken.fate == "known" else {}
+    again = {"duplicate": True} if taken.outcome == "known" else {}
     said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(taken.tier1_score, taken.tier1_flags)}
     said |= {**again, **more}
     kind = _answered(taken)

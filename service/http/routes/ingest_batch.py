@@ -59,7 +59,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     results = batch.results(await _answers(services, batch, outcomes))
     taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
     services.metrics.ingested(map(outcome_of_ingest, taken))
-    counts = Counter(outcome.fate for outcome in taken)
+    counts = Counter(result.outcome for result in taken)
     refused = sum(isinstance(one, RefusedExchange) for one in results)
     return json_response(
         201, ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
@@ -97,7 +97,7 @@ async def _answers(
     for place, record, notes, outcome in zip(batch.places, batch.records, batch.notes, outcomes, strict=True):
         if isinstance(outcome, RecordError):
             found[place] = RefusedExchange(error=f"[{place}]: {outcome}", code="invalid")
-        elif outcome.fate == "conflict":
+        elif outcome.outcome == "conflict":
             conflicts += 1
             ask = partial(contradictions, topic=TOPIC, record=record)
             differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
