@@ -30,7 +30,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Reservation
 from service.supervisor.child_processes import serving
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of, partition_of
+from streams.kafka.producing import key_of, partition_of
 from streams.kafka.worker.worker import GROUP
 from streams.topology import Stage, stage_named
 

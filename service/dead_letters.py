@@ -24,7 +24,7 @@ from streams.log.dead_letters import Return, Stays, way_back
 from streams.log.ownership import is_fed_by_kafka
 
 if TYPE_CHECKING:
-    from streams.kafka.values.schema_registry import RegistryFraming
+    from streams.kafka.schema_registry import RegistryFraming
 
 AT_ONCE = 200
 """Letters that are read and put back together."""

@@ -11,7 +11,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS
 
 if TYPE_CHECKING:
-    from streams.kafka.values.schema_registry import RegistryFraming
+    from streams.kafka.schema_registry import RegistryFraming
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
@@ -60,7 +60,7 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
             hint = f"Set {PREFIX}SCHEMA_REGISTRY, or leave the login out."
             raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: there is no schema registry to log in to", hint=hint)
         return None
-    from streams.kafka.values.schema_registry import RegistryFraming  # noqa: PLC0415 - most installations have no registry
+    from streams.kafka.schema_registry import RegistryFraming  # noqa: PLC0415 - most installations have no registry
 
     if auth is None:
         return RegistryFraming(settings.schema_registry)

@@ -22,15 +22,14 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import JudgedState
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import Message, RecordProducer
-from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.producing import Message, RecordProducer, key_of
+from streams.kafka.reading import Chunk
+from streams.kafka.states import StateTopic
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.judging_processor import JudgingProcessor
 from streams.kafka.worker.kafka_tasks import KafkaJudging
 from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker
 from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse
 
 PARTITIONS = 2

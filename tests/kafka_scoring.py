@@ -26,7 +26,7 @@ from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.states import StateTopic
 from streams.steps.intake import IntakeStep
 
 TOPICS = topics_of(SCORING)

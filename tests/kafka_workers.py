@@ -20,12 +20,12 @@ from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
-from streams.kafka.state.state_topic import StateTopic
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.reading import Chunk
+from streams.kafka.states import StateTopic
 from streams.kafka.topics import GROUP
 from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.processing import Chunk, Processor
+from streams.kafka.worker.processing import Processor
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse
 from streams.kafka.worker.worker import Worker

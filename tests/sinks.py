@@ -21,9 +21,8 @@ from schemas.records import Record
 from schemas.registry import current_schemas
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.gateway import Gateway
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
-from streams.kafka.sink.sink import Sink, SinkLimits
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.sink import Sink, SinkLimits
 
 MakeTopics = Callable[..., None]
 """Makes topics of a test's own."""

@@ -47,6 +47,26 @@ def test_no_other_distribution_claims_our_names() -> None:
     assert set() == {owner for package in PACKAGES for owner in owners.get(package, ())} - {"driftline"}
 
 
+def imports_of(path: Path) -> set[str]:
+    """The packages that a file imports, by their first names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(f"{node.module}".partition(".")[0])
+    return found
+
+
+def test_one_package_of_few_files_imports_clients_of_kafka() -> None:
+    """Another version of a client, or another client, is looked after in one place; pyproject.toml names the files."""
+    clients = {"aiokafka", "kafka", "faust", "mode"}
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if imports_of(path) & clients]
+
+    assert [] == [path for path in paths if not path.is_relative_to(ROOT / "streams" / "kafka")]
+    assert len(paths) <= 8
+
+
 def test_every_package_says_what_lives_there() -> None:
     """The first line of `__init__` is the map of the house, and the reference prints it."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]

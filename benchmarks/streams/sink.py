@@ -14,8 +14,8 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from benchmarks.streams.meter import Meter
 from service.workspace import utc_now
+from streams.kafka import sink as sinks
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.sink import sink as sinks
 
 
 async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.streams.meter import Meter
 from schemas.codec.arrow import decode_batch
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker.processing import Chunk
+from streams.kafka.reading import Chunk
 from streams.kafka.worker.worker import Worker
 from streams.topology import stage_named
 

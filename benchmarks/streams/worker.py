@@ -9,7 +9,7 @@ from collections.abc import Callable
 from benchmarks.streams.meter import Meter
 from service.settings import Settings
 from service.supervisor import worker_process
-from streams.kafka.worker.processing import Chunk
+from streams.kafka.reading import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import stage_named
 

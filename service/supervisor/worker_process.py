@@ -25,8 +25,8 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state.state_topic import StateTopic
-from streams.kafka.values.schema_registry import RegistryFraming
+from streams.kafka.schema_registry import RegistryFraming
+from streams.kafka.states import StateTopic
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.partition_queues import end_process
 from streams.kafka.worker.processing import Processor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, KafkaError, for_code
 
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, SettingsError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import DEFAULT_PARTITIONS, GROUP, REFERENCE, REPLICATION, TOPICS, TopicSpec
 
@@ -222,3 +222,12 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
     if state.replication >= REPLICATION and state.config.get(_IN_SYNC) == "1":
         advice = f"Set {_IN_SYNC}=2, or what was accepted can be lost with one broker."
         yield Mismatch(name, f"has {state.replication} copies and takes a record as soon as one has it", advice)
+
+
+def partitions_on(connection: KafkaConnection, names: Collection[str]) -> list[tuple[str, int]]:
+    """Every partition of these topics. SettingsError naming those that are missing."""
+    with TopicAdministration(connection) as administration:
+        there = administration.describe()
+    if missing := [connection.topic(name) for name in names if name not in there]:
+        raise SettingsError(f"topics are missing: {', '.join(missing)}", hint="Create them with `driftline topics create`.")
+    return [(name, number) for name in names for number in range(there[name].partitions)]

@@ -24,11 +24,10 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.engine.stage_runs import stage_failed
-from streams.kafka.keys import key_of, keyed
-from streams.kafka.producing import Message, Sender
+from streams.kafka.decoding import time_of
+from streams.kafka.producing import Message, Sender, key_of, keyed
+from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
-from streams.kafka.values.decoding import time_of
-from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.conventions import SERVICE

@@ -1,4 +1,4 @@
-"""Producing records: all of them are with the broker when a call returns, or the caller hears that they may not be.
+"""Producing records under the keys that decide on their partitions: all are with the broker on return, or the caller hears that they may not be.
 
 1. Nothing waits for ever: a call has `time_limit` seconds for everything, and a stop has `STOP_SECONDS`.
 2. After a failure the client is thrown away and the next call makes another. aiokafka's idempotent producer retries for ever, and one
@@ -10,37 +10,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.structs import RecordMetadata
+from aiokafka.partitioner import murmur2
 
+from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
-from streams.kafka import clients
+from schemas.records import Record
+from schemas.registry import schema_of
+from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import partition_of
+from streams.stage_batches import named_session
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest request: the state of a session is the largest message we send."""
 BATCH_BYTES = 512 * 1024
 """Records that are sent together; a single one may be larger."""
-TOGETHER = 16
-"""From so many records for a partition on, they are made into batches here, which takes a tenth of the time of one by one."""
 TRIES = 3
 """The number of nodes that can be asked, one after the other, within a time limit."""
 STOP_SECONDS = 5.0
 log = logging.getLogger(__name__)
-logging.getLogger("aiokafka").setLevel(
-    logging.CRITICAL
-)  # ten lines a second while a broker is away; what it comes to is raised
 Message = tuple[bytes, bytes]
 """Key and value."""
-Found = TypeVar("Found")
+
+
+@functools.lru_cache(maxsize=100_000)
+def partition_of(key: bytes, count: int) -> int:
+    """The partition that Kafka's default partitioner gives a key; kept, because working it out takes longer than sending a record."""
+    return int((murmur2(key) & 0x7FFFFFFF) % count)
+
+
+def key_of(record: Record) -> bytes:
+    """Connection and session for what belongs to a session, else the project, else the first field of the identity; UTF-8."""
+    session = getattr(record, "session_id", None)
+    if session is not None:
+        return named_session(getattr(record, "connection", ""), session).encode()
+    field = "project" if hasattr(record, "project") else schema_of(type(record).__name__).identity[0]
+    return str(getattr(record, field)).encode()
+
+
+def keyed(messages: Iterable[bytes]) -> list[Message]:
+    """Encoded records, each under its key."""
+    return [(key_of(decode(message)), message) for message in messages]
 
 
 class Produced(NamedTuple):
@@ -97,21 +113,14 @@ class RecordProducer:
     async def _send(
         self, client: AIOKafkaProducer, topic: str, messages: Sequence[Message], partition: int | None
     ) -> list[Produced]:
-        count = len(await client.partitions_for(topic))
-        if len(messages) < TOGETHER:
-            singles = [
-                await client.send(topic, value, key, partition=partition_of(key, count) if partition is None else partition)
-                for key, value in messages
-            ]
-            return [Produced(found.partition, found.offset) for found in await _all(singles)]
-        places: dict[int, list[int]] = defaultdict(list)
-        for place, (key, _) in enumerate(messages):
-            places[partition_of(key, count) if partition is None else partition].append(place)
-        produced: list[Produced] = [Produced(-1, -1)] * len(messages)
-        for part in await _all([_send_part(client, topic, number, messages, part) for number, part in places.items()]):
-            for place, where in part.items():
-                produced[place] = where
-        return produced
+        count, sent = len(await client.partitions_for(topic)), []
+        for key, value in messages:
+            number = partition_of(key, count) if partition is None else partition
+            future = await client.send(topic, value, key, partition=number)
+            # Where another one fails first nobody waits for it, and what nobody hears is reported as a fault.
+            future.add_done_callback(_hear)
+            sent.append(future)
+        return [Produced(metadata.partition, metadata.offset) for metadata in await asyncio.gather(*sent)]
 
     async def _connected(self) -> AIOKafkaProducer:
         async with self._making:
@@ -128,7 +137,7 @@ class RecordProducer:
                 # What waits for a leader may do so for the whole of it.
                 client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
                 try:
-                    await clients.start(client)
+                    await reading.start(client)
                 except BaseException:
                     await asyncio.shield(_close(client))
                     raise
@@ -149,44 +158,12 @@ class RecordProducer:
         except TimeoutError as error:
             raise BrokerError(f"{what}: the broker did not take the records in {self._time_limit:g} s") from error
         except KafkaError as error:
-            raise BrokerError(f"{what}: {_words(error)}") from error
+            raise BrokerError(f"{what}: {reading.words_of(error)}") from error
 
 
-async def _send_part(
-    client: AIOKafkaProducer, topic: str, partition: int, messages: Sequence[Message], places: Sequence[int]
-) -> dict[int, Produced]:
-    """Send the messages at these places to one partition, in batches; answers where each is."""
-    sent: list[tuple[list[int], Awaitable[RecordMetadata]]] = []
-    batch, members = client.create_batch(), list[int]()
-    for place in places:
-        key, value = messages[place]
-        if batch.append(timestamp=None, key=key, value=value) is None:
-            sent.append((members, await _submit(client, batch, topic, partition)))
-            batch, members = client.create_batch(), list[int]()
-            batch.append(timestamp=None, key=key, value=value)
-        members.append(place)
-    sent.append((members, await _submit(client, batch, topic, partition)))
-    found = await _all([future for _, future in sent])
-    return {
-        place: Produced(partition, metadata.offset + step if metadata.offset >= 0 else -1)
-        for (places_of_batch, _), metadata in zip(sent, found, strict=True)
-        for step, place in enumerate(places_of_batch)
-    }
-
-
-async def _submit(client: AIOKafkaProducer, batch: BatchBuilder, topic: str, partition: int) -> Awaitable[RecordMetadata]:
-    batch.close()
-    future: Awaitable[RecordMetadata] = await client.send_batch(batch, topic, partition=partition)
-    return future
-
-
-async def _all(waits: Sequence[Awaitable[Found]]) -> list[Found]:
-    """Wait for all and return their results; raise the first failure once all have ended, so that none is left unheard."""
-    done = await asyncio.gather(*waits, return_exceptions=True)
-    for one in done:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in done if not isinstance(one, BaseException)]
+def _hear(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 async def _close(client: AIOKafkaProducer) -> None:
@@ -205,10 +182,6 @@ async def _close(client: AIOKafkaProducer) -> None:
             await client.client.close()
             await client.stop()
     except Exception as failure:  # noqa: BLE001 - what it stumbles over while its requests break off is of no use to anybody
-        log.debug("a producer was closed roughly: %s", _words(failure))
+        log.debug("a producer was closed roughly: %s", reading.words_of(failure))
     finally:
-        clients.close(client)
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        reading.close(client)

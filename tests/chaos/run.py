@@ -39,7 +39,7 @@ from audit.redaction.redactor import Redactor
 from service.simulator import running
 from service.workspace import utc_now
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.sink.sink import Sink
+from streams.kafka.sink import Sink
 
 CAPS = {"poor": 0.06, "rich": 0.6, "ops": 1.0}
 """USD a session may cost, by project: some sessions come to their cap, and some do not."""

@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
-from streams.kafka.clients import as_parsed
+from streams.kafka.reading import as_parsed
 
 PLACE = TopicPartition("exchanges", 3)
 RECORDS = [(b"a", b"one"), (None, b"two"), (b"b", None), (b"", b""), (b"c", b"x" * 300)]

@@ -27,9 +27,8 @@ from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Record, Span
 from streams.kafka import collector_processor
 from streams.kafka.collector_processor import CollectorProcessor
-from streams.kafka.keys import key_of
-from streams.kafka.producing import Message
-from streams.kafka.worker.processing import Chunk
+from streams.kafka.producing import Message, key_of
+from streams.kafka.reading import Chunk
 from streams.log.dead_letters import Stays, way_back
 from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of

@@ -22,8 +22,7 @@ from schemas.registry import topics
 from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.dead_letters import keep_letters
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
+from streams.kafka.producing import RecordProducer, key_of
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 
 MakeTopics = Callable[..., None]
@@ -173,7 +172,7 @@ def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tup
     code, _, err = command("dead-letters", "list")
 
     assert 2 == code
-    assert "there is no topic" in err
+    assert "topics are missing" in err
     assert "driftline topics create" in err
 
 

@@ -7,7 +7,7 @@ import xxhash
 from msgspec.structs import replace
 
 from schemas.records import Exchange
-from streams.kafka.state.deduplication import Window, sift
+from streams.kafka.deduplication import ENTRY_BYTES, WINDOW, sift
 
 FIRST = build.exchange("s", 1)
 SECOND = replace(FIRST, revision=1, agent_response="It is done, and checked.", content_digest="1" * 16)
@@ -29,7 +29,14 @@ def test_a_revision_is_no_repetition_of_the_one_before() -> None:
 
 def test_an_exchange_is_known_by_the_state_of_a_version_that_knew_no_revisions() -> None:
     """The states of workers outlive an upgrade: what was seen before it is not scored again after it."""
-    window = Window(bytearray())
     identity = f"Exchange\x1f{FIRST.connection}\x1f{FIRST.exchange_id}".encode()
-    window.add(xxhash.xxh3_64_digest(identity), xxhash.xxh3_64_digest(FIRST.content_digest.encode()))
-    assert [1] == offsets_of([FIRST, SECOND], {"local/s": window.packed()})[0]
+    window = xxhash.xxh3_64_digest(identity) + xxhash.xxh3_64_digest(FIRST.content_digest.encode())
+    assert [1] == offsets_of([FIRST, SECOND], {"local/s": window})[0]
+
+
+def test_a_window_has_the_newest_records_and_no_others() -> None:
+    """What a session carries must not grow with it."""
+    records = [build.exchange("s", turn) for turn in range(WINDOW + 3)]
+    _, windows = offsets_of(records, {})
+    assert WINDOW * ENTRY_BYTES == len(windows["local/s"])
+    assert [0, 1, 2] == offsets_of(records, windows)[0]

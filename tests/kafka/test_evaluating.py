@@ -35,9 +35,8 @@ from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
-from streams.kafka.state.deduplication import sift
+from streams.kafka.deduplication import sift
+from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.worker.recorded_calls import NO_CONTENT, task_identity
 from streams.steps.intake import IntakeStep
 
@@ -399,4 +398,4 @@ def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: Jud
     """Both keep their windows in the same states."""
     window = sift(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
-    assert NO_CONTENT == window.content_of(identity)
+    assert NO_CONTENT == window.contents[identity]

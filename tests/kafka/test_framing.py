@@ -36,11 +36,17 @@ from service.settings import load_settings
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.state.stored_states import StoredState
-from streams.kafka.values.schema_registry import FORGET_SECONDS, MAX_BODY_BYTES, RegistryFraming, RegistryUnavailableError
-from streams.kafka.values.schema_safety import MAX_DEPTH, refusal_of
-from streams.kafka.worker.processing import Chunk
+from streams.kafka.producing import key_of
+from streams.kafka.reading import Chunk
+from streams.kafka.schema_registry import (
+    FORGET_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_DEPTH,
+    RegistryFraming,
+    RegistryUnavailableError,
+    refusal_of,
+)
+from streams.kafka.states import StoredState
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import Accepted, Admission, Place, Refusal
@@ -243,7 +249,7 @@ def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry
 
 def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anyone who may produce can make up schema ids: what is forgotten for their sake must be found again, in the same batch, too."""
-    monkeypatch.setattr("streams.kafka.values.schema_registry.MAX_SCHEMAS", 3)
+    monkeypatch.setattr("streams.kafka.schema_registry.MAX_SCHEMAS", 3)
     registry.register(1, SCHEMA.definition)
 
     async def run() -> None:

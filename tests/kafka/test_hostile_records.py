@@ -29,10 +29,8 @@ from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import JudgedState
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of, partition_of
-from streams.kafka.producing import Message, RecordProducer
-from streams.kafka.state.state_topic import StateTopic
-from streams.kafka.state.stored_states import ENCODE, StoredState
+from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
+from streams.kafka.states import ENCODE, StateTopic, StoredState
 from streams.kafka.topics import state_topic
 from streams.kafka.worker import stage_processor
 from streams.kafka.worker.stage_processor import StageProcessor

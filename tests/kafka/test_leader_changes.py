@@ -24,10 +24,10 @@ from schemas.errors import BrokerError
 from schemas.records import Record
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
-from streams.kafka.sink.sink import Sink
-from streams.kafka.worker.processing import Chunk, Processor
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.reading import Chunk
+from streams.kafka.sink import Sink
+from streams.kafka.worker.processing import Processor
 from streams.topology import Stage
 
 pytestmark = pytest.mark.slow

@@ -39,8 +39,7 @@ from service.simulator.scoring import simulated_answer
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
+from streams.kafka.producing import RecordProducer, key_of
 from streams.log.admission import DEAD_LETTERS, Accepted
 from streams.stage_batches import StageBatch
 

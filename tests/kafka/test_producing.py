@@ -18,10 +18,10 @@ from kafka_workers import eventually
 from sinks import MakeTopics, producing
 
 from schemas.errors import BrokerError
-from streams.kafka import clients
+from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.partition_reader import PartitionReader
 from streams.kafka.producing import Produced, RecordProducer
+from streams.kafka.reading import PartitionReader
 
 
 async def values(connection: KafkaConnection, topic: str, partitions: int) -> list[list[bytes | None]]:
@@ -154,7 +154,7 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
 ) -> None:
     """A task of the client's may be about to connect to a node that answers late: nobody would ever close that connection."""
     connection, late = make_exchanges(own_broker), asyncio.Event()
-    make = clients.create_conn
+    make = reading.create_conn
 
     async def make_late(*arguments: object, **options: object) -> AIOKafkaConnection:
         made = await make(*arguments, **options)
@@ -166,9 +166,9 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
         await sent_at_last(producer, b"first")
         client = producer._client
         assert client is not None
-        monkeypatch.setattr(clients, "create_conn", make_late)
+        monkeypatch.setattr(reading, "create_conn", make_late)
         context = contextvars.copy_context()
-        context.run(clients._of_task.set, clients._of_owner[client])
+        context.run(reading._of_task.set, reading._of_owner[client])
         connecting = asyncio.create_task(client.client._get_conn(1, group=ConnectionGroup.COORDINATION), context=context)
         await asyncio.sleep(0)
         await producer.stop()

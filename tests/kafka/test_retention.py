@@ -15,7 +15,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.sink.rebuilding import rebuild
+from streams.kafka.rebuilding import rebuild
 from streams.upkeep.erasing import ErasureTask, erasure, erasures, request_erasure
 from streams.upkeep.retention import purge
 

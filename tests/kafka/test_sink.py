@@ -31,11 +31,10 @@ from schemas.errors import BrokerError
 from schemas.records import Record
 from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of
-from streams.kafka.producing import RecordProducer
-from streams.kafka.sink.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
-from streams.kafka.sink.sink import LONGEST_REST, SinkLimits
-from streams.kafka.sink.sink_batches import SinkWriter, UntoldError
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
+from streams.kafka.sink import SinkLimits
+from streams.kafka.sink_writer import SinkWriter, UntoldError
 
 REDACTOR = Redactor(Policy().redaction)
 KEPT_BY_THE_STORE = {"watermarks", "stage_state"}
@@ -113,14 +112,6 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
 
     with Store(None) as store:
         asyncio.run(run(store))
-
-
-@pytest.mark.parametrize(
-    ("since", "took", "pause"), [(0.05, 0.03, 0.15), (0.5, 0.03, 0.06), (0.3, 0.3, 0.6), (20.0, 20.0, LONGEST_REST)]
-)
-def test_records_gather_longer_where_a_transaction_takes_long(since: float, took: float, pause: float) -> None:
-    """On a busy machine its fixed cost is shared by more records; nobody waits much longer for a transaction that was tried for long."""
-    assert pause == pytest.approx(SinkLimits(gather=0.2, rest=2.0).pause(since, took))
 
 
 def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

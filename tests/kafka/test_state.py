@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from kafka_server import Broker
 from kafka_workers import contents, produce
 
@@ -14,8 +14,7 @@ from schemas.errors import BrokerError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
-from streams.kafka.state.stored_states import ENCODE, StoredState
+from streams.kafka.states import ENCODE, MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
 
 MakeTopics = Callable[..., None]
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(16 * 1024 * 1024)}
@@ -142,8 +141,8 @@ def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
     read: list[int] = []
 
     class Counting(AIOKafkaConsumer):  # type: ignore[misc]
-        async def getmany(self, *places: TopicPartition, **options: object) -> object:
-            found = await super().getmany(*places, **options)
+        async def getmany(self, **options: object) -> object:
+            found = await super().getmany(**options)
             read.extend(record.offset for records in found.values() for record in records)
             return found
 
@@ -157,7 +156,7 @@ def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
             assert state(2, b"by another") == topic.get(0, ["local/s7"])["local/s7"]
             assert [50] == read
 
-    monkeypatch.setattr("streams.kafka.state.state_topic.AIOKafkaConsumer", Counting)
+    monkeypatch.setattr("streams.kafka.reading.AIOKafkaConsumer", Counting)
     asyncio.run(run())
 
 
@@ -188,16 +187,16 @@ def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
     class Freezing(AIOKafkaConsumer):  # type: ignore[misc]
         """Meets a broker that stands still once reading begins."""
 
-        async def getmany(self, *places: TopicPartition, **options: object) -> object:
+        async def getmany(self, **options: object) -> object:
             own_broker.freeze()
-            self.seek(*places, 0)
-            return await super().getmany(*places, **options)
+            self.seek(*self.assignment(), 0)
+            return await super().getmany(**options)
 
     async def run() -> None:
         async with Opened(connection) as topic:
             await topic.save(0, {"local/s": state(1)})
-            monkeypatch.setattr("streams.kafka.state.state_topic.AIOKafkaConsumer", Freezing)
-            monkeypatch.setattr("streams.kafka.state.state_topic.READ_SECONDS", 1.0)
+            monkeypatch.setattr("streams.kafka.reading.AIOKafkaConsumer", Freezing)
+            monkeypatch.setattr("streams.kafka.reading.QUIET_SECONDS", 1.0)
             async with asyncio.timeout(300):
                 with pytest.raises(BrokerError, match=r"diagnosis-state, partition 0: .* the broker said nothing for 1 s"):
                     await topic.load(0)

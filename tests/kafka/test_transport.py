@@ -27,12 +27,12 @@ from kafka_workers import (
 
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import Chunk
 from streams.kafka.topics import GROUP
 from streams.kafka.worker import offset_tracker
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.offset_tracker import OffsetTracker, split
 from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.processing import Chunk
 
 MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source

@@ -36,11 +36,11 @@ from schemas.records import DeadLetter, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
 from streams.kafka.worker.offset_tracker import OffsetTracker
 from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.watchdog import Pulse, Watchdog
 from streams.log.admission import DEAD_LETTERS, Accepted
 from streams.stage_batches import StageBatch
@@ -136,7 +136,7 @@ def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on
 ) -> None:
     """A state topic takes 16 MB; one session beyond it must not stop its partition for ever."""
     make_topics(*TOPICS, partitions=1)
-    monkeypatch.setattr("streams.kafka.state.state_topic.MAX_STATE_BYTES", 4000)
+    monkeypatch.setattr("streams.kafka.states.MAX_STATE_BYTES", 4000)
 
     async def run() -> None:
         large = [build.event("large", number) for number in range(400)]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from schemas.records import Judgement
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import Subject
+from streams.kafka.reading import Chunk
 from streams.kafka.worker.kafka_tasks import CHUNK_TASKS, KafkaJudging, KafkaTasks
-from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import Stage, keeping_calls
 

@@ -24,15 +24,13 @@ from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
 from streams.judging.task_judge import TaskResult
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.keys import key_of, keyed
-from streams.kafka.producing import Sender
-from streams.kafka.state.deduplication import Window
-from streams.kafka.state.state_topic import StateTopic
-from streams.kafka.state.stored_states import StoredState
-from streams.kafka.values.decoding import batch_of, unworkable
+from streams.kafka.decoding import batch_of, unworkable
+from streams.kafka.deduplication import Window
+from streams.kafka.producing import Sender, key_of, keyed
+from streams.kafka.reading import Chunk
+from streams.kafka.states import StateTopic, StoredState
 from streams.kafka.worker.ownership_guard import OwnershipGuard
 from streams.kafka.worker.partition_queues import end_process
-from streams.kafka.worker.processing import Chunk
 from streams.kafka.worker.recorded_calls import JUDGEMENTS, NO_CONTENT, RecordedCalls, read_calls, task_identity
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted
@@ -98,7 +96,7 @@ class KafkaTasks:
     def state_of(self, pending: Pending) -> JudgedState | None:
         """See `TaskLog`."""
         stored = self._stored(pending.key)
-        is_done = pending.offset < stored.next_offset or Window.of(stored.identities).content_of(self._identity(pending))
+        is_done = pending.offset < stored.next_offset or self._identity(pending) in Window.of(stored.identities).contents
         return None if is_done else STATE.decode(stored.state)
 
     def recorded_of(self, pending: Pending, state: JudgedState) -> Sequence[Judgement]:
@@ -115,7 +113,7 @@ class KafkaTasks:
         await self._set_aside(result.dead)
         for topic, messages in result.made.messages.items():
             await self._lease.send(topic, [(key.encode(), message) for message in messages])
-            window.add(self._identity(pending), NO_CONTENT)  # one that was set aside may be sent again
+            window.contents[self._identity(pending)] = NO_CONTENT  # one that was set aside may be sent again
         kept = kept_after(before.kept, pending.task, result.judgements, self._context.policy)
         state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
         after = StoredState(pending.offset + 1, window.packed(), state)
@@ -160,7 +158,7 @@ class KafkaTasks:
         empty = StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))
         return self._context.states.get(self.number, [key]).get(key, empty)
 
-    def _identity(self, pending: Pending) -> bytes:
+    def _identity(self, pending: Pending) -> int:
         stage, task = self._stage, pending.task
         return task_identity(stage, *stage.subject_of(task), stage.revision_of(task))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from time import monotonic
 
-from streams.kafka.worker.processing import Chunk, RawRecord
+from streams.kafka.reading import Chunk, RawRecord
 
 AHEAD = 2
 """Deliveries of a partition at a time: one being taken, one that waits, so that no stage waits for the broker."""

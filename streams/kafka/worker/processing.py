@@ -1,66 +1,11 @@
-"""The interface between a worker and its stages: chunks of one partition, and a processor that makes them durable."""
+"""The interface between a worker and its stages: a processor makes chunks durable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Protocol
 
-
-class RawRecord(Protocol):
-    """A record as the broker has it, undecoded: as aiokafka's ConsumerRecord."""
-
-    @property
-    def offset(self) -> int:
-        """The offset in its partition."""
-        ...
-
-    @property
-    def timestamp(self) -> int:
-        """The time when the broker took it in, in milliseconds since 1970, UTC."""
-        ...
-
-    @property
-    def key(self) -> bytes | None:
-        """Key, which decided on the partition."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """Value; None is a tombstone."""
-        ...
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Headers by name, in their order."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Records of one partition in the order of their offsets, at least one.
-
-    Offsets may be missing between two of them: compaction and transactions leave gaps. The same records may come again, in
-    another chunk that begins and ends elsewhere. `topic` is the name without the prefix of the installation.
-    """
-
-    topic: str
-    partition: int
-    records: Sequence[RawRecord]
-
-    @property
-    def first_offset(self) -> int:
-        """Offset of the first record."""
-        return self.records[0].offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after the last record: what may be committed when the chunk is done."""
-        return self.records[-1].offset + 1
-
-    def part(self, start: int, stop: int) -> Chunk:
-        """Some of its records, by their places."""
-        return replace(self, records=self.records[start:stop])
+from streams.kafka.reading import Chunk
 
 
 class Processor(Protocol):

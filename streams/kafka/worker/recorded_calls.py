@@ -13,36 +13,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import xxhash
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
-
-from schemas.errors import BrokerError
 from schemas.records import Judgement, Record, Reservation
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.recorded_judgements import Subject
-from streams.kafka import clients
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.segments import read_until
-from streams.kafka.state.deduplication import Window
-from streams.kafka.state.state_topic import StateTopic
-from streams.kafka.values.decoding import decode_chunk
-from streams.kafka.worker.processing import RawRecord
+from streams.kafka.decoding import decode_chunk
+from streams.kafka.deduplication import Window, hashes_of
+from streams.kafka.reading import PartitionReader, RawRecord
+from streams.kafka.states import StateTopic
 from streams.stage_batches import StageBatch
 
 JUDGEMENTS = "judgements"
 MARGIN_MS = 5 * 60 * 1000
 """The largest difference between the clocks of two brokers."""
-READ_SECONDS = 60.0
-"""Seconds that the broker may be silent while calls are read."""
-NO_CONTENT = xxhash.xxh3_64_digest(b"")
+(NO_CONTENT,) = hashes_of([b""])
 """The content of a task in the window of a session: its identity says everything."""
 
 
-def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> bytes:
+def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> int:
     """The hash of the identity of a stage's task, as the window of its session keeps it."""
     identity = stage.identity(connection, subject_id, revision)
-    return xxhash.xxh3_64_digest("\x1f".join([stage.task_type.__name__, *identity]).encode())
+    (hashed,) = hashes_of(["\x1f".join([stage.task_type.__name__, *identity]).encode()])
+    return hashed
 
 
 @dataclass
@@ -85,32 +77,14 @@ async def read_calls(
     `since` is when the first of them came, in milliseconds since 1970; the partition's states are loaded. BrokerError when the topic
     cannot be read.
     """
-    options = connection.for_aiokafka() | {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
-    calls, consumer = RecordedCalls(stage), AIOKafkaConsumer(**options)
-    place = TopicPartition(connection.topic(JUDGEMENTS), partition)
-    try:
-        await clients.start(consumer)
-        await _read(consumer, place, since, calls, states)
-    except (KafkaError, TimeoutError) as error:
-        words = " ".join(str(error).split()) or f"the broker said nothing for {READ_SECONDS:g} s"
-        raise BrokerError(f"topic {place.topic}, partition {partition}: recorded calls cannot be read: {words}") from error
-    finally:
-        await clients.stop(consumer)
+    calls, place = RecordedCalls(stage), (JUDGEMENTS, partition)
+    async with PartitionReader(connection) as reader:
+        end = (await reader.ranges([place]))[place].end
+        start = (await reader.offsets_at(max(0, since - MARGIN_MS), [place]))[place]
+        if start is not None:
+            async for records, _ in reader.read_until(place, start, end):
+                await asyncio.to_thread(_take_in, calls, records, states, partition)
     return calls
-
-
-async def _read(
-    consumer: AIOKafkaConsumer, place: TopicPartition, since: int, calls: RecordedCalls, states: StateTopic
-) -> None:
-    found = (await consumer.offsets_for_times({place: max(0, since - MARGIN_MS)}))[place]
-    if found is None:
-        return
-    end = (await consumer.end_offsets([place]))[place]
-    # Not before: a broker answers a question about offsets only after the fetch before it on the same connection.
-    consumer.assign([place])
-    consumer.seek(place, found.offset)
-    async for records in read_until(consumer, place, end, READ_SECONDS):
-        await asyncio.to_thread(_take_in, calls, records, states, place.partition)
 
 
 def _take_in(calls: RecordedCalls, records: Sequence[RawRecord], states: StateTopic, partition: int) -> None:
@@ -126,5 +100,5 @@ def _open(stage: JudgedStage[Any], batch: StageBatch, windows: Mapping[str, Wind
     for _, key, record in batch.records():
         if isinstance(record, Judgement | Reservation) and record.purpose in stage.purposes:
             identity = task_identity(stage, record.connection, record.subject_id, record.subject_revision)
-            if key not in windows or windows[key].content_of(identity) is None:
+            if key not in windows or identity not in windows[key].contents:
                 yield record

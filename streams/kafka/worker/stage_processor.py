@@ -18,13 +18,11 @@ from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
 from schemas.lazy.polars import pl
 from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
-from streams.kafka.keys import key_of, keyed
-from streams.kafka.producing import Message, Sender
-from streams.kafka.state.deduplication import Sifted, sift
-from streams.kafka.state.state_topic import MAX_STATE_BYTES, StateTopic, is_too_large
-from streams.kafka.state.stored_states import StoredState
-from streams.kafka.values.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
-from streams.kafka.worker.processing import Chunk
+from streams.kafka.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
+from streams.kafka.deduplication import Sifted, sift
+from streams.kafka.producing import Message, Sender, key_of, keyed
+from streams.kafka.reading import Chunk
+from streams.kafka.states import MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
 from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.stage_batches import KEY, StageBatch

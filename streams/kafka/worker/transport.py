@@ -17,19 +17,20 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import aiokafka
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import ConsumerStoppedError
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, ConsumerMessage, Message
 
-from streams.kafka import clients
+from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.worker.membership import Membership
 from streams.kafka.worker.offset_tracker import OffsetTracker, Partition, split
 from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.processing import Chunk, RawRecord
-from streams.kafka.worker.seeking import seek_to_committed
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
@@ -39,6 +40,8 @@ IDLE_SECONDS = 0.5
 """Seconds that a fetch waits for records if every partition could take some."""
 BUSY_SECONDS = 0.02
 """Seconds that it waits if one could not: it is looked after again as soon as it can."""
+BEGINNING_SECONDS = 5.0
+"""Seconds that the leaders of partitions that never committed have to say where those begin."""
 TOLD_SECONDS = 30.0
 """Seconds for which a partition counts as read to its end after its leader said so, which it does twice a second."""
 
@@ -79,7 +82,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """Start the client, and hear of its place in the group."""
-        with clients.noting(self):
+        with reading.noting(self):
             await super().on_start()
         transport = cast("BatchTransport", self.transport)
         transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
@@ -89,7 +92,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         try:
             await super().on_thread_stop()
         finally:
-            clients.close(self)
+            reading.close(self)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, hooks = self.app.conf, cast("BatchTransport", transport).hooks
@@ -100,7 +103,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             "group_id": conf.id,
             "partition_assignment_strategy": [RoundRobinPartitionAssignor],
             "enable_auto_commit": False,
-            "value_deserializer": clients.as_parsed,
+            "value_deserializer": reading.as_parsed,
             "auto_offset_reset": "earliest",
             "isolation_level": "read_committed",
             "max_partition_fetch_bytes": FETCH_BYTES,
@@ -113,7 +116,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Go to what is committed; where nothing is, that is the partition's first record from now on."""
-        return cast("Mapping[TP, int]", await self.call_thread(seek_to_committed, self._ensure_consumer()))
+        return cast("Mapping[TP, int]", await self.call_thread(_seek_to_committed, self._ensure_consumer()))
 
     def unfetched(self, tp: TP) -> int | None:
         """Return the number of records of a partition not fetched yet; None if its leader has not said so of late."""
@@ -291,3 +294,36 @@ class BatchTransport(driver.Transport):
     def __init__(self, url: Any, app: Any, hooks: TransportHooks) -> None:
         super().__init__(url, app)
         self.hooks = hooks
+
+
+async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
+    """Go to what is committed; where nothing is, commit the partition's first offset and go there. Answers where each goes on.
+
+    Left to itself, aiokafka asks the leader that it knows for the first record of a partition that never committed, again and again. One
+    that leads no more only refuses, and nothing is read from that node before the client learns again who leads what.
+    """
+    if not consumer.assignment():
+        return {}
+    committed: dict[TopicPartition, int | None] = await consumer.seek_to_committed()
+    beginnings = await _beginnings(consumer, [place for place, offset in committed.items() if offset is None])
+    positions = {place: offset for place, offset in (committed | beginnings).items() if offset is not None}
+    ours = consumer.assignment()
+    for place in positions.keys() & ours:
+        consumer.seek(place, positions[place])
+    if first := {place: OffsetAndMetadata(beginnings[place], "") for place in beginnings.keys() & ours}:
+        # Who has joined meanwhile changed the group, and what is assigned then comes here once more.
+        with contextlib.suppress(CommitFailedError):
+            await consumer.commit(first)
+    return positions
+
+
+async def _beginnings(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offset at which each partition begins.
+
+    It is empty if one has no leader at the moment: the others must not wait for that.
+    """
+    try:
+        async with asyncio.timeout(BEGINNING_SECONDS):
+            return dict(await consumer.beginning_offsets(places))
+    except (KafkaError, TimeoutError):
+        return {}

@@ -7,13 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
+from analytics.store.transaction import Partition
 from audit.times import parse_timestamp
 from schemas.errors import InputError, SettingsError
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.replay.history.consuming import consumer_of
+from streams.kafka.reading import PartitionReader, Range
 from streams.replay.history.table_history import EXCHANGES, JUDGEMENTS, SCORES
 from streams.replay.plan import Part, Segment
 
@@ -78,13 +77,19 @@ async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Boun
     """
     places = await asyncio.to_thread(_places, connection)
     _require_partitions(len(places[EXCHANGES]), first, last)
-    async with consumer_of(connection) as consumer:
-        starts, ends = await _range(consumer, places[EXCHANGES], first, last)
-        judged, scored = await _ends(consumer, places[JUDGEMENTS]), await _ends(consumer, places[SCORES])
+    async with PartitionReader(connection) as reader:
+        ranges = await reader.ranges([partition for of_topic in places.values() for partition in of_topic])
+        exchanges = {partition: ranges[partition] for partition in places[EXCHANGES]}
+        bounded = await _bounded(reader, exchanges, first, last)
     parts = tuple(
-        Part(number, (Segment(number, start, end),), judgements=_of(judged, number), scores=_of(scored, number))
-        for number, start, end in ((one.partition, starts[one], ends[one]) for one in places[EXCHANGES])
-        if start < end
+        Part(
+            number,
+            (Segment(number, *segment),),
+            judgements=_end_of(ranges, (JUDGEMENTS, number)),
+            scores=_end_of(ranges, (SCORES, number)),
+        )
+        for (_, number), segment in bounded.items()
+        if segment.beginning < segment.end
     )
     if not parts:
         raise InputError("the topic exchanges has no records in this range", hint="See --from-offset and --to-offset.")
@@ -101,7 +106,7 @@ def _require_partitions(count: int, *bounds: Bounds) -> None:
         )
 
 
-def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
+def _places(connection: KafkaConnection) -> dict[str, list[Partition]]:
     """The partitions of each topic that a replay reads; InputError when one is not there."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
@@ -112,7 +117,7 @@ def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
             raise InputError(
                 f"{connection.bootstrap}: there is no topic {name}", hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX."
             )
-        places[topic] = [TopicPartition(name, number) for number in range(there[topic].partitions)]
+        places[topic] = [(topic, number) for number in range(there[topic].partitions)]
     counts = {topic: len(partitions) for topic, partitions in places.items()}
     if len(set(counts.values())) > 1:
         named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
@@ -123,32 +128,36 @@ def _places(connection: KafkaConnection) -> dict[str, list[TopicPartition]]:
     return places
 
 
-async def _range(
-    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], first: Bounds, last: Bounds
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+async def _bounded(
+    reader: PartitionReader, ranges: Mapping[Partition, Range], first: Bounds, last: Bounds
+) -> dict[Partition, Range]:
     """From where to where each partition is read; what lies beyond what the partition has is cut."""
-    earliest, latest = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    for one in places:
-        if first.offsets.get(one.partition, 0) > latest[one]:
+    for (_, number), there in ranges.items():
+        if first.offsets.get(number, 0) > there.end:
             raise InputError(
-                f"--from-offset: partition {one.partition} of the topic exchanges ends at offset {latest[one]}",
+                f"--from-offset: partition {number} of the topic exchanges ends at offset {there.end}",
                 hint="Name an offset before that, or leave the partition out: it is then read from its beginning.",
             )
-    found = []
-    for bounds, otherwise in ((first, earliest), (last, latest)):
-        offsets = {one: otherwise[one] if (given := bounds.of(one.partition)) is None else given for one in places}
-        if bounds.timestamp is not None:
-            at = await consumer.offsets_for_times(dict.fromkeys(places, bounds.timestamp))
-            offsets = {one: latest[one] if (there := at.get(one)) is None else there.offset for one in places}
-        found.append({one: max(earliest[one], min(offset, latest[one])) for one, offset in offsets.items()})
-    return found[0], found[1]
+    starts = await _offsets(reader, ranges, first, {partition: there.beginning for partition, there in ranges.items()})
+    ends = await _offsets(reader, ranges, last, {partition: there.end for partition, there in ranges.items()})
+    return {partition: Range(starts[partition], ends[partition]) for partition in ranges}
 
 
-async def _ends(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, int]:
-    """The end of each partition that holds anything."""
-    earliest, latest = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    return {one.partition: latest[one] for one in places if earliest[one] < latest[one]}
+async def _offsets(
+    reader: PartitionReader, ranges: Mapping[Partition, Range], bounds: Bounds, otherwise: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """The offset that the bounds give each partition, within what it has; `otherwise` is for those that they do not name."""
+    offsets: dict[Partition, int] = {}
+    for partition in ranges:
+        given = bounds.of(partition[1])
+        offsets[partition] = otherwise[partition] if given is None else given
+    if bounds.timestamp is not None:
+        at = await reader.offsets_at(bounds.timestamp, [*ranges])
+        offsets = {partition: there.end if (offset := at[partition]) is None else offset for partition, there in ranges.items()}
+    return {partition: max(there.beginning, min(offsets[partition], there.end)) for partition, there in ranges.items()}
 
 
-def _of(ends: Mapping[int, int], number: int) -> dict[int, int]:
-    return {number: ends[number]} if number in ends else {}
+def _end_of(ranges: Mapping[Partition, Range], partition: Partition) -> dict[int, int]:
+    """The end of a partition, by its number, if it holds anything."""
+    there = ranges[partition]
+    return {partition[1]: there.end} if there.beginning < there.end else {}

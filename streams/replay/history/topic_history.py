@@ -1,6 +1,6 @@
-"""History on Kafka: one partition of the topic exchanges, read with aiokafka; what else a part needs is brought over once.
+"""History on Kafka: one partition of the topic exchanges; what else a part needs is brought over once.
 
-Repetitions are left out as the workers leave them out (`streams.kafka.state.deduplication`); of two records with one identity and
+Repetitions are left out as the workers leave them out (`streams.kafka.deduplication`); of two records with one identity and
 other content the first one counts. The judgements of a session are on the same partition number as its exchanges. They are copied to
 a file, and looked up there.
 """
@@ -16,9 +16,9 @@ from schemas.lazy.polars import pl
 from schemas.records import Judgement
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.state.deduplication import sift
-from streams.kafka.values.decoding import Reframe, decodable, decode_chunk, values_of
-from streams.replay.history.consuming import chunks_of
+from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
+from streams.kafka.deduplication import sift
+from streams.kafka.reading import PartitionReader, RawRecord
 from streams.replay.history.history import WINDOW_RECORDS, Window
 from streams.replay.history.table_history import EXCHANGES, JUDGEMENTS, SCORES, origin_of_tables
 from streams.replay.part_file import opened
@@ -27,6 +27,7 @@ from streams.stage_batches import OFFSET, StageBatch
 
 TOPICS = "topics"
 _COPIED_AT_ONCE = 5_000
+_FETCH_BYTES = 4 * 1024 * 1024
 
 
 def origin_of_topics(connection: KafkaConnection) -> Origin:
@@ -56,7 +57,7 @@ class TopicHistory:
         """See `History`. What is before `start` is read again for its identities alone."""
         seen: dict[str, bytes] = {}
         base = self._segment.start
-        async with aclosing(chunks_of(self._connection, EXCHANGES, self._segment, WINDOW_RECORDS)) as chunks:
+        async with aclosing(_chunks(self._connection, EXCHANGES, self._segment, WINDOW_RECORDS)) as chunks:
             async for records, next_offset in chunks:
                 values = values_of(records)
                 if self._reframe is not None:
@@ -103,7 +104,7 @@ async def copied(connection: KafkaConnection, topic: str, partition: int, end: i
     try:
         with store.transaction() as transaction:
             start = transaction.watermark(TOPICS, topic)
-        async with aclosing(chunks_of(connection, topic, Segment(partition, start, end), _COPIED_AT_ONCE)) as chunks:
+        async with aclosing(_chunks(connection, topic, Segment(partition, start, end), _COPIED_AT_ONCE)) as chunks:
             async for records, next_offset in chunks:
                 with store.transaction() as transaction:
                     transaction.append(topic, decodable(topic, records), skip_known=True)
@@ -112,3 +113,14 @@ async def copied(connection: KafkaConnection, topic: str, partition: int, end: i
         store.close()
         raise
     return store
+
+
+async def _chunks(
+    connection: KafkaConnection, topic: str, segment: Segment, most: int
+) -> AsyncGenerator[tuple[Sequence[RawRecord], int]]:
+    """The records of a segment, some at once, and the offset after them; at the end once more without records, for gaps."""
+    if segment.start >= segment.end:
+        return
+    async with PartitionReader(connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader:
+        async for records, position in reader.read_until((topic, segment.partition), segment.start, segment.end, most):
+            yield records, position

@@ -69,8 +69,8 @@ def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: 
 
 def _land_again(settings: Settings) -> dict[str, int]:
     """Land the topics again; return the rows of each table that has any."""
-    from streams.kafka.sink.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
-    from streams.kafka.sink.rebuilding import require_records  # noqa: PLC0415 - as above
+    from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+    from streams.kafka.rebuilding import require_records  # noqa: PLC0415 - as above
 
     connection, framing = connection_of(settings), framing_of(settings)
     is_new = not settings.database.exists()

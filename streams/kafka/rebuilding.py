@@ -12,10 +12,11 @@ from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
+from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.partition_reader import PartitionReader, Range
-from streams.kafka.sink.sink import Sink, partitions_on
-from streams.kafka.values.decoding import Reframe
+from streams.kafka.decoding import Reframe
+from streams.kafka.reading import PartitionReader, Range
+from streams.kafka.sink import Sink
 from streams.log.ownership import SINK, require_kafka
 from streams.upkeep.erasing import erase
 
@@ -35,13 +36,13 @@ async def rebuild(
 ) -> None:
     """Drop what landed from the first record on that each partition still has, and land it again; what retention took stays.
 
-    What was erased and is still on a topic is erased again. `report` is called with how many records are left. Cut short at any moment, another call or a server lands the rest. BrokerError as
-    `Sink.start`, before anything is dropped.
+    What was erased and is still on a topic is erased again. `report` is called with how many records are left. Cut short at any
+    moment, another call or a server lands the rest. BrokerError as `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _ranges(connection)
     sink = Sink(store, connection, redactor, now, reframe=reframe)
-    await asyncio.to_thread(sink.where.check, ranges)
+    await asyncio.to_thread(sink.writer.check, ranges)
     if not await asyncio.to_thread(is_unfinished, store):
         await asyncio.to_thread(_drop, store, ranges)
     try:
@@ -84,13 +85,9 @@ def finish(store: Store) -> None:
 
 
 async def _ranges(connection: KafkaConnection) -> dict[Partition, Range]:
-    partitions = await asyncio.to_thread(partitions_on, connection)
-    reader = PartitionReader(connection)
-    await reader.start()
-    try:
+    partitions = await asyncio.to_thread(partitions_on, connection, topics())
+    async with PartitionReader(connection) as reader:
         return await reader.ranges(partitions)
-    finally:
-        await reader.stop()
 
 
 def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:

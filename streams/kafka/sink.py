@@ -1,7 +1,7 @@
 """The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
 
-Rows and the positions to go on from are committed together (`streams.kafka.sink.sink_batches`), so a kill at any moment loses nothing and
-doubles nothing. The dead letters of what does not land are on their topic before (`streams.kafka.sink.sink_dead_letters`), and land from there.
+Rows and the positions to go on from are committed together (`streams.kafka.sink_writer`), so a kill at any moment loses nothing and
+doubles nothing. The dead letters of what does not land are on their topic before, and land from there.
 What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
 One batch lands at a time while the client fetches what comes next, so memory is bounded and Kafka keeps what waits.
 """
@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -23,26 +23,26 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.redaction.redactor import Redactor
-from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
+from schemas.errors import BrokerError, DriftlineError, StoreError, first_line
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
-from streams.kafka.administration import TopicAdministration
+from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.partition_reader import OutOfRangeError, PartitionReader, Read
-from streams.kafka.sink.positions import SinkPositions
-from streams.kafka.sink.progress import Progress
-from streams.kafka.sink.sink_batches import Fetched, SinkWriter
-from streams.kafka.sink.sink_dead_letters import SinkLetters
-from streams.kafka.values.decoding import Reframe, values_of
+from streams.kafka.decoding import Reframe, values_of
+from streams.kafka.producing import RecordProducer, keyed
+from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
+from streams.kafka.sink_writer import Fetched, SinkWriter, UntoldError
+from streams.log.admission import DEAD_LETTERS
 
 LOOK_SECONDS = 0.5
 """Seconds to wait for records, and so for partitions that were added."""
-LONGEST_REST = 1.0
-"""Seconds that records gather at most because a transaction took long."""
+TELLING_SECONDS = 10.0
+"""Seconds that a broker has to take dead letters."""
 PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 """Seconds between one try and the next: half a second, then twice as long, up to eight."""
 Given = TypeVar("Given")
+Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
@@ -54,17 +54,10 @@ class SinkLimits:
     """Records in one transaction."""
     many: int = 5_000
     """From so many records in a transaction on, the next one begins at once."""
-    gather: float = 0.2
-    """Seconds from the beginning of one transaction to that of the next, unless there are many records or a caller waits."""
-    rest: float = 2.0
-    """Times that a transaction took until the next one begins, with the same exceptions, and LONGEST_REST at most: a machine on which it
-    takes long lands more records at once, because most of that time does not depend on how many they are."""
+    gather: float = 0.3
+    """Seconds from the end of one transaction to the beginning of the next, unless there are many records or a caller waits."""
     check_every: float = 2.0
     """Seconds."""
-
-    def pause(self, since: float, took: float) -> float:
-        """Seconds to let records gather: since so many began what has just ended with a transaction that took so many."""
-        return max(self.gather - since, min(self.rest * took, LONGEST_REST))
 
 
 class Sink:
@@ -89,9 +82,8 @@ class Sink:
         self.landed: Callable[[], None] = lambda: None
         """Called in the event loop whenever positions have moved."""
         self.progress = Progress()
-        self.writer = SinkWriter(store, redactor, now)
-        self.where = SinkPositions(store, connection, self.writer)
-        self._letters = SinkLetters(connection, self.writer, self.progress)
+        self.writer = SinkWriter(store, redactor, now, connection.topic)
+        self._producer = RecordProducer(connection, time_limit=TELLING_SECONDS)
         self._store = store
         self._connection = connection
         self._reader = PartitionReader(connection)
@@ -110,16 +102,16 @@ class Sink:
         BrokerError when no broker answers or the topics are not those that the database was filled from; SettingsError when one is
         missing.
         """
-        partitions = await asyncio.to_thread(partitions_on, self._connection)
+        partitions = await asyncio.to_thread(partitions_on, self._connection, topics())
         await self._reader.start()
         try:
             ranges = await self._reader.ranges(partitions)
-            positions = await self._letters.telling(lambda: self.where.open(ranges))
+            positions = await self._telling(lambda: self.writer.open(ranges))
             await asyncio.to_thread(self.writer.learn)
             self._reader.read_from(positions)
         except BaseException:
             await self._reader.stop()
-            await self._letters.stop()
+            await self._producer.stop()
             raise
         self.progress.begin(positions, {one: found.end for one, found in ranges.items()})
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
@@ -135,7 +127,7 @@ class Sink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self._reader.stop()
-        await self._letters.stop()
+        await self._producer.stop()
 
     @property
     def trouble(self) -> str:
@@ -169,7 +161,6 @@ class Sink:
     async def _run(self) -> None:
         """Read and land until it is to stop."""
         while not self._stopping.is_set():
-            began = time.monotonic()
             try:
                 await self._take_on()
                 read = await self._look()
@@ -180,19 +171,16 @@ class Sink:
                 with contextlib.suppress(StoppedError):
                     await self._wait(1.0)
             else:
-                found = time.monotonic()
                 if not read.chunks or await self._insist(self._land, read):
                     await self._moved(read)
-                ended = time.monotonic()
-                pause = self._limits.pause(ended - began, ended - found)
-                await self._gather(sum(len(chunk.records) for chunk in read.chunks), pause)
+                await self._gather(sum(len(chunk.records) for chunk in read.chunks))
 
-    async def _gather(self, landed: int, pause: float) -> None:
+    async def _gather(self, landed: int) -> None:
         """Let records gather after a transaction of so many: it takes as long for one as for hundreds."""
         if not 0 < landed < self._limits.many or not self.progress.reached.is_set():
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(self._limits.gather):
                 await self._awaited.wait()
         if not self._stopping.is_set():
             self._awaited.clear()
@@ -214,7 +202,20 @@ class Sink:
         for chunk in read.chunks:
             values = values_of(chunk.records)
             fetched.append(Fetched(chunk, values if self._reframe is None else await self._reframe(values)))
-        await self._letters.telling(lambda: self.writer.land(fetched, read.positions))
+        await self._telling(lambda: self.writer.land(fetched, read.positions))
+
+    async def _telling(self, work: Callable[[], Result]) -> Result:
+        """Do what lands or moves positions, in a thread, once the dead letters that it makes are produced; BrokerError when they are not.
+
+        They are to land, too, before what was there at the start counts as done.
+        """
+        while True:
+            try:
+                return await asyncio.to_thread(work)
+            except UntoldError as error:
+                produced = await self._producer.send(DEAD_LETTERS, keyed(error.letters.values()))
+                self.writer.told.update(error.letters)
+                self.progress.expect({(DEAD_LETTERS, place.partition): place.offset + 1 for place in sorted(produced)})
 
     async def _moved(self, read: Read) -> None:
         """Note that the records that were read have landed.
@@ -229,7 +230,7 @@ class Sink:
         """Go on where partitions have nothing at their positions any more."""
         for partition, found in (await self._reader.ranges(partitions)).items():
             position = self.progress.positions[partition]
-            at = await self._letters.telling(functools.partial(self.where.within, partition, position, found))
+            at = await self._telling(functools.partial(self.writer.within, partition, position, found))
             self._reader.move(partition, at)
             self.progress.move({partition: at})
         self.landed()
@@ -303,10 +304,60 @@ class Sink:
             self.broken.set()
 
 
-def partitions_on(connection: KafkaConnection) -> list[Partition]:
-    """Every partition of every topic of records. SettingsError naming those that are missing."""
-    with TopicAdministration(connection) as administration:
-        there = administration.describe()
-    if missing := [connection.topic(name) for name in topics() if name not in there]:
-        raise SettingsError(f"topics are missing: {', '.join(missing)}", hint="Create them with `driftline topics create`.")
-    return [(name, number) for name in topics() for number in range(there[name].partitions)]
+class Progress:
+    """Positions that are done with, and the ends of the partitions. `clock` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.reached = asyncio.Event()
+        """Set when everything is done that was there at the start."""
+        self.positions: dict[Partition, int] = {}
+        self._clock = clock
+        self._ends: dict[Partition, int] = {}
+        self._target: dict[Partition, int] = {}
+        self._target_at = 0.0
+        self._reached_at: float | None = None
+
+    def begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+        """Reading begins at these positions, while the partitions have these ends."""
+        self.positions = dict(positions)
+        self._ends = {one: max(end, self._ends.get(one, 0)) for one, end in ends.items()}
+        self._aim()
+        self.move({})
+
+    def expect(self, ends: Mapping[Partition, int]) -> None:
+        """Count the records that we produced up to these ends as still to be done, also while earlier ones are waited for."""
+        for partition, end in ends.items():
+            self._ends[partition] = max(end, self._ends.get(partition, 0))
+            if self._target:
+                self._target[partition] = max(end, self._target.get(partition, 0))
+
+    def saw(self, ends: Mapping[Partition, int]) -> None:
+        """The partitions have these ends now."""
+        self._ends.update(ends)
+        if not self._target:
+            self._aim()
+            self.move({})
+
+    def move(self, positions: Mapping[Partition, int]) -> None:
+        """Everything before these positions is done."""
+        self.positions.update(positions)
+        if self._target_at and not self.behind(self._target):
+            self._reached_at, self._target = self._target_at, {}
+            self.reached.set()
+
+    def behind(self, ends: Mapping[Partition, int] | None = None) -> list[Partition]:
+        """The partitions whose end is not reached."""
+        return [one for one, end in (self._ends if ends is None else ends).items() if self.positions.get(one, 0) < end]
+
+    @property
+    def lag(self) -> int:
+        """Records that had come when it was last asked, and are not done."""
+        return sum(max(0, end - self.positions.get(partition, 0)) for partition, end in self._ends.items())
+
+    @property
+    def delay(self) -> float:
+        """Seconds: what came earlier than so long ago is done. Infinite until the start's ends are reached."""
+        return float("inf") if self._reached_at is None else self._clock() - self._reached_at
+
+    def _aim(self) -> None:
+        self._target, self._target_at = dict(self._ends), self._clock()

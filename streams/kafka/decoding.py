@@ -19,11 +19,11 @@ from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.lazy.polars import pl
 from schemas.registry import topics
-from streams.kafka.keys import partition_of
+from streams.kafka.producing import partition_of
+from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import TOPICS
-from streams.kafka.worker.processing import Chunk, RawRecord
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column, named_session
+from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Brings values that were framed in another way into single-object encoding."""
@@ -100,10 +100,6 @@ def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[p
 
 def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataFrame, list[Rejected]]:
     """The rows that came under the key of their session, and the others."""
-    # Quicker for each by itself: for a query over all of them, the keys had to become a column first.
-    rows = zip(frame[INDEX].to_list(), frame["connection"].to_list(), frame["session_id"].to_list(), strict=True)
-    if all(keys[place] == named_session(connection, session_id).encode() for place, connection, session_id in rows):
-        return frame, []
     right = (
         pl.Series(keys, dtype=pl.Binary).gather(frame[INDEX]).eq_missing(frame.select(key_column().cast(pl.Binary)).to_series())
     )

@@ -1,19 +1,20 @@
-"""Batches of the sink: rows and the next positions, written in one transaction.
+"""What the sink writes: rows and the next positions of a batch, in one transaction.
 
 1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
 2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:
    `UntoldError` gives the caller the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
    them once more, and they are the same: a letter is told from others by its place. They land as everything does, from their topic.
-3. Nothing here knows Kafka's clients. It all runs in one thread at a time, beside the event loop.
+3. It all runs in one thread at a time, beside the event loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from analytics.identity.identity_index import KnownIdentities
@@ -22,15 +23,16 @@ from analytics.store.store import Store
 from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction.redactor import Redactor
 from schemas.codec.arrow import INDEX, decode_batch
-from schemas.errors import RecordError
+from schemas.errors import BrokerError, RecordError
 from schemas.lazy.polars import pl
 from schemas.registry import schema_of, topics
-from streams.kafka.values.decoding import RejectedRecord, conflict_of, decode_values, letter_of
-from streams.kafka.worker.processing import Chunk, RawRecord
+from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, letter_of
+from streams.kafka.reading import Chunk, Range, RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.ownership import SINK
 
 REMOVED = "removed_by_retention"
+log = logging.getLogger(__name__)
 
 
 class UntoldError(Exception):
@@ -51,23 +53,30 @@ class Fetched:
 
 
 @dataclass
-class _Part:
+class _TopicBatch:
     """The records of one topic in a batch: those of all its chunks, decoded together."""
 
     topic: str
     records: list[RawRecord]
     partitions: list[int]
     frames: dict[str, pl.DataFrame]
-    rejected: list[tuple[int, RecordError]] = field(default_factory=list)
+    rejected: list[tuple[int, RecordError]]
 
 
 class SinkWriter:
-    """See the module. The only one to write the topics' tables of its store."""
+    """See the module. The only one to write the topics' tables of its store; `topic_name` gives the name of a topic on the cluster."""
 
-    def __init__(self, store: Store, redactor: Redactor, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        topic_name: Callable[[str], str] = lambda name: name,
+    ) -> None:
         self._store = store
         self._redactor = redactor
         self._now = now
+        self._topic_name = topic_name
         self.seen = KnownIdentities()
         """Every identity that the tables have, up to the last commit."""
         self.told: set[str] = set()
@@ -96,6 +105,35 @@ class SinkWriter:
         with self._store.transaction() as transaction:
             transaction.set_watermarks(SINK, positions)
 
+    def open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
+        """Return the position to go on from in each partition, as `within` does; one that was never read begins with its first record."""
+        stored = self.positions()
+        new = {partition: there.beginning for partition, there in ranges.items() if partition not in stored}
+        self.begin(new)
+        return new | {
+            partition: self.within(partition, stored[partition], there)
+            for partition, there in ranges.items()
+            if partition in stored
+        }
+
+    def within(self, partition: Partition, position: int, there: Range) -> int:
+        """The position, or the beginning where retention took what was to be read next.
+
+        BrokerError where it lies beyond the end; UntoldError as in `land`.
+        """
+        self._require_end(partition, position, there)
+        if position < there.beginning:
+            words = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
+            log.error(words, self._topic_name(partition[0]), partition[1], position, there.beginning - 1)
+            self.pass_over(partition, position, there.beginning)
+        return max(position, there.beginning)
+
+    def check(self, ranges: Mapping[Partition, Range]) -> None:
+        """BrokerError when the topics end before what was read of them."""
+        for partition, position in self.positions().items():
+            if partition in ranges:
+                self._require_end(partition, position, ranges[partition])
+
     def land(self, fetched: Sequence[Fetched], positions: Mapping[Partition, int]) -> None:
         """Land what was fetched and move the positions; UntoldError as above.
 
@@ -103,15 +141,15 @@ class SinkWriter:
         """
         self.learn()
         self._in_doubt = True
-        parts = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(fetched).items()]
+        batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(fetched).items()]
         with self._committing() as transaction:
-            done = [(part, transaction.land(part.topic, part.frames, self.seen)) for part in parts]
-            letters = [letter for part, landed in done for letter in self._letters(part, landed)]
-            landing = next((landed.frames for part, landed in done if part.topic == DEAD_LETTERS), {})
+            landed = [(batch, transaction.land(batch.topic, batch.frames, self.seen)) for batch in batches]
+            letters = [letter for batch, appended in landed for letter in self._letters(batch, appended)]
+            landing = next((appended.frames for batch, appended in landed if batch.topic == DEAD_LETTERS), {})
             self._require_told(transaction, letters, landing)
             transaction.set_watermarks(SINK, positions)
-        for part, landed in done:
-            self.seen.take_in(part.topic, landed.frames)
+        for batch, appended in landed:
+            self.seen.take_in(batch.topic, appended.frames)
         self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
@@ -131,6 +169,15 @@ class SinkWriter:
             self._require_told(transaction, letters.messages[DEAD_LETTERS], {})
             transaction.set_watermarks(SINK, {partition: beginning})
         self._in_doubt = False
+
+    def _require_end(self, partition: Partition, position: int, there: Range) -> None:
+        if position > there.end:
+            raise BrokerError(
+                f"{self._store.path} has read topic {self._topic_name(partition[0])}, partition {partition[1]}, up to offset "
+                f"{position}, and it ends at {there.end}: "
+                "it is not the topic that the database was filled from, or brokers have lost records",
+                hint="Name the cluster and prefix that this database belongs to, or another database with --db.",
+            )
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Transaction]:
@@ -154,29 +201,29 @@ class SinkWriter:
             if untold.height:
                 raise UntoldError({letter_id: letters[place] for letter_id, place in untold.rows()})
 
-    def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _Part:
-        records = [record for one in fetched for record in one.chunk.records]
-        partitions = [number for one in fetched for number in itertools.repeat(one.chunk.partition, len(one.chunk.records))]
-        batch = decode_values(topic, records, [value for one in fetched for value in one.values])
+    def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _TopicBatch:
+        records = [record for part in fetched for record in part.chunk.records]
+        partitions = [number for part in fetched for number in itertools.repeat(part.chunk.partition, len(part.chunk.records))]
+        batch = decode_values(topic, records, [value for part in fetched for value in part.values])
         places = pl.DataFrame(
             {"_partition": partitions, "_offset": [record.offset for record in records]},
             schema={"_partition": pl.Int32, "_offset": pl.Int64},
         )
         frames = {name: pl.concat([frame, places[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
-        return _Part(topic, records, partitions, frames, [(one.index, one.error) for one in batch.rejected])
+        return _TopicBatch(topic, records, partitions, frames, [(record.index, record.error) for record in batch.rejected])
 
-    def _letters(self, part: _Part, landed: Appended) -> Iterator[bytes]:
+    def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
         """The dead letters of what does not land of a topic."""
-        for place, error in part.rejected:
-            rejected = RejectedRecord(part.records[place], error)
-            yield from letter_of(part.topic, part.partitions[place], rejected, self._redactor).messages[DEAD_LETTERS]
-        for place in landed.conflicts:
-            found = conflict_of(part.topic, part.partitions[place], part.records[place], self._redactor)
-            yield from found.messages[DEAD_LETTERS]
+        for place, error in batch.rejected:
+            rejected = RejectedRecord(batch.records[place], error)
+            yield from letter_of(batch.topic, batch.partitions[place], rejected, self._redactor).messages[DEAD_LETTERS]
+        for place in appended.conflicts:
+            letters = conflict_of(batch.topic, batch.partitions[place], batch.records[place], self._redactor)
+            yield from letters.messages[DEAD_LETTERS]
 
 
 def _by_topic(fetched: Sequence[Fetched]) -> dict[str, list[Fetched]]:
-    found: dict[str, list[Fetched]] = defaultdict(list)
-    for one in fetched:
-        found[one.chunk.topic].append(one)
-    return found
+    of_topics: dict[str, list[Fetched]] = defaultdict(list)
+    for part in fetched:
+        of_topics[part.chunk.topic].append(part)
+    return of_topics

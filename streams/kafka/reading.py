@@ -1,0 +1,390 @@
+"""Reading partitions outside of any consumer group, from positions that the reader keeps; and how clients of aiokafka start and stop.
+
+aiokafka loses sight of two connections: the first one, when a start is cancelled while the node is silent, and one that a task of
+the client's opens while the client closes. They would stay open until the garbage collector comes by, which warns of them. So
+`start` and `stop` of this module take note of what a client opens, and close it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, Self
+from weakref import WeakKeyDictionary, WeakSet
+
+import aiokafka.client
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.consumer import fetcher
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from analytics.store.transaction import Partition
+from schemas.errors import BrokerError
+from streams.kafka.connection import KafkaConnection
+
+WAIT_MILLISECONDS = 50
+"""Milliseconds that a broker holds back an empty answer; the partitions that have records wait for that answer, too."""
+PARTITION_BYTES = 2 * 1024 * 1024
+"""Of one partition in one answer, unless the reader asks for more; a larger record comes alone."""
+ANSWER_SECONDS = 10.0
+"""Seconds that a broker has to answer about positions."""
+REQUEST_MILLISECONDS = 3_000
+"""Milliseconds that one node has for such an answer, so that another can be asked."""
+POLL_SECONDS = 1.0
+"""Seconds after which the client answers that there are no records; it does so for ever while a leader is away."""
+QUIET_SECONDS = 60.0
+"""Seconds of silence before the end of a partition after which reading up to it is given up."""
+logging.getLogger("aiokafka").setLevel(
+    logging.CRITICAL
+)  # ten lines a second while a broker is away; callers are told the outcome
+
+
+class RawRecord(Protocol):
+    """A record as the broker has it, undecoded: as aiokafka's ConsumerRecord."""
+
+    @property
+    def offset(self) -> int:
+        """The offset in its partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """The time when the broker took it in, in milliseconds since 1970, UTC."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Key, which decided on the partition."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Value; None is a tombstone."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Headers by name, in their order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Records of one partition in the order of their offsets, at least one.
+
+    Offsets may be missing between two of them: compaction and transactions leave gaps. The same records may come again, in
+    another chunk that begins and ends elsewhere. `topic` is the name without the prefix of the installation.
+    """
+
+    topic: str
+    partition: int
+    records: Sequence[RawRecord]
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        return self.records[0].offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record: what may be committed when the chunk is done."""
+        return self.records[-1].offset + 1
+
+    def part(self, start: int, stop: int) -> Chunk:
+        """Some of its records, by their places."""
+        return replace(self, records=self.records[start:stop])
+
+
+class Range(NamedTuple):
+    """The range of a partition: the position of its first record, and the one after its last."""
+
+    beginning: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """The result of a read: chunks, and the position to go on from in each of their partitions."""
+
+    chunks: Sequence[Chunk]
+    positions: Mapping[Partition, int]
+
+
+class PartitionReader:
+    """See the module; topics are named without prefix. Belongs to one event loop. `options` are for aiokafka's consumer."""
+
+    def __init__(self, connection: KafkaConnection, **options: Any) -> None:
+        self._connection = connection
+        self._options = options
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Connect; BrokerError when no broker answers."""
+        options: dict[str, Any] = {
+            "group_id": None,
+            "enable_auto_commit": False,
+            "value_deserializer": as_parsed,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "fetch_max_wait_ms": WAIT_MILLISECONDS,
+            "max_partition_fetch_bytes": PARTITION_BYTES,
+            "request_timeout_ms": REQUEST_MILLISECONDS,
+        }
+        consumer = AIOKafkaConsumer(**self._connection.for_aiokafka() | options | self._options)
+        self._consumer = consumer
+        try:
+            with explained(f"Kafka at {self._connection.bootstrap}"):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await start(consumer)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Let go of the brokers."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(TimeoutError, KafkaError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await stop(consumer)
+
+    def read_from(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions from these positions on, and no others."""
+        consumer = self._started()
+        consumer.assign([self._place(partition) for partition in positions])
+        for partition, position in positions.items():
+            consumer.seek(self._place(partition), position)
+
+    async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
+        """Return the range of each partition; BrokerError if they cannot be read in time."""
+        consumer, places = self._started(), [self._place(partition) for partition in partitions]
+        # Of topics that it does not know the client would learn one by one, with a pause after each.
+        for topic in {place.topic for place in places}:
+            consumer._client.add_topic(topic)  # noqa: SLF001 - there is no public way
+        with explained(", ".join(sorted({f"topic {place.topic}" for place in places}))):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                ends = await consumer.end_offsets(places)
+                beginnings = await consumer.beginning_offsets(places)
+        return {partition: Range(beginnings[place], ends[place]) for partition, place in zip(partitions, places, strict=True)}
+
+    async def offsets_at(self, milliseconds: int, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
+        """Return the offset of the first record that each partition took since a time (1970, UTC); None where there is none."""
+        places = [self._place(partition) for partition in partitions]
+        with explained(", ".join(sorted({f"topic {place.topic}" for place in places}))):
+            offsets = await self._started().offsets_for_times(dict.fromkeys(places, milliseconds))
+        return {self._name(place): None if offsets.get(place) is None else offsets[place].offset for place in places}
+
+    def partitions_of(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that was asked about or is being read, as far as they are known by now."""
+        numbers = self._started().partitions_for_topic(self._connection.topic(topic)) or ()
+        return [(topic, number) for number in sorted(numbers)]
+
+    async def read(self, most: int | None, seconds: float) -> Read:
+        """Read the records that there are, up to so many; wait so long if there are none.
+
+        OutOfRangeError when a partition has nothing at its position; BrokerError when what came cannot be read.
+        """
+        consumer = self._started()
+        try:
+            with explained("Kafka"):
+                fetched = await consumer.getmany(timeout_ms=int(seconds * 1000), max_records=most)
+                positions = {self._name(place): await consumer.position(place) for place in fetched}
+        except OffsetOutOfRangeError as error:
+            raise OutOfRangeError([self._name(place) for place in error.args[0]]) from error
+        chunks = [Chunk(*self._name(place), records) for place, records in fetched.items() if records]
+        return Read(chunks, positions)
+
+    async def read_until(
+        self, partition: Partition, start: int, end: int, most: int | None = None
+    ) -> AsyncGenerator[tuple[Sequence[RawRecord], int]]:
+        """Read one partition between two offsets: records, some at once, and the offset to go on from.
+
+        A last part may have no records: marks of transactions and compaction leave gaps. BrokerError when nothing moves for QUIET_SECONDS.
+        """
+        self.read_from({partition: start})
+        loop = asyncio.get_running_loop()
+        reached, heard_at = start, loop.time()
+        while reached < end:
+            try:
+                chunks = (await self.read(most, POLL_SECONDS)).chunks
+            except OutOfRangeError as error:
+                raise BrokerError(
+                    f"topic {self._connection.topic(partition[0])}: its records were removed while they were read"
+                ) from error
+            records = [record for chunk in chunks for record in chunk.records if record.offset < end]
+            position = min(await self.position(partition), end)
+            if position > reached:
+                reached, heard_at = position, loop.time()
+                yield records, position
+            elif loop.time() > heard_at + QUIET_SECONDS:
+                raise BrokerError(
+                    f"topic {self._connection.topic(partition[0])}, partition {partition[1]}: "
+                    f"the broker said nothing for {QUIET_SECONDS:g} s at offset {reached}, before the end at {end}"
+                )
+
+    async def position(self, partition: Partition) -> int:
+        """Return the position from which it goes on in a partition."""
+        return int(await self._started().position(self._place(partition)))
+
+    def move(self, partition: Partition, position: int) -> None:
+        """Go on elsewhere."""
+        self._started().seek(self._place(partition), position)
+
+    def _started(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            raise BrokerError("Kafka: nothing is read at the moment")
+        return self._consumer
+
+    def _place(self, partition: Partition) -> TopicPartition:
+        return TopicPartition(self._connection.topic(partition[0]), partition[1])
+
+    def _name(self, place: TopicPartition) -> Partition:
+        return place.topic.removeprefix(self._connection.prefix), place.partition
+
+
+class OutOfRangeError(Exception):
+    """Partitions that have nothing at the position from which they were to be read."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        super().__init__(", ".join(f"{topic}/{number}" for topic, number in partitions))
+        self.partitions = partitions
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise errors of the library as BrokerError; OffsetOutOfRangeError stays as it is."""
+    try:
+        yield
+    except OffsetOutOfRangeError:
+        raise
+    except TimeoutError as error:
+        raise BrokerError(f"{what}: no answer in time") from error
+    except KafkaError as error:
+        raise BrokerError(f"{what}: {words_of(error)}") from error
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an error says, on one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Client(Protocol):
+    """A consumer or a producer of aiokafka."""
+
+    async def start(self) -> None:
+        """Connect."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of the brokers."""
+        ...
+
+
+async def start(client: Client) -> None:
+    """Start a client. `stop` or `close` it, even where this fails or is cancelled."""
+    with noting(client):
+        await client.start()
+
+
+async def stop(client: Client) -> None:
+    """Stop a client, and close what it leaves open."""
+    try:
+        await client.stop()
+    finally:
+        close(client)
+
+
+@contextlib.contextmanager
+def noting(owner: object) -> Iterator[None]:
+    """Take note of the connections that are opened by what is started here; `close` the owner in the end."""
+    before = _of_task.set(_of_owner.setdefault(owner, _Connections()))
+    try:
+        yield
+    finally:
+        _of_task.reset(before)
+
+
+def close(owner: object) -> None:
+    """Close what a client, or its caller, has open, now and later."""
+    if (connections := _of_owner.pop(owner, None)) is not None:
+        connections.close()
+
+
+class _Connections:
+    """The connections that the tasks of one client have opened."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[AIOKafkaConnection] = WeakSet()
+        self._closed = False
+
+    def add(self, connection: AIOKafkaConnection) -> None:
+        """Take note of a connection; one that comes after `close` is closed at once."""
+        self._open.add(connection)
+        if self._closed:
+            connection.close()
+
+    def close(self) -> None:
+        """Close what is open and what comes later."""
+        self._closed = True
+        for connection in list(self._open):
+            connection.close()
+
+
+_of_owner: WeakKeyDictionary[object, _Connections] = WeakKeyDictionary()
+_of_task: ContextVar[_Connections | None] = ContextVar("connections of a client", default=None)
+"""Tasks that a client begins while it starts, and the tasks that those begin, have it from there."""
+
+
+async def _connect(*arguments: Any, **options: Any) -> AIOKafkaConnection:
+    connection = await create_conn(*arguments, **options)
+    if (connections := _of_task.get()) is not None:
+        connections.add(connection)
+    return connection
+
+
+def as_parsed(value: bytes) -> bytes:
+    """Return a value as it is. As `value_deserializer` it has a consumer give out records as its parser makes them.
+
+    They have all that a stage looks at; a copy with eleven fields for each would take as long as fetching them.
+    """
+    return value
+
+
+class _Records(fetcher.PartitionRecords):  # type: ignore[misc]  # it has no types
+    """The records of a partition in one answer of a broker."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self._value_deserializer is as_parsed:
+            self._consumer_record = lambda _, record: record
+
+
+class _Fetched(fetcher.FetchResult):  # type: ignore[misc]  # it has no types
+    """What is left of such an answer."""
+
+    def getall(self, max_records: int | None = None) -> list[Any]:
+        """Take so many records, or all; as aiokafka's own, without a call for each."""
+        if not self.check_assignment(self._topic_partition) or not self.has_more():
+            return []
+        records: Any = self._partition_records
+        taken = list(islice(records._records_iterator, max_records))  # noqa: SLF001 - the library offers one by one only
+        self._update_position()
+        if max_records is None or len(taken) < max_records:
+            self._partition_records: Any = None
+        return taken
+
+
+aiokafka.client.create_conn = _connect
+fetcher.PartitionRecords, fetcher.FetchResult = _Records, _Fetched

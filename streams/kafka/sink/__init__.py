@@ -1,1 +1,0 @@
-"""The sink: every record of every topic into its table, exactly once."""
