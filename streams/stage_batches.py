@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from audit.exchanges.outcomes import PlainScore, whole
 from schemas.codec.rows import rows_as_records
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.lazy.polars import pl
-from schemas.records import Exchange, Record, Score, ScoringTask
+from schemas.records import Exchange, Record, ScoringTask
 from schemas.registry import schema_of
 
 if TYPE_CHECKING:
@@ -55,10 +54,6 @@ class StageBatch:
     def of_session(self, key: str) -> StageBatch:
         """The part of the batch that belongs to one session."""
         return self.filtered(pl.col(KEY) == key)
-
-    def between(self, start: int, end: int) -> StageBatch:
-        """The part with offsets from `start` on and before `end`."""
-        return self.filtered((pl.col(OFFSET) >= start) & (pl.col(OFFSET) < end))
 
     def unseen(self, seen: Mapping[str, int]) -> StageBatch:
         """The part that is not seen yet: of each session the records from its offset in `seen` on."""
@@ -108,8 +103,6 @@ class RecordBatch:
     rows: Sequence[tuple[int, str, Record]]
     encoded: Sequence[bytes] = ()
     """Their encodings, if they are there already."""
-    decoded: Mapping[bytes, Exchange] = field(default_factory=dict)
-    """Exchanges that the records carry, by their encoding, if they were decoded already."""
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
         """Yield offset, session key and record, in the order of the topic."""
@@ -123,7 +116,7 @@ class RecordBatch:
         """See `StageBatch.of_session`."""
         chosen = [index for index, (_, of, _) in enumerate(self.rows) if of == key]
         encoded = [self.encoded[index] for index in chosen] if self.encoded else ()
-        return RecordBatch([self.rows[index] for index in chosen], encoded, self.decoded)
+        return RecordBatch([self.rows[index] for index in chosen], encoded)
 
     def encodings(self) -> dict[int, bytes]:
         """See `StageBatch.encodings`."""
@@ -138,15 +131,6 @@ class StepOutcome:
     states: dict[str, bytes] = field(default_factory=dict)
     failed: list[tuple[int, Record, Exception]] = field(default_factory=list)
     """Records that the step could not get over, with their offsets: to be set aside."""
-    scores: list[PlainScore | Score] = field(default_factory=list)
-    """Scores that are to become columns, in order; empty but in `decoded_kept(scores_as_columns=True)`."""
-
-    def add(self, topic: str, made: Record | PlainScore) -> None:
-        """Take in a record of a topic, or the parts of one."""
-        if isinstance(made, (PlainScore, Score)) and _scores_as_columns():
-            self.scores.append(made)
-        else:
-            self.records.append((topic, whole(made)))
 
 
 class Step(Protocol):
@@ -186,7 +170,6 @@ class _Known(NamedTuple):
     """The exchanges of a batch, by what stands for them in a task; `by_name`: their names and not their encodings."""
 
     by_name: bool
-    scores_as_columns: bool
     exchanges: dict[bytes, KnownExchange]
 
 
@@ -198,22 +181,16 @@ _NAMED_CHARACTERS = 50_000
 
 
 @contextlib.contextmanager
-def decoded_kept(*, by_name: bool = False, scores_as_columns: bool = False) -> Iterator[None]:
+def decoded_kept(*, by_name: bool = False) -> Iterator[None]:
     """Keep the exchanges that tasks carry meanwhile, so that a stage after this one need not decode them: for one batch.
 
     `by_name`: tasks carry names of exchanges. They are for callers who write no task: `written_task` gives what would be written.
-    `scores_as_columns`: scores are in `StepOutcome.scores`, for callers who need no records and no messages of them.
     """
-    token = _known.set(_Known(by_name, scores_as_columns, {}))
+    token = _known.set(_Known(by_name, {}))
     try:
         yield
     finally:
         _known.reset(token)
-
-
-def _scores_as_columns() -> bool:
-    known = _known.get()
-    return known is not None and known.scores_as_columns
 
 
 def name_of(offset: int) -> bytes:

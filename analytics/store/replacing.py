@@ -39,13 +39,6 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
     insert(connection, schema, frame)
 
 
-def add(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
-    """Put records of one internal type in, each with an identity that no other has."""
-    if records:
-        schema = schema_of(type(records[0]).__name__)
-        insert(connection, schema, _frame(schema, records))
-
-
 def _values_of(record: Record) -> dict[str, Any]:
     """The fields of a record; records in a list within it are objects, as DuckDB takes them."""
     values = msgspec.structs.asdict(record)

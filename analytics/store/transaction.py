@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analytics.deletion.deleting import (
@@ -30,7 +30,7 @@ from analytics.store.positions import (
     stored_ends,
     watermarks_of,
 )
-from analytics.store.replacing import add, replace
+from analytics.store.replacing import replace
 from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
 from analytics.sums.incident_outlines import forget_outlines, outline, outline_all
@@ -115,13 +115,6 @@ class Transaction:
             done.conflicts += sorted(done.differing)
         done.known = len(messages) - sum(frame.height for frame in batch.frames.values()) - len(done.conflicts)
         self._write(topic, batch.frames, done)
-        return done
-
-    def append_frame(self, topic: str, name: str, frame: pl.DataFrame) -> Appended:
-        """Append rows of a record type to a topic, as `append` does with `are_own`: columns that decoding the records would give."""
-        done = Appended()
-        index = pl.int_range(frame.height, dtype=pl.Int64).alias(INDEX)
-        self._write(topic, self._taken({name: frame.with_columns(index)}), done)
         return done
 
     def _write(self, topic: str, frames: Mapping[str, pl.DataFrame], done: Appended) -> None:
@@ -245,24 +238,14 @@ class Transaction:
         """The states of a stage for those of the keys that have one."""
         return stored_states(self._connection, stage, keys)
 
-    def set_states(
-        self,
-        stage: str,
-        states: Mapping[str, bytes],
-        next_position: int | Mapping[str, int],
-        *,
-        new: Container[str] = frozenset(),
-    ) -> None:
-        """Replace the states of a stage for the given keys; `next_position` is that of all of them, or by key.
-
-        Those of `new` certainly have none, so that none is looked for.
-        """
+    def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
+        """Replace the states of a stage for the given keys."""
         if states:
             self.changed_stages.add(stage)
-        at = dict.fromkeys(states, next_position) if isinstance(next_position, int) else next_position
-        records = [StageState(stage=stage, key=key, next_position=at[key], state=state) for key, state in states.items()]
-        replace(self._connection, [record for record in records if record.key not in new])
-        add(self._connection, [record for record in records if record.key in new])
+        replace(
+            self._connection,
+            [StageState(stage=stage, key=key, next_position=next_position, state=state) for key, state in states.items()],
+        )
 
     def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
         """Replace states of several stages with those from the log, by stage and key, in one statement for all.

@@ -13,15 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
 from audit.cost.prices import nano_of, usd_of
-from audit.exchanges.applicability import is_applicable
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import stable_id
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
-from schemas.bounds.limits import EARLIEST
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 RULE_VERSION = "eval-4"
@@ -123,126 +119,19 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-class PlainScore(NamedTuple):
-    """The score of an exchange that was not judged, in parts: most of its fields are those of any other such score."""
-
-    template: Score
-    """A score of another exchange, with the fields that this one shares; equal parts have the same one."""
-    sampled: Sampled | ScoringTask
-    exchange: Exchange
-    probability: float | None
-    """As `Score.sampling_probability`."""
-    reasons: tuple[str, ...]
-    """As `Score.anomaly_reasons`."""
-
-    @property
-    def score_id(self) -> str:
-        """The id of the score."""
-        return score_id(self.exchange.connection, self.exchange.exchange_id)
-
-    def score(self) -> Score:
-        """The score as a record."""
-        sampled, exchange = self.sampled, self.exchange
-        return msgspec.structs.replace(
-            self.template,
-            score_id=self.score_id,
-            revision=sampled.revision,
-            exchange_id=exchange.exchange_id,
-            connection=exchange.connection,
-            project=exchange.project,
-            agent=exchange.agent,
-            session_id=exchange.session_id,
-            turn_number=sampled.turn_number,
-            exchange_at=exchange.occurred_at,
-            scored_at=exchange.ingested_at,
-            sampling_reason=sampled.sampling_reason,
-            sampling_probability=self.probability,
-            tier1_score=sampled.tier1_score,
-            tier1_flags=sampled.tier1_flags,
-            anomaly=bool(self.reasons),
-            anomaly_reasons=self.reasons,
-            evidence_digest=exchange.content_digest,
-        )
-
-
-def whole(made: Any) -> Any:
-    """A record that may have been given in parts."""
-    return made.score() if isinstance(made, PlainScore) else made
-
-
 def structural_score(
-    sampled: Sampled | ScoringTask,
+    sampled: Sampled,
     exchange: Exchange,
     policy: ProjectPolicy,
     judged: TierState,
     tampering: tuple[str, ...] | None = None,
-) -> PlainScore:
+) -> Score:
     """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one.
 
     `tampering` as in `score_of`.
     """
     tiers = JudgedTiers(judged, thinking_state(exchange, policy, judged), judged)
-    # Nothing was drawn for the judge, so it stands for no others.
-    return _unjudged_score(sampled, exchange, policy, tiers, probability=None, tampering=tampering)
-
-
-def unasked_score(
-    task: ScoringTask,
-    exchange: Exchange,
-    policy: ProjectPolicy,
-    state: TierState,
-    tampering: tuple[str, ...] | None = None,
-) -> PlainScore:
-    """Return what `audit.exchanges.cascade` does where nothing was recorded of the exchange and the first reply is this state, after which no judge can be asked.
-
-    No question is made for it. `tampering` as in `score_of`.
-    """
-    # What only a flag of Tier 2 would make apply is as undecided as Tier 2.
-    tier3 = state if is_applicable(exchange, policy, flagged=True) else NO_DIMENSION
-    tiers = JudgedTiers(state, thinking_state(exchange, policy, state), tier3)
-    return _unjudged_score(task, exchange, policy, tiers, probability=task.sampling_probability, tampering=tampering)
-
-
-def _unjudged_score(
-    sampled: Sampled | ScoringTask,
-    exchange: Exchange,
-    policy: ProjectPolicy,
-    tiers: JudgedTiers,
-    *,
-    probability: float | None,
-    tampering: tuple[str, ...] | None,
-) -> PlainScore:
-    """`score_of` without judgements and findings."""
-    reasons = anomaly_reasons(sampled.tier1_flags, {}, None, tamper_reasons(exchange) if tampering is None else tampering)
-    return PlainScore(_unjudged(policy, tiers), sampled, exchange, probability, reasons)
-
-
-def _unjudged(policy: ProjectPolicy, tiers: JudgedTiers) -> Score:
-    """A score without judgements, of another exchange."""
-    key = (policy.digest, tiers.tier2, tiers.tier2_5, tiers.tier3)
-    known = _kept.get(key)
-    if known is None:
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        known = _kept[key] = score_of(_NOT_SAMPLED, _NO_EXCHANGE, policy, tiers, tampering=())
-    return known
-
-
-_kept: dict[tuple[str, TierState, TierState, TierState], Score] = {}
-_MOST_KEPT = 256
-_NOT_SAMPLED = Sampled(0, 0, "", None, 1.0, ())
-_NO_EXCHANGE = Exchange(
-    exchange_id="",
-    connection="",
-    project="",
-    session_id="",
-    occurred_at=EARLIEST,
-    ingested_at=EARLIEST,
-    user_message="",
-    agent_response="",
-    outcome="",
-    content_digest="",
-)
+    return score_of(sampled, exchange, policy, tiers, tampering=tampering)
 
 
 def score_of(

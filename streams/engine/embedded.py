@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from analytics.deletion.erased import STAGE as ERASURE
 from analytics.deletion.retention import CUT
 from analytics.deletion.withdrawn import forget_withdrawn
-from analytics.store.store import Appended, Store, Transaction
+from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.codec.arrow import INDEX
 from schemas.codec.single_object import decode
-from schemas.lazy.polars import pl
 from schemas.records import ImportProgress
-from schemas.registry import schema_of
-from streams.engine.at_hand import RecordsAtHand
-from streams.engine.score_columns import score_columns
-from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
+from streams.engine.stage_runs import StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
-from streams.stage_batches import MESSAGE, StageBatch, decoded_kept
 from streams.stage_progress import StageProgress, stage_progress
 from streams.topology import TOPOLOGY, Stage, derived_tables, stage_named
 
 BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
-(SCORES,) = schema_of("Score").topics
 log = logging.getLogger(__name__)
 UNFINISHED = "unjudged work"
 """Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
@@ -58,7 +50,6 @@ class EmbeddedRunner:
         self._redactor = redactor
         self._now = now
         self._runs = StageRuns(policy, recorded_in(store), redactor, now)
-        self._at_hand = RecordsAtHand()
         self._gathers = False
 
     def publish(
@@ -68,7 +59,7 @@ class EmbeddedRunner:
 
         Records that the log has are left out, so that delivering twice changes nothing. One whose identity the log has with other
         content is set aside as a dead letter, once however often it is delivered. Answers by topic. `are_own`: this program has just
-        encoded them, so that they are not proven again, and the stages are run next, on what is at hand.
+        encoded them, so that they are not proven again.
         """
         done, letters = {}, Accepted()
         if are_own and not self._gathers:
@@ -87,29 +78,16 @@ class EmbeddedRunner:
                 before.written = dict(Counter(before.written) + Counter(added.written))
             transaction.set_progress(progress)
             transaction.set_watermark(UNFINISHED, "", 1)
-        for topic, appended in done.items() if are_own else ():
-            frames = appended.frames
-            if topic == INTAKE.source:
-                frames = {name: _with_messages(frame, accepted.messages[topic]) for name, frame in frames.items()}
-            self._at_hand.note(topic, frames, self._store.end_of(topic))
         return done
 
     def run(self, report: Callable[[StageProgress], None] | None = None) -> int:
         """Run every stage until none has anything left to read; answers how many positions were read."""
-        try:
-            # What is at hand was in memory whole; history need not fit into it.
-            with decoded_kept(scores_as_columns=True) if self._at_hand else nullcontext():
-                return self._run(report)
-        finally:
-            self._at_hand.clear()
-
-    def _run(self, report: Callable[[StageProgress], None] | None) -> int:
         total = 0
         settle_interrupted(self._store, self._now())
         for stage in TOPOLOGY:
             # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
             position = stage_progress(self._store, stage).position
-            while read := self._advance(stage, position):
+            while read := self.advance(stage):
                 total, position = total + read, position + read
                 if report is not None:
                     report(StageProgress(stage.name, position, self._store.end_of(stage.source)))
@@ -150,75 +128,17 @@ class EmbeddedRunner:
 
     def advance(self, stage: Stage) -> int:
         """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
-        return self._advance(stage, stage_progress(self._store, stage).position)
-
-    def _advance(self, stage: Stage, start: int) -> int:
-        """`advance` of a stage that reads position `start` next."""
-        at_hand = self._at_hand.rows(stage.source, start, self._store.end_of(stage.source))
-        if at_hand is not None:
-            return self._advance_at_hand(stage, at_hand, start)
+        start = stage_progress(self._store, stage).position
         batch, end = next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
         if start >= end:
             return 0
         with self._store.transaction() as transaction:
-            self.process(transaction, stage, batch, end)
+            states = transaction.states(stage.name, batch.keys())
+            outcome = self._runs.run(stage, batch, states)
+            for topic, messages in outcome.made.messages.items():
+                transaction.append(topic, messages, are_own=True)
+            for topic, messages in outcome.dead.messages.items():
+                transaction.append(topic, messages, skip_known=True)
+            transaction.set_states(stage.name, outcome.states, end)
+            transaction.set_watermark(stage.name, stage.source, end)
         return end - start
-
-    def _advance_at_hand(self, stage: Stage, frames: Mapping[str, pl.DataFrame], start: int) -> int:
-        """Let a stage take up all that is at hand, in batches of its size and one transaction; answers how many positions were read.
-
-        The outcome is that of a transaction for each batch, so every state has the position after the batch that changed it.
-        """
-        end = self._store.end_of(stage.source)
-        size = min(self._batch_positions, stage.records_at_once)
-        whole = StageBatch.of(stage.source, frames)
-        outcome, positions, made = StageOutcome(), dict[str, int](), dict[str, Appended]()
-        with self._store.transaction() as transaction:
-            states = transaction.states(stage.name, whole.keys())
-            before = set(states)
-            for begin in range(start, end, size):
-                batch = whole.between(begin, begin + size)
-                known = {key: states[key] for key in batch.keys() if key in states}  # noqa: SIM118 - a batch is no mapping
-                part = self._runs.run(stage, batch, known)
-                states |= part.states
-                positions |= dict.fromkeys(part.states, min(begin + size, end))
-                outcome.extend(part)
-            made = self._keep(transaction, stage, outcome, positions, end, before=before)
-        for topic, appended in made.items():
-            self._at_hand.note(topic, appended.frames, self._store.end_of(topic))
-        return end - start
-
-    def process(self, transaction: Transaction, stage: Stage, batch: StageBatch, end: int) -> StageOutcome:
-        """Run a stage on a batch that ends before position `end`, and keep what it made, within a transaction."""
-        states = transaction.states(stage.name, batch.keys())
-        outcome = self._runs.run(stage, batch, states)
-        self._keep(transaction, stage, outcome, end, end, before=states)
-        return outcome
-
-    @staticmethod
-    def _keep(
-        transaction: Transaction,
-        stage: Stage,
-        outcome: StageOutcome,
-        positions: int | Mapping[str, int],
-        end: int,
-        *,
-        before: Container[str],
-    ) -> dict[str, Appended]:
-        """Keep what a stage made up to position `end`; `positions` are those of the states. Answers what was appended, by topic.
-
-        `before` are the sessions of the batch that had a state.
-        """
-        made = {topic: transaction.append(topic, messages, are_own=True) for topic, messages in outcome.made.messages.items()}
-        if outcome.scores:
-            made[SCORES] = transaction.append_frame(SCORES, "Score", score_columns(outcome.scores))
-        for topic, messages in outcome.dead.messages.items():
-            transaction.append(topic, messages, skip_known=True)
-        transaction.set_states(stage.name, outcome.states, positions, new={key for key in outcome.states if key not in before})
-        transaction.set_watermark(stage.name, stage.source, end)
-        return made
-
-
-def _with_messages(frame: pl.DataFrame, messages: Sequence[bytes]) -> pl.DataFrame:
-    """The rows with the messages that they were decoded from, so that none is encoded again."""
-    return frame.with_columns(pl.Series(MESSAGE, [messages[place] for place in frame[INDEX].to_list()], dtype=pl.Binary))

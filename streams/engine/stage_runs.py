@@ -9,13 +9,11 @@ from datetime import datetime
 from typing import cast
 
 from analytics.store.store import Store
-from audit.exchanges.outcomes import PlainScore
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.lazy.polars import pl
 from schemas.records import Record, ScoringTask
-from streams.engine.score_columns import CheckedScore
 from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
 from streams.stage_batches import RecordBatch, StageBatch, is_named
@@ -38,8 +36,6 @@ class StageOutcome:
     dead: Accepted = field(default_factory=Accepted)
     records: list[tuple[str, Record]] = field(default_factory=list)
     """The records in `made`, before they were encoded, and the tasks that carry a name."""
-    scores: list[CheckedScore] = field(default_factory=list)
-    """Scores that are to become columns (`streams.stage_batches.StepOutcome.scores`), which are not in `made`."""
 
     def extend(self, other: StageOutcome) -> None:
         """Add what was made of another part of the batch."""
@@ -47,7 +43,6 @@ class StageOutcome:
         self.states |= other.states
         self.dead.extend(other.dead)
         self.records += other.records
-        self.scores += other.scores
 
 
 class StageRuns:
@@ -93,8 +88,7 @@ class StageRuns:
         # Steps that are given records, not columns, read them by what both kinds of batch have.
         outcome = self._steps[stage.name](cast("StageBatch", batch), states)
         written = [one for one in outcome.records if not (isinstance(one[1], ScoringTask) and is_named(one[1]))]
-        scores = [one if isinstance(one, PlainScore) else encode(one) for one in outcome.scores]
-        made = StageOutcome(encode_all(written), outcome.states, records=outcome.records, scores=scores)
+        made = StageOutcome(encode_all(written), outcome.states, records=outcome.records)
         self._bury(stage, outcome.failed, made.dead, partition)
         return made
 

@@ -20,32 +20,21 @@ from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade, drive, questions_of
 from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
-from audit.exchanges.outcomes import NO_JUDGE, PlainScore, TierState, unasked_score
+from audit.exchanges.outcomes import NO_JUDGE, TierState
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3, QuestionSize, tier2_bound
+from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.records import EvaluationRequest, Exchange, Judgement, ScoringTask
+from schemas.records import EvaluationRequest, Judgement, ScoringTask
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded, Subject
-from streams.stage_batches import KnownExchange, RecordBatch, StageBatch, StepOutcome, is_named, known_exchange
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, is_named, known_exchange
 from streams.stage_progress import SOURCES
 
 Judging = Generator[Question, Reply, Any]
 """Yields questions, takes a reply to each, and returns the record that comes of them."""
-NOT_DECODED: Mapping[bytes, Exchange] = {}
-"""No exchange was decoded already."""
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
-
-
-class Shortcut(NamedTuple):
-    """The way to a record without questions, where nothing was recorded and no judge is asked."""
-
-    bound: Callable[[], QuestionSize]
-    """A size that the first question does not pass."""
-    record: Callable[[TierState], PlainScore]
-    """The parts of the record, given the state of every question."""
 
 
 class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +60,6 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
-    shortcut: Shortcut | None = None
-    """See `TaskSpec`."""
     asked: list[Judgement] = msgspec.field(default_factory=list)
     """The judgements that came of the questions that were asked, in order."""
 
@@ -98,22 +85,8 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
 
     def without_judge(self) -> Any:
-        """Return the record that comes of the subject where no judge is asked; its parts where that takes no questions."""
-        state = self._state_of_all()
-        if state is not None and self.shortcut is not None:
-            return self.shortcut.record(state)
+        """Return the record that comes of the subject where no judge is asked."""
         return drive(self.judging(), self.unasked)
-
-    def _state_of_all(self) -> TierState | None:
-        """Return the state of every question without a judge; None where that takes the questions."""
-        if self.shortcut is None or self.recorded or self.taken_over:
-            return None
-        if self.ledger.cap is None:
-            return NO_JUDGE
-        if self.price is None:
-            return UNKNOWN_PRICE
-        most = worst_case(self.shortcut.bound(), self.price, batched=self.batched)
-        return NO_JUDGE if self.ledger.can_reserve(most) else None
 
     def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
         found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
@@ -149,8 +122,6 @@ class TaskSpec(NamedTuple):
     """True if its questions are asked in batches only."""
     takes_simulated: bool = True
     """True if the answers of a simulated judge count."""
-    shortcut: Shortcut | None = None
-    """None: the questions are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,8 +149,8 @@ class JudgedStage(Generic[Task]):
     """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
     may_rest_on: Callable[[Task, Judgement], bool]
     """True if a task may carry a judgement of something else, for an answer to the same question."""
-    read: Callable[[Task, Policy, Mapping[bytes, Exchange]], TaskSpec]
-    """Raises what is wrong with a task that cannot be judged. Exchanges that were decoded already are given by their encoding."""
+    read: Callable[[Task, Policy], TaskSpec]
+    """Raises what is wrong with a task that cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
         """Return the subject of a task."""
@@ -201,14 +172,13 @@ class JudgedStage(Generic[Task]):
         spent: int = 0,
         ledger: Ledger | None = None,
         batched: bool = False,
-        decoded: Mapping[bytes, Exchange] = NOT_DECODED,
     ) -> JudgingTask:
         """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
 
         What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
         the caller asks in batches.
         """
-        spec, revision = self.read(task, policy, decoded), self.revision_of(task)
+        spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
         counting = [one for one in (*carried, *recorded) if spec.takes_simulated or not one.simulated]
         known = self._own(task, counting)
@@ -226,7 +196,6 @@ class JudgedStage(Generic[Task]):
             ledger=ledger,
             recorded=known,
             begin=spec.begin,
-            shortcut=spec.shortcut,
             batched=batched or spec.batched,
             taken_over=[one for one in carried if not self._is_own(task, one)],
             unasked_state=NOT_BATCHED if spec.batched and not batched else None,
@@ -262,9 +231,8 @@ class JudgedStage(Generic[Task]):
         return (one.connection, one.subject_id) == self.subject_of(task)
 
 
-def _scoring(task: ScoringTask, policy: Policy, decoded: Mapping[bytes, Exchange]) -> TaskSpec:
-    project, at_hand = policy.for_project(task.project), decoded.get(task.exchange)
-    known = KnownExchange(at_hand) if at_hand is not None else known_exchange(task.exchange)
+def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
+    project, known = policy.for_project(task.project), known_exchange(task.exchange)
     exchange, tampering = known.exchange, known.tampering
 
     def begin(recorded: Sequence[Judgement]) -> Judging:
@@ -273,18 +241,10 @@ def _scoring(task: ScoringTask, policy: Policy, decoded: Mapping[bytes, Exchange
             known.questions = questions
         return cascade(task, exchange, project, recorded, tampering=tampering, questions=questions)
 
-    return TaskSpec(
-        begin,
-        project.price,
-        project.cap,
-        shortcut=Shortcut(
-            lambda: tier2_bound(exchange, project),
-            lambda state: unasked_score(task, exchange, project, state, tampering),
-        ),
-    )
+    return TaskSpec(begin, project.price, project.cap)
 
 
-def _evaluation(request: EvaluationRequest, policy: Policy, _: Mapping[bytes, Exchange]) -> TaskSpec:
+def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
     plan = Terms.of(request).plan
     cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
     price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
@@ -355,7 +315,6 @@ class JudgingStep:
         tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
         recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
         sessions = {key: STATE.decode(state) for key, state in states.items()}
-        decoded = batch.decoded if isinstance(batch, RecordBatch) else NOT_DECODED
         outcome = StepOutcome()
         for offset, key, task in tasks:
             session = sessions.get(key, JudgedState())
@@ -364,8 +323,8 @@ class JudgingStep:
             judging_task: JudgingTask | None = None
             try:
                 known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
-                judging_task = stage.open(task, self._policy, known, spent=session.spent, decoded=decoded)
-                outcome.add(stage.sink, judging_task.without_judge())
+                judging_task = stage.open(task, self._policy, known, spent=session.spent)
+                outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
             rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()

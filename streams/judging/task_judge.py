@@ -11,7 +11,7 @@ from typing import Any
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import recorded_reply
-from audit.exchanges.outcomes import NO_JUDGE, whole
+from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
@@ -94,7 +94,7 @@ class TaskJudge:
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
         if self._judge is None:
-            unasked: Record = whole(judging_task.without_judge())
+            unasked: Record = judging_task.without_judge()
             return unasked
         questions = judging_task.judging()
         try:

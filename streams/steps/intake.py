@@ -18,7 +18,7 @@ from functools import cached_property
 
 import msgspec
 
-from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, PlainScore, Sampled, structural_score
+from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
     SAMPLING_SKIP,
@@ -38,7 +38,7 @@ from audit.exchanges.unremarkable import remarkable
 from audit.injection.detection import may_tamper
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
-from schemas.records import Exchange, JudgingRequest, Record, ScoringTask, SessionClosed
+from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
 from streams.stage_batches import (
     RecordBatch,
     StageBatch,
@@ -188,17 +188,14 @@ class IntakeStep:
             session = sessions.setdefault(key, IntakeState())
             if offset < session.next_offset:
                 continue
-            for topic, made in self._take(session, offset, record, arrivals):
-                outcome.add(topic, made)
+            outcome.records += self._take(session, offset, record, arrivals)
             session.next_offset = offset + 1
         for key in {key for _, key, _ in rows}:
             sessions[key].sampling = resolved(sessions[key].sampling, arrivals.encoded)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
-    def _take(
-        self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals
-    ) -> Iterator[tuple[str, Record | PlainScore]]:
+    def _take(self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
         if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
         policy = arrivals.policy_of(record.project)
@@ -216,7 +213,7 @@ class IntakeStep:
         else:
             yield self._decide(session, arrivals.at(offset), policy)
 
-    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record | PlainScore]:
+    def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of one exchange."""
         exchange = arrival.exchange
         candidate = Candidate(
@@ -235,9 +232,7 @@ class IntakeStep:
             return "scoring-tasks", _task(arrival, policy, decision, revision=0)
         return "scores", _left_out(arrival, policy, decision, revision=0)
 
-    def _ask_again(
-        self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy
-    ) -> tuple[str, Record | PlainScore]:
+    def _ask_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of an exchange that is scored again, as it was decided on first."""
         asked = Decision(
             sampled=request.sampling_reason != SAMPLING_SKIP,
@@ -261,7 +256,7 @@ class IntakeStep:
             yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
 
 
-def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> PlainScore:
+def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
     """The score of an exchange that is not sampled."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
     return structural_score(sampled, arrival.exchange, policy, LEFT_OUT, arrival.tampering)

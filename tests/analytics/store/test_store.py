@@ -196,16 +196,6 @@ def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
     assert (2, 3) == (store.end_of("exchanges"), store.end_of("agent-events"))
 
 
-def test_states_of_new_sessions_are_kept_beside_those_that_are_replaced(store: Store) -> None:
-    """A batch has sessions of both kinds; one row each must be left, or a stage goes on from an old state."""
-    with store.transaction() as transaction:
-        transaction.set_states("intake", {"a": b"1", "b": b"1"}, 5, new={"a", "b"})
-    with store.transaction() as transaction:
-        transaction.set_states("intake", {"a": b"2", "c": b"2", "d": b"2"}, {"a": 7, "c": 8, "d": 9}, new={"c", "d"})
-    rows = store.cursor().execute("SELECT key, next_position, state FROM log.stage_state ORDER BY ALL").fetchall()
-    assert [("a", 7, b"2"), ("b", 5, b"1"), ("c", 8, b"2"), ("d", 9, b"2")] == rows
-
-
 def test_states_are_kept_by_stage_and_key(store: Store) -> None:
     """A stage must not see another one's state, nor an old one of its own."""
     with store.transaction() as transaction:
