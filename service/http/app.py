@@ -1,6 +1,6 @@
 """The application: endpoints, and around them the layers that each request passes, from the outside in.
 
-hot routes → record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
+record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
 A request without a right token costs no more than a look at its head.
 """
 
@@ -12,7 +12,6 @@ import logging
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import BrokerError, BusyError
 from service.access.access import AccessStore
@@ -24,10 +23,9 @@ from service.http.documents.bodies import RoundedJson
 from service.http.documents.description import describe
 from service.http.errors import ApiError, add_error_answers, error_response
 from service.http.etags import Etags
-from service.http.hot_routes import HotRoutes
 from service.http.parameters import refuse_unknown
-from service.http.request_limits import BodyLimits, CallsInFlight, HostCheck, InFlight
-from service.http.request_middleware import RequestLog, RequestRecord
+from service.http.request_limits import BodyLimits, HostCheck, InFlight
+from service.http.request_middleware import RequestRecord
 from service.http.routes.metrics import Metrics
 from service.pages.problems import add_problem_pages
 from service.queries.query_pool import QueryPool
@@ -60,19 +58,9 @@ ROUTERS: tuple[APIRouter, ...] = tuple(
 log = logging.getLogger(__name__)
 
 
-class Application(FastAPI):
-    """The framework's application behind the hot routes."""
-
-    hot_routes: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call: as a hot route, or as the framework does."""
-        await self.hot_routes(scope, receive, send)
-
-
 def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
     """Build the application over a started engine and the tokens that open it."""
-    app = Application(
+    app = FastAPI(
         title="Driftline",
         version=version(),
         summary="Continuous audit of AI agent fleets.",
@@ -83,9 +71,8 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
         dependencies=[Depends(refuse_unknown), Depends(keep_write)],
         generate_unique_id_function=_operation_id,
     )
-    metrics, in_flight = Metrics(), CallsInFlight(settings.max_in_flight)
-    requests = RequestLog(metrics)
-    app.state.context = context = ApiContext(engine, access, settings, metrics)
+    metrics = Metrics()
+    app.state.context = ApiContext(engine, access, settings, metrics)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
     for router in ROUTERS:
         app.include_router(router)
@@ -97,11 +84,10 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(AuditTrail, access=access)
     app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
-    app.add_middleware(InFlight, in_flight=in_flight)
+    app.add_middleware(InFlight, limit=settings.max_in_flight)
     app.add_middleware(Authentication, access=access, settings=settings)
     app.add_middleware(HostCheck, settings=settings)
-    app.add_middleware(RequestRecord, requests=requests)
-    app.hot_routes = HotRoutes(super(Application, app).__call__, context, in_flight, app.exception_handlers, requests)
+    app.add_middleware(RequestRecord, metrics=metrics)
     return app
 
 

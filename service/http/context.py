@@ -135,10 +135,11 @@ def durable_or_refused() -> Iterator[None]:
         raise ApiError(503, "log_unavailable", "the log cannot take records at the moment", {"Retry-After": "30"}) from None
 
 
-def _services(request: Request) -> ApiContext:
+def services_of(request: Request) -> ApiContext:
+    """Return the context of the application that a request came to."""
     context: ApiContext = request.app.state.context
     return context
 
 
-Services = Annotated[ApiContext, Depends(_services)]
+Services = Annotated[ApiContext, Depends(services_of)]
 """The context of the application."""

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, TypeVar
 import httptools
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.http.bounds import ApiSettings
 from service.http.context import ApiContext
-from service.http.hot_routes import WHOLE
 
 try:
     from uvloop import new_event_loop
@@ -28,42 +27,6 @@ KEEP_ALIVE = 15
 """Seconds for which an idle connection is kept."""
 LEAVING_SECONDS = 1.0
 """Seconds for which a server that ends still waits for a request that may be on its way over a connection it has taken."""
-
-
-class _Whole:
-    """See `service.http.hot_routes.WholeCall`: what uvicorn's cycle of a request does in messages, done at once."""
-
-    __slots__ = ("_cycle",)
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def body(self) -> bytes | None:
-        """Return the body and count it as received; None unless it has come whole."""
-        cycle = self._cycle
-        if cycle.more_body or cycle.disconnected or cycle.response_started:
-            return None
-        body, cycle.body = bytes(cycle.body), bytearray()
-        cycle.message_event.clear()
-        return body
-
-    def answer(self, status: int, headers: bytes, body: bytes) -> bool:
-        """Answer in one write; `headers` are lines. False, and nothing is written, where the client does not keep up."""
-        cycle = self._cycle
-        if cycle.disconnected:
-            return True
-        if cycle.flow.write_paused or cycle.response_started:
-            return False
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        default = b"".join(b"%s: %s\r\n" % pair for pair in cycle.default_headers)
-        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-        cycle.transport.write(b"".join((STATUS_LINE[status], default, headers, end, body)))
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-        return True
 
 
 class _BoundedProtocol(HttpToolsProtocol):
@@ -113,10 +76,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._awaits_head = False
         self._stop_waiting()
         super().on_headers_complete()
-        if self.cycle is None:
-            return
-        self.scope["extensions"] = {WHOLE: _Whole(self.cycle)}  # type: ignore[dict-item]  # not JSON, but of this process
-        if self._is_leaving:
+        if self.cycle is not None and self._is_leaving:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:

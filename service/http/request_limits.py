@@ -34,7 +34,7 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        self._allowed = allowed_names(settings)
+        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 400."""
@@ -46,45 +46,28 @@ class HostCheck:
         await self._app(scope, receive, send)
 
 
-class CallsInFlight:
-    """The number of requests that are worked on, at most `limit` at once."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._now = 0
-
-    def begin(self) -> bool:
-        """Count a request; False if there are as many already."""
-        if self._now >= self.limit:
-            return False
-        self._now += 1
-        return True
-
-    def end(self) -> None:
-        """Count a request no more."""
-        self._now -= 1
-
-
 class InFlight:
     """Bounds the number of requests that are worked on at once."""
 
-    def __init__(self, app: ASGIApp, in_flight: CallsInFlight) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
-        self._in_flight = in_flight
+        self._limit = limit
+        self._now = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 503."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        if not self._in_flight.begin():
-            words = f"{self._in_flight.limit} calls are in progress; try again"
+        if self._now >= self._limit:
+            words = f"{self._limit} calls are in progress; try again"
             await refuse(ApiError(503, "busy", words, {"Retry-After": "1"}), scope, receive, send)
             return
+        self._now += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._in_flight.end()
+            self._now -= 1
 
 
 class BodyLimits:
@@ -138,11 +121,6 @@ def is_same_origin(scope: Scope) -> bool:
     origins = set(header_values(scope, b"origin"))
     own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
     return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
-
-
-def allowed_names(settings: ApiSettings) -> frozenset[str]:
-    """Return the names by which the server may be called, as `host_name` gives them."""
-    return frozenset(name.lower() for name in settings.allowed_hosts)
 
 
 @lru_cache

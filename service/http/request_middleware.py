@@ -37,23 +37,41 @@ RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in H
 REQUEST_ID = b"x-request-id"
 
 
-class RequestLog:
-    """Counts every request and writes its line; makes the ids of requests. The clock is in seconds."""
+class RequestRecord:
+    """The outermost middleware: counts every request, and writes its line. The clock is in seconds."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock = clock
+    def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._app = app
         self._metrics = metrics
+        self._clock = clock
         self._ids = random.Random()  # noqa: S311 - no secret; the system's source lets go of the interpreter, which costs a turn of it
         self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
         """The time of the last line, and the number of calls since, by route, status and caller."""
 
-    def new_id(self) -> str:
-        """Return the id of a new request."""
-        return f"{self._ids.getrandbits(128):032x}"
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and note that it was."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, request_id = self._clock(), f"{self._ids.getrandbits(128):032x}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        try:
+            await self._app(scope, receive, answer)
+        except ClientGone:
+            answer.status = CLIENT_GONE
+        except Exception:
+            log.exception("a request failed", extra={"request_id": request_id, "route": _route(scope)})
+            if answer.status:
+                raise  # half an answer cannot be mended: the server ends the connection
+            error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
+            await error_response(error)(scope, receive, answer)
+        finally:
+            self._note(scope, answer.status, request_id, started)
 
-    def note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
-        """Note that a request was answered; `started` is by the clock."""
-        now = self.clock()
+    def _note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
+        """Note that a request was answered."""
+        now = self._clock()
         route, caller = _route(scope), scope.get("state", {}).get("caller")
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
         self._metrics.answered(method, route, status, now - started)
@@ -70,37 +88,6 @@ class RequestLog:
         if caller is not None:
             fields[caller.kind] = caller.name
         log.info("request", extra={**fields, **calls, "request_id": request_id})
-
-
-class RequestRecord:
-    """The outermost middleware of the framework's calls; hot routes keep the same record of theirs."""
-
-    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
-        self._app = app
-        self._requests = requests
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and note that it was."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        state = scope.setdefault("state", {})
-        # A call that a hot route has left began there.
-        started, request_id = state.pop("started", None) or self._requests.clock(), self._requests.new_id()
-        state["request_id"] = request_id
-        answer = _Answer(send, request_id)
-        try:
-            await self._app(scope, receive, answer)
-        except ClientGone:
-            answer.status = CLIENT_GONE
-        except Exception:
-            log.exception("a request failed", extra={"request_id": request_id, "route": _route(scope)})
-            if answer.status:
-                raise  # half an answer cannot be mended: the server ends the connection
-            error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
-            await error_response(error)(scope, receive, answer)
-        finally:
-            self._requests.note(scope, answer.status, request_id, started)
 
 
 class _Answer:

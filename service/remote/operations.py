@@ -31,7 +31,7 @@ from schemas.lazy.polars import pl
 from schemas.records import ImportProgress
 from schemas.registry import schema_of
 from service.remote.command_socket import folder_of
-from service.remote.server_link import Differing, Judged, Taken
+from service.remote.server_link import Differing, Judged, PublishResult
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import SCORING
 from streams.stage_progress import stage_progress
@@ -127,7 +127,7 @@ class Caller:
         copy_database(self._intake.store, folder / path.name)
         return folder / path.name
 
-    async def publish(self, topic: str, messages: Sequence[bytes]) -> Taken:
+    async def publish(self, topic: str, messages: Sequence[bytes]) -> PublishResult:
         """Publish records of one type, durable on return; wait while the server is overloaded."""
         records = await asyncio.to_thread(lambda: [decode(message) for message in messages])
         while True:
@@ -138,7 +138,7 @@ class Caller:
             else:
                 break
         differing = await asyncio.to_thread(self._differing, topic, messages, done.conflicts) if done.conflicts else {}
-        return Taken(done.written, done.known, differing)
+        return PublishResult(done.written, done.known, differing)
 
     def _differing(self, topic: str, messages: Sequence[bytes], places: Sequence[int]) -> Differing:
         """Return the fields in which records differ from known ones with the same identities, by place."""

@@ -14,7 +14,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode, writer_schema
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from service.remote.server_link import ServerLink, Taken
+from service.remote.server_link import PublishResult, ServerLink
 from streams.engine.engine_state import Published
 from streams.log.admission import Accepted, Admission
 
@@ -62,10 +62,10 @@ class RemoteRunner:
         done, start = Appended(), 0
         written: Counter[str] = Counter()
         for name, part in _parts(messages):
-            taken: Taken = self._link.call("publish", topic, part)
-            written[schema_of(name).table] += taken.written
-            done.known += taken.known
-            for place, fields in taken.differing.items():
+            result: PublishResult = self._link.call("publish", topic, part)
+            written[schema_of(name).table] += result.written
+            done.known += result.known
+            for place, fields in result.differing.items():
                 done.conflicts.append(start + place)
                 Admission(self._redactor, self._now()).set_aside_conflict(letters, topic, decode(part[place]), fields)
             start += len(part)
@@ -88,8 +88,8 @@ class RemoteLog:
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Publish records, durable on return; known ones are left out."""
-        taken = await asyncio.to_thread(self._link.call, "publish", topic, [encode(record) for record in records])
-        return Published(taken.written, taken.known, sorted(taken.differing))
+        result = await asyncio.to_thread(self._link.call, "publish", topic, [encode(record) for record in records])
+        return Published(result.written, result.known, sorted(result.differing))
 
 
 def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, list[bytes]]]:

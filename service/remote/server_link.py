@@ -23,7 +23,7 @@ Differing = Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Taken:
+class PublishResult:
     """The outcome of publishing: how many records were written and known, and the conflicting fields by place."""
 
     written: int

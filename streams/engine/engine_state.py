@@ -30,14 +30,14 @@ class Published:
     written: int
     known: int
     conflicts: list[int]
-    fates: Sequence[str] = ()
-    """The fate of each record; empty if only their numbers were counted."""
+    outcomes: Sequence[str] = ()
+    """The outcome of each record; empty if only their numbers were counted."""
 
     @classmethod
-    def of(cls, fates: Sequence[str]) -> Self:
+    def of(cls, outcomes: Sequence[str]) -> Self:
         """Count what became of each record."""
-        conflicts = [place for place, fate in enumerate(fates) if fate == CONFLICT]
-        return cls(fates.count(WRITTEN), fates.count(KNOWN), conflicts, fates)
+        conflicts = [place for place, outcome in enumerate(outcomes) if outcome == CONFLICT]
+        return cls(outcomes.count(WRITTEN), outcomes.count(KNOWN), conflicts, outcomes)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ QUEUED = "queued"
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an exchange that was sent."""
 
-    fate: str
+    outcome: str
     """written, known (with the same content) or conflict (with other content; nothing was taken)."""
     score_id: str
     sampled: bool
@@ -130,11 +130,11 @@ class RecordIntake(ABC):
     async def take_exchange(self, exchange: Exchange) -> Taken:
         """Take an exchange in; RecordError when it may not be written."""
         committed = await self._take("exchanges", [exchange], [admissible(exchange)])
-        (fate,) = committed.fates["exchanges"]
+        (outcome,) = committed.outcomes["exchanges"]
         # Of a known one the tables are asked.
-        if fate == KNOWN:
-            return await asyncio.to_thread(_told, exchange, fate, committed, self.policy, self.store)
-        return _told(exchange, fate, committed, self.policy, self.store)
+        if outcome == KNOWN:
+            return await asyncio.to_thread(_told, exchange, outcome, committed, self.policy, self.store)
+        return _told(exchange, outcome, committed, self.policy, self.store)
 
     async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
         """Take exchanges in together, durable on return: what became of each, or why it may not be written."""
@@ -143,7 +143,9 @@ class RecordIntake(ABC):
             (exchange, message) for exchange, message in zip(exchanges, encoded, strict=True) if isinstance(message, bytes)
         ]
         committed = await self._taken("exchanges", [one for one, _ in sound], [message for _, message in sound])
-        return await outcomes(exchanges, _placed(encoded, committed.fates["exchanges"]), committed, self.policy, self.store)
+        return await build_results(
+            exchanges, _placed(encoded, committed.outcomes["exchanges"]), committed, self.policy, self.store
+        )
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Take records from outside in. Known ones are left out, so that sending twice changes nothing; RecordError as above."""
@@ -156,7 +158,7 @@ class RecordIntake(ABC):
 
     async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Published:
         """`publish` of records whose encodings `streams.log.admission.admissible` has given already."""
-        return Published.of((await self._taken(topic, records, messages)).fates[topic])
+        return Published.of((await self._taken(topic, records, messages)).outcomes[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""
@@ -229,41 +231,41 @@ class RecordIntake(ABC):
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", pause)
 
 
-def _placed(encoded: Sequence[bytes | RecordError], fates: Iterable[str]) -> list[str | RecordError]:
-    """The fate of each record, or why it may not be written; `fates` are of those that may, in their order."""
-    following = iter(fates)
+def _placed(encoded: Sequence[bytes | RecordError], outcomes: Iterable[str]) -> list[str | RecordError]:
+    """The outcome of each record, or why it may not be written; `outcomes` are of those that may, in their order."""
+    following = iter(outcomes)
     return [message if isinstance(message, RecordError) else next(following) for message in encoded]
 
 
-async def outcomes(
-    exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
+async def build_results(
+    exchanges: Sequence[Exchange], outcomes: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
 ) -> list[Taken | RecordError]:
     """Return what became of each exchange, or why it may not be written."""
     # A few that are new are told of sooner than a thread has begun; of a known one the tables are asked.
-    if len(exchanges) <= FEW and KNOWN not in fates:
-        return _outcomes(exchanges, fates, committed, policy, store)
-    return await asyncio.to_thread(_outcomes, exchanges, fates, committed, policy, store)
+    if len(exchanges) <= FEW and KNOWN not in outcomes:
+        return _build_results(exchanges, outcomes, committed, policy, store)
+    return await asyncio.to_thread(_build_results, exchanges, outcomes, committed, policy, store)
 
 
-def _outcomes(
-    exchanges: Sequence[Exchange], fates: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
+def _build_results(
+    exchanges: Sequence[Exchange], outcomes: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
 ) -> list[Taken | RecordError]:
     return [
-        fate if isinstance(fate, RecordError) else _told(exchange, fate, committed, policy, store)
-        for exchange, fate in zip(exchanges, fates, strict=True)
+        outcome if isinstance(outcome, RecordError) else _told(exchange, outcome, committed, policy, store)
+        for exchange, outcome in zip(exchanges, outcomes, strict=True)
     ]
 
 
-def _told(exchange: Exchange, fate: str, committed: Committed, policy: Policy, store: Store) -> Taken:
-    """What to tell of an exchange with this fate, and of what was decided on it."""
+def _told(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> Taken:
+    """What to tell of an exchange with this outcome, and of what was decided on it."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
     decision = committed.decisions.get(subject)
-    if fate == WRITTEN and isinstance(decision, Score):
+    if outcome == WRITTEN and isinstance(decision, Score):
         return _scored(decision)
-    told = _by_the_rules(exchange, fate, project)
-    if fate == KNOWN:
+    told = _by_the_rules(exchange, outcome, project)
+    if outcome == KNOWN:
         return _as_before(told, exchange, project, store)
-    if fate != WRITTEN or decision is None:
+    if outcome != WRITTEN or decision is None:
         return told
     told = replace(told, sampled=True, reason=decision.sampling_reason)
     return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
@@ -272,7 +274,7 @@ def _told(exchange: Exchange, fate: str, committed: Committed, policy: Policy, s
 def _scored(score: Score) -> Taken:
     """Return what to tell of an exchange that sampling left out."""
     return Taken(
-        fate=WRITTEN,
+        outcome=WRITTEN,
         score_id=score.score_id,
         sampled=False,
         reason=score.sampling_reason,
@@ -282,7 +284,7 @@ def _scored(score: Score) -> Taken:
     )
 
 
-def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Taken:
+def _by_the_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> Taken:
     """What the exchange itself tells."""
     if is_unremarkable(exchange, project.methodology):
         tier1, is_anomalous = clean_result(project.methodology), False
@@ -290,7 +292,7 @@ def _by_the_rules(exchange: Exchange, fate: str, project: ProjectPolicy) -> Take
         tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
         is_anomalous = bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange)))
     return Taken(
-        fate=fate,
+        outcome=outcome,
         score_id=score_id(exchange.connection, exchange.exchange_id),
         sampled=False,
         reason=QUEUED,

@@ -106,11 +106,11 @@ class Gateway(RecordIntake):
         await self._sink.stop()
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        fates: dict[int, str] = {}
+        outcomes: dict[int, str] = {}
         for part in _rounds(records):
             told = await self._acceptance.take(topic, [records[place] for place in part], [messages[place] for place in part])
-            fates |= dict(zip(part, told, strict=True))
-        return Committed({topic: [fates[place] for place in sorted(fates)]}, {}, {})
+            outcomes |= dict(zip(part, told, strict=True))
+        return Committed({topic: [outcomes[place] for place in sorted(outcomes)]}, {}, {})
 
     async def wait_for_tables(self, topic: str) -> None:
         """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
@@ -172,10 +172,10 @@ class _Record(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call that waits for the fates of its records."""
+    """A call that waits for the outcomes of its records."""
 
     records: Sequence[_Record]
-    fates: asyncio.Future[list[str]]
+    outcomes: asyncio.Future[list[str]]
 
 
 class Acceptance:
@@ -215,7 +215,7 @@ class Acceptance:
         try:
             self._waiting.setdefault(topic, []).append(call)
             self._begin_soon()
-            return await call.fates
+            return await call.outcomes
         finally:
             self._producing -= 1
             if not self._producing:
@@ -241,7 +241,7 @@ class Acceptance:
                 task.add_done_callback(self._ended)
 
     def _free(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
-        """Take up the calls of whose records no other call has taken one up; return them, and those that wait for another's fate."""
+        """Take up the calls of whose records no other call has taken one up; return them, and those that wait for another's outcome."""
         group, left = list[_Call](), list[_Call]()
         for call in calls:
             names = [one.name for one in call.records]
@@ -262,31 +262,31 @@ class Acceptance:
         """Decide on the records of several calls, produce those that are new, and answer the calls."""
         records = [one for call in calls for one in call.records]
         try:
-            fates = await self._fates(topic, records)
-            await self._produce(topic, [one for one, fate in zip(records, fates, strict=True) if fate == WRITTEN])
+            outcomes = await self._look_up_outcomes(topic, records)
+            await self._produce(topic, [one for one, outcome in zip(records, outcomes, strict=True) if outcome == WRITTEN])
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
             for call in calls:
-                if not call.fates.done():
-                    call.fates.set_exception(error)
+                if not call.outcomes.done():
+                    call.outcomes.set_exception(error)
             return
         finally:
             self._taken_up.difference_update(one.name for one in records)
-        left = iter(fates)
+        left = iter(outcomes)
         for call in calls:
             own = list(islice(left, len(call.records)))
-            if not call.fates.done():
-                call.fates.set_result(own)
+            if not call.outcomes.done():
+                call.outcomes.set_result(own)
 
-    async def _fates(self, topic: str, records: Sequence[_Record]) -> list[str]:
-        """The fate of each record; a record that another one before it repeats is known, too."""
-        fates = [self._unlanded.fate(one.name, one.record) for one in records]
-        places = [place for place, fate in enumerate(fates) if fate is None]
+    async def _look_up_outcomes(self, topic: str, records: Sequence[_Record]) -> list[str]:
+        """The outcome of each record; a record that another one before it repeats is known, too."""
+        outcomes = [self._unlanded.outcome(one.name, one.record) for one in records]
+        places = [place for place, outcome in enumerate(outcomes) if outcome is None]
         seen = self._sink.writer.seen
         if not seen.is_busy and _are_certainly_new(seen, topic, [records[place] for place in places]):
-            return [fate or WRITTEN for fate in fates]
+            return [outcome or WRITTEN for outcome in outcomes]
         found = await asyncio.to_thread(self._look_up, topic, [records[place].message for place in places])
         known = dict(zip(places, found, strict=True))
-        return [fate or known[place] for place, fate in enumerate(fates)]
+        return [outcome or known[place] for place, outcome in enumerate(outcomes)]
 
     def no_room(self) -> str:
         """Return the reason why no more records can be taken now; an empty text if they can."""
@@ -341,15 +341,15 @@ class Acceptance:
 
     def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
         """Look up what records are to the tables: new (written), known or a conflict; in a thread."""
-        fates = [KNOWN] * len(messages)
+        outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_batch(messages).frames.items():
                 fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._sink.writer.seen, met=self._store.met)
                 for place in fresh[INDEX].to_list():
-                    fates[place] = WRITTEN
+                    outcomes[place] = WRITTEN
                 for place in conflicts:
-                    fates[place] = CONFLICT
-        return fates
+                    outcomes[place] = CONFLICT
+        return outcomes
 
     async def _produce(self, topic: str, records: Sequence[_Record]) -> None:
         if not records:

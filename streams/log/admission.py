@@ -115,7 +115,7 @@ class Submission:
 class Committed:
     """What became of a submission."""
 
-    fates: Mapping[str, Sequence[str]]
+    outcomes: Mapping[str, Sequence[str]]
     """For each topic and each of its records from outside: written, known (the log has it) or conflict (with other content)."""
     decisions: Mapping[Subject, ScoringTask | Score]
     """What intake decided on exchanges of the whole group: judged (a task) or left out (a score)."""

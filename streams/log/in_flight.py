@@ -49,8 +49,8 @@ class InFlight:
         self._sessions[session].add(name)
         heapq.heappush(self._queues[partition], (offset, name))
 
-    def fate(self, name: Name, record: Record) -> str | None:
-        """Return the fate of a record whose name is here: known or a conflict; None for others."""
+    def outcome(self, name: Name, record: Record) -> str | None:
+        """Return the outcome of a record whose name is here: known or a conflict; None for others."""
         entry = self._entries.get(name)
         if entry is None:
             return None

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
@@ -63,10 +63,9 @@ class LocalLog:
     `end_in_tables` tells where a topic ends in the tables.
     """
 
-    def __init__(self, folder: Path | None, end_in_tables: Callable[[str], int]) -> None:
+    def __init__(self, folder: LogFolder | None, end_in_tables: Callable[[str], int]) -> None:
         self._folder = folder
         self._end_in_tables = end_in_tables
-        self._files: Rdict | None = None
         self._next = 0
         self._has_recovered = False
         self._pending: deque[tuple[int, Commit]] = deque()
@@ -82,7 +81,7 @@ class LocalLog:
         """
         self._next = flushed
         if self._folder is not None and self._folder.exists():
-            self._read_files(self._folder, flushed)
+            self._read(self._folder, flushed)
         self._has_recovered = True
 
     def append(self, commit: Commit) -> None:
@@ -113,9 +112,9 @@ class LocalLog:
 
     def trim(self, end: int) -> None:
         """Delete the commits before the number `end`: the tables have them."""
-        if self._pending and self._files is not None:
+        if self._pending and self._folder is not None:
             with contextlib.suppress(Exception):  # its number tells that it was flushed
-                self._files.delete_range(_key(self._pending[0][0]), _key(end))
+                self._folder.delete(_key(self._pending[0][0]), _key(end))
         left = [(number, commit) for number, commit in self._pending if number >= end]
         # New objects: a thread may be reading the old ones.
         self._pending, self.waiting, self._states = deque(), Counter(), defaultdict(dict)
@@ -124,9 +123,10 @@ class LocalLog:
 
     def close(self) -> None:
         """Let go of the folder, and remove it if the tables have everything."""
-        self._close_files()
-        if self._folder is not None and self._has_recovered and self.is_empty and self._folder.is_dir():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
+            if self._has_recovered and self.is_empty:
+                self._folder.remove()
 
     def _keep(self, number: int, commit: Commit) -> None:
         self._pending.append((number, commit))
@@ -136,29 +136,66 @@ class LocalLog:
         for stage, states in commit.states.items():
             self._states[stage] |= states
 
-    def _write(self, folder: Path, commit: Commit) -> None:
-        files = self._open(folder)
+    def _write(self, folder: LogFolder, commit: Commit) -> None:
         try:
-            files[_key(self._next)] = msgspec.msgpack.encode(commit)
+            folder.write(_key(self._next), msgspec.msgpack.encode(commit))
+        except StoreError:
+            raise
         except Exception as error:  # RocksDB has no error type of its own
             # After a failed write RocksDB refuses all others until it is opened again.
-            self._close_files()
-            raise StoreError(f"{folder}: {error}", hint=_DISK) from error
+            folder.close()
+            raise StoreError(f"{folder.path}: {error}", hint=_DISK) from error
 
-    def _read_files(self, folder: Path, flushed: int) -> None:
-        for number, entry in sorted(map(_decoded, self._open(folder).items()), key=itemgetter(0)):
+    def _read(self, folder: LogFolder, flushed: int) -> None:
+        for number, entry in sorted(map(_decoded, folder.entries()), key=itemgetter(0)):
             self._next = max(self._next, number + 1)
             if number < flushed:
                 continue
             if not self._pending and number > flushed:
                 raise StoreError(
-                    f"{folder}: begins with entry {number}, and the database has flushed {flushed}",
-                    hint=f"The database is an older copy than {folder.name}. Put back the database that belongs to it, or move "
-                    f"{folder.name} away: what is in it is then not in the tables.",
+                    f"{folder.path}: begins with entry {number}, and the database has flushed {flushed}",
+                    hint=f"The database is an older copy than {folder.path.name}. Put back the database that belongs to it, or move "
+                    f"{folder.path.name} away: what is in it is then not in the tables.",
                 )
             self._keep(number, entry.as_commit(self.end_of) if isinstance(entry, _Entry) else entry)
 
-    def _open(self, folder: Path) -> Rdict:
+
+class LogFolder:
+    """The folder of a local log: entries by key in a RocksDB. The disk, and nothing else of the log, is behind it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: Rdict | None = None
+
+    def exists(self) -> bool:
+        """Tell whether an earlier process left it, or this one has written to it."""
+        return self.path.exists()
+
+    def entries(self) -> list[tuple[bytes, bytes]]:
+        """Every entry that is whole: the last may have been cut off. StoreError if the folder is damaged."""
+        return cast("list[tuple[bytes, bytes]]", list(self._open().items()))
+
+    def write(self, key: bytes, entry: bytes) -> None:
+        """Put an entry on disk; it is there when this returns. If it raises, `close` comes next."""
+        self._open()[key] = entry
+
+    def delete(self, first: bytes, end: bytes) -> None:
+        """Delete the entries from the key `first` on that come before the key `end`."""
+        self._open().delete_range(first, end)
+
+    def close(self) -> None:
+        """Let go of it; what comes next opens it again."""
+        files, self._files = self._files, None
+        if files is not None:
+            with contextlib.suppress(Exception):
+                files.close()
+
+    def remove(self) -> None:
+        """Remove it with all its entries."""
+        if self.path.is_dir():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _open(self) -> Rdict:
         if self._files is None:
             options = Options(raw_mode=True)
             options.create_if_missing(True)
@@ -168,18 +205,12 @@ class LocalLog:
             synced = WriteOptions()
             synced.sync = True
             try:
-                self._files = Rdict(str(folder), options)
+                self._files = Rdict(str(self.path), options)
             except Exception as error:
                 hint = _DAMAGED if "Corruption" in str(error) else _DISK
-                raise StoreError(f"{folder}: cannot be opened: {error}", hint=hint) from error
+                raise StoreError(f"{self.path}: cannot be opened: {error}", hint=hint) from error
             self._files.set_write_options(synced)
         return self._files
-
-    def _close_files(self) -> None:
-        files, self._files = self._files, None
-        if files is not None:
-            with contextlib.suppress(Exception):
-                files.close()
 
 
 def _key(number: int) -> bytes:
@@ -215,9 +246,9 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
         return Commit(dict(records), offsets, states, _latest(self.marks, self.decided_marks))
 
 
-def _decoded(item: tuple[Any, Any]) -> tuple[int, Commit | _Entry]:
+def _decoded(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
     """The number and the content of an entry of the folder."""
-    key, value = cast("tuple[bytes, bytes]", item)
+    key, value = item
     number = int.from_bytes(key[-_NUMBER:], "big")
     if len(key) == _NUMBER:
         return number, msgspec.msgpack.decode(value, type=_Entry)

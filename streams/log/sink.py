@@ -8,14 +8,14 @@ from collections import defaultdict
 from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Store
-from streams.log.local_log import LocalLog, Pending
+from streams.log.local_log import LocalLog, LogFolder, Pending
 from streams.log.ownership import log_folder
 from streams.stage_progress import SOURCES
 
 
 def local_log(store: Store) -> LocalLog:
     """The log beside a database, as far as it was before: `recover` takes up what an earlier process left."""
-    return LocalLog(None if store.path is None else log_folder(store.path), store.end_of)
+    return LocalLog(None if store.path is None else LogFolder(log_folder(store.path)), store.end_of)
 
 
 def flush(store: Store, pending: Pending, *, are_own: bool = True) -> None:

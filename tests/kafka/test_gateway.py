@@ -37,14 +37,14 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
             with held_back(gateway):
-                assert WRITTEN == (await gateway.take_exchange(ASKED)).fate
+                assert WRITTEN == (await gateway.take_exchange(ASKED)).outcome
                 again = await gateway.take_exchange(ASKED)
-                assert (KNOWN, "queued") == (again.fate, again.reason)
-                assert CONFLICT == (await gateway.take_exchange(OTHERS)).fate
+                assert (KNOWN, "queued") == (again.outcome, again.reason)
+                assert CONFLICT == (await gateway.take_exchange(OTHERS)).outcome
                 assert 1 == gateway.state().queues["unlanded"]
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            assert KNOWN == (await gateway.take_exchange(ASKED)).fate
-            assert CONFLICT == (await gateway.take_exchange(OTHERS)).fate
+            assert KNOWN == (await gateway.take_exchange(ASKED)).outcome
+            assert CONFLICT == (await gateway.take_exchange(OTHERS)).outcome
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -59,7 +59,7 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
         async with gateway_over(store, kafka) as gateway:
             taken = await gateway.take_exchanges([ASKED, ASKED, OTHERS])
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            return [one.fate for one in taken if isinstance(one, Taken)]
+            return [one.outcome for one in taken if isinstance(one, Taken)]
 
     with Store(None) as store:
         assert [WRITTEN, KNOWN, CONFLICT] == asyncio.run(run(store))
@@ -85,7 +85,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
                 again = await gateway.publish("exchanges", revisions.records)
             assert [(2, 0), (0, 2)] == [(first.written, first.known), (again.written, again.known)]
             await gateway.wait_for_tables("exchanges")
-            assert [KNOWN, KNOWN] == [(await gateway.take_exchange(one)).fate for one in (ASKED, OTHERS)]
+            assert [KNOWN, KNOWN] == [(await gateway.take_exchange(one)).outcome for one in (ASKED, OTHERS)]
             assert [] == revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting
 
     with Store(None) as store:
@@ -103,7 +103,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
             answers = await asyncio.gather(*(gateway.take_exchange(one) for one in (ASKED, OTHERS, ASKED)))
-        return [one.fate for one in answers]
+        return [one.outcome for one in answers]
 
     with Store(None) as store:
         assert [WRITTEN, CONFLICT, KNOWN] == asyncio.run(run(store))
@@ -118,14 +118,14 @@ def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection
             with held_back(gateway):
                 calls = await asyncio.gather(*(gateway.publish("agent-events", [event("s", 1)]) for _ in range(8)))
             await until(lambda: not gateway.state().queues["unlanded"], "the event to land")
-            return [one.fates[0] for one in calls]
+            return [one.outcomes[0] for one in calls]
 
     with Store(None) as store:
         assert [WRITTEN, *[KNOWN] * 7] == asyncio.run(run(store))
         assert 1 == len(tables(store)["agent_events"])
 
 
-def test_calls_that_come_at_once_each_get_their_own_fates(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """They are produced in few groups; what one call brought must not be told to another."""
     make_topics(*topics())
     brought = {number: [event(f"s{number}", seq) for seq in range(1, number % 4 + 1)] for number in range(40)}
@@ -135,7 +135,7 @@ def test_calls_that_come_at_once_each_get_their_own_fates(kafka: KafkaConnection
             await gateway.publish("agent-events", brought[2])
             calls = await asyncio.gather(*(gateway.publish("agent-events", brought[number]) for number in brought))
             expected = [[KNOWN if number == 2 else WRITTEN] * len(events) for number, events in brought.items()]
-            assert expected == [list(call.fates) for call in calls]
+            assert expected == [list(call.outcomes) for call in calls]
             await until(lambda: not gateway.state().queues["unlanded"], "the events to land")
 
     with Store(None) as store:
@@ -153,7 +153,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
                 call = asyncio.create_task(gateway.take_exchange(ASKED))
                 await until(lambda: gateway.state().queues["producing"], "the call to wait")
                 assert not call.done()
-            return (await call).fate
+            return (await call).outcome
 
     with Store(None) as store:
         assert WRITTEN == asyncio.run(run(store))
@@ -167,7 +167,7 @@ def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, ma
         async with producing(kafka) as producer:
             await produce(producer, "exchanges", [exchange("s", number) for number in range(20)])
         async with gateway_over(store, kafka) as gateway:
-            assert KNOWN == (await gateway.take_exchange(ASKED)).fate
+            assert KNOWN == (await gateway.take_exchange(ASKED)).outcome
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -256,7 +256,7 @@ def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaCo
                 lambda: tables(store)["scores"] and len(tables(store)["judgements"]) == 2, "score and judgements to land"
             )
             again = await gateway.take_exchange(ASKED)
-            assert (KNOWN, True, 0.001, 1.0) == (again.fate, again.capped, again.spent_usd, again.cap_usd)
+            assert (KNOWN, True, 0.001, 1.0) == (again.outcome, again.capped, again.spent_usd, again.cap_usd)
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -336,7 +336,7 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
                     await gateway.take_exchange(ASKED)
                 assert (False, "too much is on its way to the tables") == ((state := gateway.state()).ready, state.why_not)
             await until(lambda: gateway.state().ready, "the events to land")
-            assert WRITTEN == (await gateway.take_exchange(ASKED)).fate
+            assert WRITTEN == (await gateway.take_exchange(ASKED)).outcome
 
     with Store(None) as store:
         asyncio.run(run(store))

@@ -21,7 +21,6 @@ from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.bounds.validation_messages import decoding_words
 from service.documents.rounding import rounded
 from service.http.errors import ApiError
-from service.http.request_limits import JSON, NDJSON, body_kind
 from streams.sources.lines import decode_json
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -40,57 +39,25 @@ def rounded_json(content: Any) -> bytes:
     return _encode(rounded(content)).encode()
 
 
-class StrictJsonRequest(Request):
+class _StrictJsonRequest(Request):
     """A request whose body is read by the rules above."""
-
-    max_depth: int | None = MAX_DEPTH
 
     async def json(self) -> Any:
         """Return the value of the body; ApiError (400) if it is not JSON."""
-        return decode_body(await self.body(), self.max_depth)
+        return decode_body(await self.body())
 
 
 class JsonRoute(APIRoute):
     """An endpoint that reads its body by the rules above."""
-
-    max_depth: int | None = MAX_DEPTH
-    """Levels of nesting; None where the endpoint looks at each part by itself."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, given requests of ours."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            ours = self.read(request)
-            ours.max_depth = self.max_depth
-            return await handler(ours)
+            return await handler(_StrictJsonRequest(request.scope, request.receive))
 
         return strict
-
-    def read(self, request: Request) -> StrictJsonRequest:
-        """The request as one of ours."""
-        return StrictJsonRequest(request.scope, request.receive)
-
-
-class Lines(StrictJsonRequest):
-    """A request whose body has a JSON value per line."""
-
-    async def json(self) -> list[Any]:
-        """Return what `decode_lines` does."""
-        return decode_lines(await self.body())
-
-
-class BulkRoute(JsonRoute):
-    """An endpoint that takes an array or lines; a value that nests too deep does not stop the others."""
-
-    max_depth = None
-
-    def read(self, request: Request) -> StrictJsonRequest:
-        """Return the request; lines as the array that they stand for."""
-        if body_kind(request.scope) != NDJSON:
-            return super().read(request)
-        headers = [(name, JSON if name == b"content-type" else value) for name, value in request.scope["headers"]]
-        return Lines({**request.scope, "headers": headers}, request.receive)
 
 
 class FaultyLine(NamedTuple):

@@ -5,22 +5,15 @@ Each has its own result, in the order of the call: what became of it, or why it 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
-
-from service.access.access import Holder
-from service.http.context import ApiContext
-from service.http.documents.bodies import FaultyLine, decode_body, decode_lines
+from service.http.documents.bodies import FaultyLine
 from service.http.documents.response_models import Answer, Refused
-from service.http.hot_routes import Answered, Call, answered_with, quick, sound
 
 Kind = TypeVar("Kind")
 Refusal = TypeVar("Refusal", bound=Refused)
-Take = Callable[[Sequence[Any], Holder, ApiContext, float], Awaitable[Answer]]
-"""Takes the values of a body of so many bytes, and answers."""
 
 
 @dataclass
@@ -52,12 +45,3 @@ class Batch(Generic[Kind, Refusal]):
         """Return the results in the order of the call; `taken` are those of records, by place."""
         results: dict[int, Answer] = {**taken, **self.refused}
         return [results[place] for place in sorted(results)]
-
-
-def quick_in_bulk(path: str, form: TypeAdapter[list[Any]], take: Take) -> None:
-    """Register the quick function of an endpoint that takes records in bulk: from bytes to bytes."""
-
-    @quick(path)
-    async def take_quickly(call: Call) -> Answered | None:
-        given = sound(lambda: form.validate_python(decode_lines(call.body) if call.is_lines else decode_body(call.body, None)))
-        return None if given is None else answered_with(201, await take(given, call.caller, call.services, len(call.body)))

@@ -6,7 +6,6 @@ position of the session it begins. An event that cannot be taken is set aside wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +13,8 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
+from anyio import to_thread
+from fastapi import APIRouter, Response
 
 from analytics.identity.duplicate_matching import contradictions
 from analytics.queries import query_rows
@@ -27,26 +27,18 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute, decode_body
 from service.http.documents.models import NO_MOMENT, EventsBody
 from service.http.documents.response_models import EventsAnswer, RefusedEvent
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, answered_with, quick, read_whole, sound
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
+from service.http.sender_route import BatchRoute, json_response
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
-
-class EventsRoute(JsonRoute):
-    """An endpoint for events: one that nests too deep does not stop the others."""
-
-    max_depth = None
-
-
-router = APIRouter(route_class=EventsRoute, tags=["records"])
+router = APIRouter(route_class=BatchRoute, tags=["records"])
 TOPIC = "agent-events"
 CONFLICTING_ID = "conflicting_id"
 _EXPLAINED = 10
@@ -71,26 +63,14 @@ class Batch:
         admission.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
-@router.post(EVENTS, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
-async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventsAnswer:
+@router.post(EVENTS, status_code=201, response_model=EventsAnswer, responses=documented(400, 408, 413, 415))
+async def take_events(body: EventsBody, caller: Connection, services: Services) -> Response:
     """Take a batch of one session's runtime events. They are durable when this is answered."""
-    return await _take(body, caller, services)
-
-
-@quick(EVENTS)
-async def take_quickly(call: Call) -> Answered | None:
-    """Take a batch, from bytes to bytes."""
-    given = sound(lambda: EventsBody.model_validate(decode_body(call.body, None)))
-    return None if given is None else answered_with(201, await _take(given, call.caller, call.services, len(call.body)))
-
-
-async def _take(body: EventsBody, caller: Holder, services: ApiContext, size: float = math.inf) -> EventsAnswer:
-    """Take a batch of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
     if body.first_seq is None:
         require_own_ids(body.events)
-    batch = await read_whole(size, read_batch, body, caller, engine)
+    batch = await to_thread.run_sync(read_batch, body, caller, engine)
     async with services.turns.held([(caller.name, body.session_id)]):
         if body.first_seq is None and batch.records:
             batch.records = await continued(services, caller, batch.records)
@@ -105,7 +85,7 @@ async def _take(body: EventsBody, caller: Holder, services: ApiContext, size: fl
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
     more = filed_elsewhere(body.project, caller)
-    return EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more)
+    return json_response(201, EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more))
 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:

@@ -6,14 +6,14 @@ the order of the call. A value has the form of a line of an event file (`streams
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from fastapi import APIRouter
-from pydantic import TypeAdapter, ValidationError
+from anyio import to_thread
+from fastapi import APIRouter, Response
+from pydantic import ValidationError
 
 from audit.surrogates import json_bytes
 from schemas.records import AgentEvent
@@ -21,12 +21,10 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EVENTS_BULK
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import BulkEvent, EventsInBulk
 from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
 from service.http.errors import documented, problems_at
-from service.http.hot_routes import read_whole
-from service.http.routes.bulk import Batch, quick_in_bulk
+from service.http.routes.bulk import Batch
 from service.http.routes.events import (
     CONFLICTING_ID,
     TOPIC,
@@ -38,6 +36,7 @@ from service.http.routes.events import (
     set_aside,
 )
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
+from service.http.sender_route import BatchRoute, json_response
 from streams.engine.engine_state import Published
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
@@ -46,7 +45,7 @@ from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
-router = APIRouter(route_class=BulkRoute, tags=["records"])
+router = APIRouter(route_class=BatchRoute, tags=["records"])
 _NO_ID = "is missing; give each event its own id"
 
 
@@ -67,21 +66,16 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
 
-@router.post(EVENTS_BULK, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
-async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> BulkEventsAnswer:
+@router.post(EVENTS_BULK, status_code=201, response_model=BulkEventsAnswer, responses=documented(400, 408, 413, 415))
+async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> Response:
     """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     Each names its `session_id` and has its own `event_id`. They are durable when this is answered. Each has its own result, in order:
     its id, or an error.
     """
-    return await _take(body, caller, services)
-
-
-async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> BulkEventsAnswer:
-    """Take events of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
-    bulk = await read_whole(size, read_bulk, body, caller, engine)
+    bulk = await to_thread.run_sync(read_bulk, body, caller, engine)
     published = Published.of([])
     if bulk.records:
         async with services.turns.held((caller.name, record.session_id) for record in bulk.records):
@@ -91,15 +85,13 @@ async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size:
     await _refuse_conflicts(services, caller, body, bulk, published)
     await set_aside(services, bulk.letters)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
-    return BulkEventsAnswer(
+    answer = BulkEventsAnswer(
         accepted=published.written,
         known=published.known,
         refused=len(bulk.refused),
         results=bulk.results(_taken(bulk, published)),
     )
-
-
-quick_in_bulk(EVENTS_BULK, TypeAdapter(EventsInBulk), _take)
+    return json_response(201, answer)
 
 
 def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:
@@ -152,8 +144,8 @@ async def _refuse_conflicts(
 def _taken(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
     """Return the answers to the events that the log has now, by place."""
     answers = {}
-    for place, record, notes, fate in zip(bulk.places, bulk.records, bulk.notes, published.fates, strict=True):
+    for place, record, notes, outcome in zip(bulk.places, bulk.records, bulk.notes, published.outcomes, strict=True):
         if place not in bulk.refused:
-            again: dict[str, Any] = {"duplicate": True} if fate == KNOWN else {}
+            again: dict[str, Any] = {"duplicate": True} if outcome == KNOWN else {}
             answers[place] = TakenEvent(event_id=record.event_id, **again, **notes)
     return answers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
@@ -20,19 +19,18 @@ from schemas.records import Exchange, Label
 from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import INGEST
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute, decode_body
+from service.http.context import Services, durable_or_refused
 from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
-from service.http.hot_routes import Answered, Call, answer_json, quick, read_whole, sound
+from service.http.sender_route import SenderRoute, json_response
 from streams.engine.record_intake import QUEUED, RecordIntake, Taken
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
 from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.text import unwrap
 
-router = APIRouter(route_class=JsonRoute, tags=["records"])
+router = APIRouter(route_class=SenderRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; the rest of a record is for its ids and names."""
@@ -62,47 +60,26 @@ _DUPLICATE: dict[int | str, dict[str, Any]] = {
     INGEST,
     status_code=201,
     response_model=IngestAnswer,
-    response_model_exclude_unset=True,
     responses=_DUPLICATE | documented(400, 408, 409, 413, 415),
 )
-async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
+async def ingest(body: IngestBody, caller: Connection, services: Services) -> Response:
     """Take an exchange. It is durable when this is answered; 409 if its id is known with other content."""
-    exchange_id, taken = await _take(body, caller, services)
-    response.status_code = _status_of(taken)
-    return answer_of(exchange_id, taken, filed_elsewhere(body.project, caller))
-
-
-@quick(INGEST)
-async def ingest_quickly(call: Call) -> Answered | None:
-    """Take an exchange, from bytes to bytes."""
-    given: IngestBody | None = sound(lambda: IngestBody.model_validate(decode_body(call.body)))
-    if given is None:
-        return None
-    exchange_id, taken = await _take(given, call.caller, call.services, len(call.body))
-    return Answered(_status_of(taken), json_of(exchange_id, taken, filed_elsewhere(given.project, call.caller)))
-
-
-async def _take(body: IngestBody, caller: Holder, services: ApiContext, size: float = math.inf) -> tuple[str, Taken]:
-    """Take an exchange of a body of so many bytes; return its id and what became of it."""
     engine = services.engine
     require_audit(engine, caller)
-    exchange = await read_whole(size, exchange_of, body, caller, engine.redactor, engine.now())
+    exchange = exchange_of(body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         taken = await engine.take_exchange(exchange)
     services.metrics.ingested((outcome_of_ingest(taken),))
-    if taken.fate == "conflict":
+    if taken.outcome == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
-    return exchange.exchange_id, taken
-
-
-def _status_of(taken: Taken) -> int:
-    return 201 if taken.fate == WRITTEN else 200
+    answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
+    return json_response(201 if taken.outcome == WRITTEN else 200, answer)
 
 
 def outcome_of_ingest(taken: Taken) -> str:
     """Return the outcome to count for a sent exchange: known, conflict, or the answer it got."""
-    return taken.fate if taken.fate != WRITTEN else _answered(taken)
+    return taken.outcome if taken.outcome != WRITTEN else _answered(taken)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:
@@ -209,7 +186,7 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 
 def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
-    again = {"duplicate": True} if taken.fate == "known" else {}
+    again = {"duplicate": True} if taken.outcome == "known" else {}
     said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(taken.tier1_score, taken.tier1_flags)}
     said |= {**again, **more}
     kind = _answered(taken)
@@ -222,29 +199,6 @@ def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> Ingest
         return LeftOutAnswer(scored=False, reason=taken.reason, **said)
     cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
     return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
-
-
-_EXCHANGE, _SCORE = "<exchange>", "<score>"
-"""In the place of ids."""
-
-
-def json_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> bytes:
-    """Return `answer_of` as JSON. New exchanges have few different answers, but for the ids: those are put into the JSON of one."""
-    if more or taken.capped or taken.fate != WRITTEN:
-        return answer_json(answer_of(exchange_id, taken, more))
-    before, between, *after = _around(taken.sampled, taken.reason, taken.tier1_score, taken.tier1_flags, taken.anomaly)
-    scored = [canonical_json(taken.score_id), *after] if after else []
-    return "".join((before, canonical_json(exchange_id), between, *scored)).encode()
-
-
-@lru_cache(1024)
-def _around(sampled: bool, reason: str, score: float, flags: tuple[str, ...], anomaly: bool) -> list[str]:
-    """Return the JSON of an answer before, between and behind its ids; the id of a score is not in every answer."""
-    taken = Taken(
-        fate=WRITTEN, score_id=_SCORE, sampled=sampled, reason=reason, tier1_score=score, tier1_flags=flags, anomaly=anomaly
-    )
-    before, _, rest = answer_json(answer_of(_EXCHANGE, taken, {})).decode().partition(f'"{_EXCHANGE}"')
-    return [before, *rest.split(f'"{_SCORE}"')]
 
 
 @lru_cache

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
-from pydantic import TypeAdapter, ValidationError
+from anyio import to_thread
+from fastapi import APIRouter, Response
+from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from audit.redaction.redactor import Redactor
@@ -21,12 +21,10 @@ from service.access.access import Holder
 from service.http.auth.authentication import Connection
 from service.http.bounds import EXCHANGES
 from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import BulkRoute
 from service.http.documents.models import ExchangesBody, IngestBody
 from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
 from service.http.errors import ApiError, documented, problems_at
-from service.http.hot_routes import read_whole
-from service.http.routes.bulk import Batch, quick_in_bulk
+from service.http.routes.bulk import Batch
 from service.http.routes.ingest import (
     TOPIC,
     IngestAnswer,
@@ -37,40 +35,35 @@ from service.http.routes.ingest import (
     outcome_of_ingest,
     require_audit,
 )
+from service.http.sender_route import BatchRoute, json_response
 from streams.engine.record_intake import Taken
 
 _EXPLAINED = 10
 """Conflicts of a batch whose differing fields are named: the log is searched for each."""
 
 
-router = APIRouter(route_class=BulkRoute, tags=["records"])
+router = APIRouter(route_class=BatchRoute, tags=["records"])
 
 
-@router.post(EXCHANGES, status_code=201, response_model_exclude_unset=True, responses=documented(400, 408, 413, 415))
-async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangesAnswer:
+@router.post(EXCHANGES, status_code=201, response_model=ExchangesAnswer, responses=documented(400, 408, 413, 415))
+async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> Response:
     """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
     """
-    return await _take(body, caller, services)
-
-
-async def _take(body: Sequence[Any], caller: Holder, services: ApiContext, size: float = math.inf) -> ExchangesAnswer:
-    """Take exchanges of a body of so many bytes; return the answer."""
     engine = services.engine
     require_audit(engine, caller)
-    batch = await read_whole(size, read_batch, body, caller, engine.redactor, engine.now())
+    batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
         outcomes = await engine.take_exchanges(batch.records) if batch.records else []
     results = batch.results(await _answers(services, batch, outcomes))
     taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
     services.metrics.ingested(map(outcome_of_ingest, taken))
-    counts = Counter(outcome.fate for outcome in taken)
+    counts = Counter(result.outcome for result in taken)
     refused = sum(isinstance(one, RefusedExchange) for one in results)
-    return ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
-
-
-quick_in_bulk(EXCHANGES, TypeAdapter(ExchangesBody), _take)
+    return json_response(
+        201, ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
+    )
 
 
 def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
@@ -104,7 +97,7 @@ async def _answers(
     for place, record, notes, outcome in zip(batch.places, batch.records, batch.notes, outcomes, strict=True):
         if isinstance(outcome, RecordError):
             found[place] = RefusedExchange(error=f"[{place}]: {outcome}", code="invalid")
-        elif outcome.fate == "conflict":
+        elif outcome.outcome == "conflict":
             conflicts += 1
             ask = partial(contradictions, topic=TOPIC, record=record)
             differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()

@@ -179,11 +179,11 @@ def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> Non
 
     async def run() -> None:
         async with engine_over(store) as engine:
-            assert "written" == (await engine.take_exchange(exchange(SESSION, 1))).fate
+            assert "written" == (await engine.take_exchange(exchange(SESSION, 1))).outcome
             await request_erasure(engine, erasure("local", SESSION, "root", "please", engine.now()))
             assert not rows(store, "exchanges")
-            assert "known" == (await engine.take_exchange(exchange(SESSION, 2))).fate
-            assert "written" == (await engine.take_exchange(exchange(KEPT, 1))).fate
+            assert "known" == (await engine.take_exchange(exchange(SESSION, 2))).outcome
+            assert "written" == (await engine.take_exchange(exchange(KEPT, 1))).outcome
             assert 0 == (await engine.publish("agent-events", [event(SESSION, 1)])).written
             await engine.drained()
 

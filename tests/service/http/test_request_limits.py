@@ -13,7 +13,7 @@ from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
 from service.http.bounds import ApiSettings
-from service.http.request_limits import BodyLimits, CallsInFlight, InFlight, host_name
+from service.http.request_limits import BodyLimits, InFlight, host_name
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
@@ -176,7 +176,7 @@ def test_one_request_too_many_is_told_to_try_again() -> None:
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        bounded = InFlight(slow, CallsInFlight(2))
+        bounded = InFlight(slow, 2)
         working = [asyncio.create_task(bounded(scope_of("POST"), receive, send)) for _ in range(2)]
         await asyncio.sleep(0)
         await bounded(scope_of("POST"), receive, send)

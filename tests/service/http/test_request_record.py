@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.http.bounds import INGEST
-from service.http.request_middleware import RequestLog, RequestRecord
+from service.http.request_middleware import RequestRecord
 from service.http.routes.metrics import Metrics
 
 
@@ -56,7 +56,7 @@ def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestRecord:
         await send({"type": "http.response.start", "status": scope["answer"], "headers": []})
 
     caplog.set_level(logging.INFO, "service.http.request_middleware")
-    return RequestRecord(app, RequestLog(Metrics(), clock))
+    return RequestRecord(app, Metrics(), clock)
 
 
 def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(

@@ -8,7 +8,6 @@ import json
 import re
 import socket
 import time
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,7 +15,6 @@ from api_server import BodyBuilder, LiveServer, Tokens
 from servers import until
 
 from service.access.access import AccessStore
-from service.http import http_server
 from service.http.bounds import ApiSettings
 from service.http.http_server import MAX_HEAD
 
@@ -198,53 +196,15 @@ def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
     assert 200 == httpx2.get(f"{server.url}/healthz", timeout=60).status_code
 
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-SOUND = ("Content-Type: application/json",)
-ENDINGS = {
-    "kept": ("HTTP/1.1", ()),
-    "closed": ("HTTP/1.1", ("Connection: close",)),
-    "older protocol": ("HTTP/1.0", ()),
-    "asks before it sends": ("HTTP/1.1", ("Expect: 100-continue",)),
-}
-
-
-def ingested(server: LiveServer, token: str, body: dict[str, Any], ending: str) -> tuple[bytes, bytes]:
-    """What comes for an exchange in one piece: the answer without its date and id, and what comes for a call after it."""
-    protocol, lines = ENDINGS[ending]
-    content = json.dumps(body).encode()
-    whole = head(token, *SOUND, *lines, f"Content-Length: {len(content)}").replace(b"HTTP/1.1", protocol.encode(), 1) + content
-    with server.connect() as connection:
-        connection.sendall(whole)
-        received = connection.recv(65536)
-        while b"}" not in received:
-            received += connection.recv(65536)
-        with contextlib.suppress(OSError):
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        return re.sub(rb"(date: |x-request-id: |\"scoreId\":\")[0-9a-zA-Z:, -]+", rb"\1", received), until_the_end(connection)[
-            :15
-        ]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_an_answer_in_one_write_is_the_one_in_messages(
-    server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
-    """Calls that come whole skip uvicorn's way; nobody must see that."""
-    at_once = ingested(server, tokens.ops, exchange_body(1, session="s1"), ending)
-    monkeypatch.setattr(http_server._Whole, "body", lambda _: None)
-    monkeypatch.setattr(http_server._Whole, "answer", lambda *_: False)
-    in_messages = ingested(server, tokens.ops, exchange_body(1, session="s2"), ending)
-    # Who sends a body without waiting to be asked for it need not be asked.
-    assert at_once == (in_messages[0].removeprefix(CONTINUE).replace(b"s2:1", b"s1:1"), in_messages[1])
-    assert at_once[0].startswith(b"HTTP/1.1 201")
-
-
 def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Its first piece comes with the head, and is not all of it."""
     content = json.dumps(exchange_body(1)).encode()
     with server.connect() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(head(tokens.ops, *SOUND, "Connection: close", f"Content-Length: {len(content)}") + content[:50])
+        connection.sendall(
+            head(tokens.ops, "Content-Type: application/json", "Connection: close", f"Content-Length: {len(content)}")
+            + content[:50]
+        )
         time.sleep(0.05)
         connection.sendall(content[50:])
         assert 201 == answer(connection)[0]
@@ -253,7 +213,7 @@ def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens,
 def test_a_token_that_was_revoked_is_wrong_for_the_next_request(
     server: LiveServer, access: AccessStore, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
-    """Whether any token has changed is asked once for all that is read together, and again for whatever is read later."""
+    """A valid token is remembered until any token changes, and not for a moment longer."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         assert [201, 201] == [client.post(INGEST, json=exchange_body(turn)).status_code for turn in (1, 2)]
         access.revoke("connection", "north")

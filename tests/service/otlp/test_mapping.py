@@ -133,7 +133,7 @@ def test_a_record_without_its_content_tells_all_that_intake_asks(beside: Beside)
     assert [*map(key_of, whole)] == [*map(key_of, handed)]
     in_flight, [name] = InFlight(), names_of("spans", handed)
     in_flight.add(name, handed[0], key_of(handed[0]), ("spans", 0), 0)
-    assert [KNOWN, CONFLICT] == [in_flight.fate(name, record) for record in (whole[0], others[0])]
+    assert [KNOWN, CONFLICT] == [in_flight.outcome(name, record) for record in (whole[0], others[0])]
 
 
 def test_a_task_that_fails_is_left_to_the_server(beside: Beside) -> None:

@@ -93,7 +93,7 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(fa
         later = engine.state().why_not
         with pytest.raises(duckdb.IOException):
             await engine.take_exchange(build.exchange("s", 1))
-        assert "written" == (await engine.take_exchange(build.exchange("s", 1))).fate
+        assert "written" == (await engine.take_exchange(build.exchange("s", 1))).outcome
         return soon, later, engine.state().why_not
 
     assert ("the log did not take a record", "", "") == run(work, lambda: now[0])[0]
@@ -122,7 +122,7 @@ def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch)
     async def work(engine: Engine) -> list[str]:
         sent = (engine.take_exchange(build.exchange("s", number)) for number in range(1, 6))
         answers = await asyncio.gather(*sent, return_exceptions=True)
-        return ["failed" if isinstance(answer, BaseException) else answer.fate for answer in answers]
+        return ["failed" if isinstance(answer, BaseException) else answer.outcome for answer in answers]
 
     monkeypatch.setattr(Engine, "_commit_of", fragile)
     assert ["written", "written", "failed", "written", "written"] == run(work)[0]

@@ -96,7 +96,7 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
         async with engine_over(store) as engine:
             taken = await engine.take_exchange(build.exchange("s", 1, "I can't."))
             assert ("written", True, "first_turns", ("constraint_disclosure",), True, False) == (
-                taken.fate,
+                taken.outcome,
                 taken.sampled,
                 taken.reason,
                 taken.tier1_flags,
@@ -118,7 +118,7 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
             first = await engine.take_exchange(exchange)
             again = await engine.take_exchange(exchange)
             other = await engine.take_exchange(build.exchange("s2", 1, content_digest="f" * 16))
-            assert ("written", "known", "conflict") == (first.fate, again.fate, other.fate)
+            assert ("written", "known", "conflict") == (first.outcome, again.outcome, other.outcome)
             assert (first.sampled, first.reason, first.tier1_score) == (again.sampled, again.reason, again.tier1_score)
             assert (False, "sampling_skip") == (again.sampled, again.reason)
             assert 1 == store.count("exchanges")
@@ -135,7 +135,7 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
             repeated = [*exchanges, *exchanges[:20]]
             taken = await asyncio.gather(*map(engine.take_exchange, repeated))
             assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
-            assert 100 == [one.fate for one in taken].count("written")
+            assert 100 == [one.outcome for one in taken].count("written")
             await engine.flush()
             assert 100 == store.count("exchanges")
 
@@ -386,7 +386,7 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
             assert (True, 0.0, 0.0) == (taken.capped, taken.spent_usd, taken.cap_usd)
             await engine.drained()
             again = await engine.take_exchange(build.exchange("s", 1))
-            assert ("known", True) == (again.fate, again.capped)
+            assert ("known", True) == (again.outcome, again.capped)
         assert requests == simulator.requests
 
     run(work())

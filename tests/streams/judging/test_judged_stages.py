@@ -28,6 +28,7 @@ from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, JUDGED
 from streams.judging.recorded_judgements import recorded_in
+from streams.log.admission import Committed, Submission
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY
 from streams.upkeep.erasing import erasure, request_erasure
@@ -314,16 +315,15 @@ class MortalEngine(Engine):
     def __init__(self, store: Store, judge: Judge, lives: int) -> None:
         super().__init__(store, Policy(), runner_over(store)._redactor, Clock(), judge=judge)
         self.died = asyncio.Event()
-        insist = self._commits.insist
-        left = iter(range(lives))
+        self._lives = lives
 
-        async def mortal(submission: Any) -> None:
-            if next(left, None) is None:
+    async def _submit(self, submission: Submission) -> Committed:
+        if not submission.records:
+            if not self._lives:
                 self.died.set()
                 await asyncio.Event().wait()
-            await insist(submission)
-
-        self._commits.insist = mortal  # type: ignore[method-assign]
+            self._lives -= 1
+        return await super()._submit(submission)
 
 
 def outcomes(store: Store) -> list[tuple[object, ...]]:

@@ -374,7 +374,7 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
                 while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
                 assert "No space left" in engine.state().why_not
-                assert "written" == (await engine.take_exchange(build.exchange("t", 1))).fate
+                assert "written" == (await engine.take_exchange(build.exchange("t", 1))).outcome
             await engine.flush()
             assert TURNS + 1 == store.count("exchanges")
             assert not engine.state().why_not
@@ -407,11 +407,11 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
             await asyncio.to_thread(has_begun.wait, 60)
             taken = [await engine.take_exchange(exchange) for exchange in turns("s")[4:]]
             taken += [await engine.take_exchange(build.exchange("t", 1))]
-            assert ["written"] * 3 == [answer.fate for answer in taken]
+            assert ["written"] * 3 == [answer.outcome for answer in taken]
             copy_of(store, copied)
             may_end.set()
             await flushing
-            assert "known" == (await engine.take_exchange(turns("s")[-1])).fate
+            assert "known" == (await engine.take_exchange(turns("s")[-1])).outcome
             await engine.drained()
 
     run(work())
@@ -434,7 +434,7 @@ def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -
             with pytest.raises(StoreError, match=folder.name):
                 await engine.take_exchange(build.exchange("s", 1))
             folder.unlink()
-            assert "written" == (await engine.take_exchange(build.exchange("s", 1))).fate
+            assert "written" == (await engine.take_exchange(build.exchange("s", 1))).outcome
 
     run(work())
     assert 1 == store.count("exchanges")
@@ -465,7 +465,7 @@ def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store)
     recover(store, log)
     log.append(commit_of(build.exchange("s", 1)))
     flush(store, log.pending)
-    log._close_files()
+    log._folder.close()
     with closing(local_log(store)) as again:
         assert 0 == recover(store, again)
         assert again.is_empty
@@ -477,7 +477,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     log = local_log(store)
     log.recover(7)
     log.append(Commit())
-    log._close_files()
+    log._folder.close()
     with pytest.raises(StoreError, match="begins with entry 7, and the database has flushed 0") as refused:
         recover_closed(store)
     assert "Put back the database" in refused.value.hint
@@ -489,7 +489,7 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
     async def work(session: str) -> str:
         async with engine_over(store) as engine:
             await engine.take_exchanges(turns(session))
-            return (await engine.take_exchange(build.exchange("s", 1))).fate
+            return (await engine.take_exchange(build.exchange("s", 1))).outcome
 
     run(work("s"))
     shutil.rmtree(log_folder(store.path or Path()), ignore_errors=True)
@@ -613,7 +613,7 @@ def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -
     recover(store, log)
     records = {"exchanges": [encode(build.exchange("gone", 1))], "judgements": [encode(build.judgement("stays", 1))]}
     log.append(Commit(records, {"exchanges": 0, "judgements": 0}))
-    log._close_files()
+    log._folder.close()
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure_of("gone"))])
     recover_closed(store)
@@ -630,8 +630,8 @@ def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> Non
 
     async def work(store: Store) -> None:
         async with engine_over(store) as engine:
-            assert ["known"] * TURNS == [answer.fate for answer in await engine.take_exchanges(turns("s"))]  # type: ignore[union-attr]
-            assert "written" == (await engine.take_exchange(build.exchange("t", 2))).fate
+            assert ["known"] * TURNS == [answer.outcome for answer in await engine.take_exchanges(turns("s"))]  # type: ignore[union-attr]
+            assert "written" == (await engine.take_exchange(build.exchange("t", 2))).outcome
             await engine.drained()
 
     with Store(path) as store:
