@@ -1,6 +1,6 @@
 """Record intake: records of senders are taken in, durable on return, and audited: in this process, or by workers on Kafka.
 
-What a sender is told of an exchange (`Taken`), which sessions are ended and what is asked for again is the same for both. They differ in
+What a sender learns of an exchange (`IngestResult`), which sessions are ended and what is asked for again is the same for both. They differ in
 where records become durable, and in when the tables show them.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -35,7 +35,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import FEW, KNOWN, WRITTEN, Accepted, Committed, admissible, encoded_each
+from streams.log.admission import KNOWN, WRITTEN, Accepted, Committed, admissible, encode_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import idle_closings
 from streams.upkeep.ending import SessionEnds
@@ -46,8 +46,8 @@ QUEUED = "queued"
 """The reason where no decision is there yet."""
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an exchange that was sent."""
+class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an exchange that was sent: the answer to its sender."""
 
     outcome: str
     """written, known (with the same content) or conflict (with other content; nothing was taken)."""
@@ -58,7 +58,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     tier1_score: float
     tier1_flags: tuple[str, ...]
     anomaly: bool
-    """As far as the rules tell; the judge may add to it later."""
+    """By the rules; the judge may find more later."""
     capped: bool = False
     """Whether the session's cap leaves no room for judging it."""
     spent_usd: float = 0.0
@@ -127,30 +127,26 @@ class RecordIntake(ABC):
     def failure(self) -> DriftlineError:
         """Why it is broken, and what to do about it."""
 
-    async def take_exchange(self, exchange: Exchange) -> Taken:
+    async def take_exchange(self, exchange: Exchange) -> IngestResult:
         """Take an exchange in; RecordError when it may not be written."""
         committed = await self._take("exchanges", [exchange], [admissible(exchange)])
-        (outcome,) = committed.outcomes["exchanges"]
-        # Of a known one the tables are asked.
-        if outcome == KNOWN:
-            return await asyncio.to_thread(_told, exchange, outcome, committed, self.policy, self.store)
-        return _told(exchange, outcome, committed, self.policy, self.store)
+        (result,) = await self._build_results([exchange], committed)
+        return result
 
-    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[Taken | RecordError]:
+    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[IngestResult | RecordError]:
         """Take exchanges in together, durable on return: what became of each, or why it may not be written."""
-        encoded = await encoded_each(exchanges)
-        sound = [
-            (exchange, message) for exchange, message in zip(exchanges, encoded, strict=True) if isinstance(message, bytes)
-        ]
-        committed = await self._taken("exchanges", [one for one, _ in sound], [message for _, message in sound])
-        return await build_results(
-            exchanges, _placed(encoded, committed.outcomes["exchanges"]), committed, self.policy, self.store
-        )
+        encoded = await asyncio.to_thread(encode_each, exchanges)
+        pairs = zip(exchanges, encoded, strict=True)
+        admitted = [(exchange, message) for exchange, message in pairs if isinstance(message, bytes)]
+        records = [exchange for exchange, _ in admitted]
+        committed = await self._taken("exchanges", records, [message for _, message in admitted])
+        results = iter(await self._build_results(records, committed))
+        return [message if isinstance(message, RecordError) else next(results) for message in encoded]
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
         """Take records from outside in. Known ones are left out, so that sending twice changes nothing; RecordError as above."""
         messages = list[bytes]()
-        for message in await encoded_each(records):
+        for message in await asyncio.to_thread(encode_each, records):
             if isinstance(message, RecordError):
                 raise message
             messages.append(message)
@@ -210,6 +206,13 @@ class RecordIntake(ABC):
     async def _taken(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
         return await self._take(topic, records, messages) if records else Committed({topic: ()}, {}, {})
 
+    async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
+        """The results of exchanges that were committed together."""
+        if KNOWN in committed.outcomes["exchanges"]:
+            # What was decided on a known exchange is in the tables.
+            return await asyncio.to_thread(_ingest_results, exchanges, committed, self.policy, self.store)
+        return _ingest_results(exchanges, committed, self.policy, self.store)
+
     async def _close(self, ended: Accepted) -> None:
         """Record that sessions ended."""
         for topic, messages in ended.messages.items():
@@ -231,49 +234,33 @@ class RecordIntake(ABC):
                 log.exception("sessions that fell idle could not be closed; trying again in %.0f s", pause)
 
 
-def _placed(encoded: Sequence[bytes | RecordError], outcomes: Iterable[str]) -> list[str | RecordError]:
-    """The outcome of each record, or why it may not be written; `outcomes` are of those that may, in their order."""
-    following = iter(outcomes)
-    return [message if isinstance(message, RecordError) else next(following) for message in encoded]
-
-
-async def build_results(
-    exchanges: Sequence[Exchange], outcomes: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
-) -> list[Taken | RecordError]:
-    """Return what became of each exchange, or why it may not be written."""
-    # A few that are new are told of sooner than a thread has begun; of a known one the tables are asked.
-    if len(exchanges) <= FEW and KNOWN not in outcomes:
-        return _build_results(exchanges, outcomes, committed, policy, store)
-    return await asyncio.to_thread(_build_results, exchanges, outcomes, committed, policy, store)
-
-
-def _build_results(
-    exchanges: Sequence[Exchange], outcomes: Sequence[str | RecordError], committed: Committed, policy: Policy, store: Store
-) -> list[Taken | RecordError]:
+def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy: Policy, store: Store) -> list[IngestResult]:
+    """The results of exchanges that were committed together."""
+    outcomes = committed.outcomes["exchanges"]
     return [
-        outcome if isinstance(outcome, RecordError) else _told(exchange, outcome, committed, policy, store)
+        _ingest_result(exchange, outcome, committed, policy, store)
         for exchange, outcome in zip(exchanges, outcomes, strict=True)
     ]
 
 
-def _told(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> Taken:
-    """What to tell of an exchange with this outcome, and of what was decided on it."""
+def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> IngestResult:
+    """The result of an exchange with this outcome: what was decided on it now, or before."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
     decision = committed.decisions.get(subject)
     if outcome == WRITTEN and isinstance(decision, Score):
-        return _scored(decision)
-    told = _by_the_rules(exchange, outcome, project)
+        return _result_of_score(decision)
+    result = _check_by_rules(exchange, outcome, project)
     if outcome == KNOWN:
-        return _as_before(told, exchange, project, store)
+        return _restore_first_result(result, exchange, project, store)
     if outcome != WRITTEN or decision is None:
-        return told
-    told = replace(told, sampled=True, reason=decision.sampling_reason)
-    return _with_cap(told, exchange, project, committed.spent.get(session_key(exchange), 0))
+        return result
+    result = replace(result, sampled=True, reason=decision.sampling_reason)
+    return _apply_cap(result, exchange, project, committed.spent.get(session_key(exchange), 0))
 
 
-def _scored(score: Score) -> Taken:
-    """Return what to tell of an exchange that sampling left out."""
-    return Taken(
+def _result_of_score(score: Score) -> IngestResult:
+    """The result of an exchange that sampling left out."""
+    return IngestResult(
         outcome=WRITTEN,
         score_id=score.score_id,
         sampled=False,
@@ -284,14 +271,14 @@ def _scored(score: Score) -> Taken:
     )
 
 
-def _by_the_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> Taken:
-    """What the exchange itself tells."""
+def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
+    """The result by the exchange alone: the rules of Tier 1, and not yet decided."""
     if is_unremarkable(exchange, project.methodology):
         tier1, is_anomalous = clean_result(project.methodology), False
     else:
         tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
         is_anomalous = bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange)))
-    return Taken(
+    return IngestResult(
         outcome=outcome,
         score_id=score_id(exchange.connection, exchange.exchange_id),
         sampled=False,
@@ -302,15 +289,15 @@ def _by_the_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> T
     )
 
 
-def _as_before(told: Taken, exchange: Exchange, project: ProjectPolicy, store: Store) -> Taken:
-    """What was told when the exchange came first."""
+def _restore_first_result(result: IngestResult, exchange: Exchange, project: ProjectPolicy, store: Store) -> IngestResult:
+    """The result that the sender got when the exchange came first; the given one if nothing is decided yet."""
     wanted = [{"connection": exchange.connection, "exchange_id": exchange.exchange_id}]
     rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": wanted})
     if not rows:
-        return told
+        return result
     (row,) = rows
-    told = replace(
-        told,
+    result = replace(
+        result,
         sampled=row["sampled"],
         reason=row["reason"],
         tier1_score=row["tier1_score"],
@@ -318,11 +305,11 @@ def _as_before(told: Taken, exchange: Exchange, project: ProjectPolicy, store: S
     )
     if row["disposition"] == COST_CAP.state:
         cap = None if project.cap is None else usd_of(project.cap)
-        return replace(told, capped=True, spent_usd=usd_of(_spent(store, exchange)), cap_usd=cap)
-    return told if row["disposition"] else _with_cap(told, exchange, project, _spent(store, exchange))
+        return replace(result, capped=True, spent_usd=usd_of(_load_spent(store, exchange)), cap_usd=cap)
+    return result if row["disposition"] else _apply_cap(result, exchange, project, _load_spent(store, exchange))
 
 
-def _spent(store: Store, exchange: Exchange) -> int:
+def _load_spent(store: Store, exchange: Exchange) -> int:
     """Nano-USD that the session has spent: by its state, or by what was recorded where workers on Kafka keep that."""
     key = session_key(exchange)
     with store.transaction() as transaction:
@@ -337,10 +324,10 @@ def _spent(store: Store, exchange: Exchange) -> int:
     return sum(row["nano_usd"] for row in query_rows(store.cursor(), "session_spent", values))
 
 
-def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: int) -> Taken:
-    """Whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
-    if project.cap is None or not told.sampled:
-        return told
+def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy, spent: int) -> IngestResult:
+    """Add whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
+    if project.cap is None or not result.sampled:
+        return result
     price, left = project.price, project.cap - spent
     # A bound settles nearly all of them; a question takes as long to make as everything else here together.
     capped = (
@@ -348,4 +335,4 @@ def _with_cap(told: Taken, exchange: Exchange, project: ProjectPolicy, spent: in
         and least_case(tier2_bound(exchange, project), price) > left
         and least_case(tier2_question(exchange, project), price) > left
     )
-    return replace(told, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))
+    return replace(result, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +32,6 @@ MAX_BODY_BYTES = 64 * 1024
 """How much of a rejected record is kept; its digest and size are of the whole."""
 MAX_REDACTED_BYTES = 1024 * 1024
 """Of a longer body only the start is redacted: what is kept and `_OVERLAP` more, so that a secret on the border is seen whole."""
-FEW = 16
-"""Records from outside that are worked on without a thread: at their largest they take some milliseconds."""
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
 TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
@@ -222,20 +219,15 @@ def admissible(record: Record) -> bytes:
     return message
 
 
-async def encoded_each(records: Sequence[Record]) -> list[bytes | RecordError]:
+def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
     """Each of some records from outside in its encoding, or why it may not be written."""
-    # A few are encoded sooner than a thread has begun.
-    return await asyncio.to_thread(_encoded_each, records) if len(records) > FEW else _encoded_each(records)
-
-
-def _encoded_each(records: Sequence[Record]) -> list[bytes | RecordError]:
-    found: list[bytes | RecordError] = []
+    messages: list[bytes | RecordError] = []
     for record in records:
         try:
-            found.append(admissible(record))
+            messages.append(admissible(record))
         except RecordError as error:
-            found.append(error)
-    return found
+            messages.append(error)
+    return messages
 
 
 def _start(body: bytes) -> bytes:

@@ -20,7 +20,7 @@ from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
-from streams.engine.record_intake import Taken
+from streams.engine.record_intake import IngestResult
 from streams.judging.recorded_judgements import recorded_in
 from streams.judging.revising import revise
 from streams.kafka.connection import KafkaConnection
@@ -59,7 +59,7 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
         async with gateway_over(store, kafka) as gateway:
             taken = await gateway.take_exchanges([ASKED, ASKED, OTHERS])
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            return [one.outcome for one in taken if isinstance(one, Taken)]
+            return [one.outcome for one in taken if isinstance(one, IngestResult)]
 
     with Store(None) as store:
         assert [WRITTEN, KNOWN, CONFLICT] == asyncio.run(run(store))

@@ -24,7 +24,7 @@ from service.http.documents.models import IngestBody
 from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from service.http.errors import ApiError, documented
 from service.http.sender_route import SenderRoute, json_response
-from streams.engine.record_intake import QUEUED, RecordIntake, Taken
+from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
 from streams.sources.openclaw.answer import outcome_of
@@ -68,18 +68,18 @@ async def ingest(body: IngestBody, caller: Connection, services: Services) -> Re
     require_audit(engine, caller)
     exchange = exchange_of(body, caller, engine.redactor, engine.now())
     with durable_or_refused():
-        taken = await engine.take_exchange(exchange)
-    services.metrics.ingested((outcome_of_ingest(taken),))
-    if taken.outcome == "conflict":
+        result = await engine.take_exchange(exchange)
+    services.metrics.ingested((outcome_of_ingest(result),))
+    if result.outcome == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
-    answer = answer_of(exchange.exchange_id, taken, filed_elsewhere(body.project, caller))
-    return json_response(201 if taken.outcome == WRITTEN else 200, answer)
+    answer = answer_of(exchange.exchange_id, result, filed_elsewhere(body.project, caller))
+    return json_response(201 if result.outcome == WRITTEN else 200, answer)
 
 
-def outcome_of_ingest(taken: Taken) -> str:
+def outcome_of_ingest(result: IngestResult) -> str:
     """Return the outcome to count for a sent exchange: known, conflict, or the answer it got."""
-    return taken.outcome if taken.outcome != WRITTEN else _answered(taken)
+    return result.outcome if result.outcome != WRITTEN else _answered(result)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:
@@ -184,20 +184,20 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
     return {"project": caller.project or "", "note": note}
 
 
-def answer_of(exchange_id: str, taken: Taken, more: Mapping[str, str]) -> IngestAnswer:
+def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
-    again = {"duplicate": True} if taken.outcome == "known" else {}
-    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(taken.tier1_score, taken.tier1_flags)}
+    again = {"duplicate": True} if result.outcome == "known" else {}
+    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(result.tier1_score, result.tier1_flags)}
     said |= {**again, **more}
-    kind = _answered(taken)
+    kind = _answered(result)
     # What was not set is not answered, so each says itself what it is.
     if kind == "scored":
-        return ScoredAnswer(scored=True, score_id=taken.score_id, reason=taken.reason, anomaly=taken.anomaly, **said)
+        return ScoredAnswer(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **said)
     if kind == "queued":
-        return QueuedAnswer(scored=None, score_id=taken.score_id, reason="queued", anomaly=taken.anomaly, **said)
+        return QueuedAnswer(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **said)
     if kind == "sampled_out":
-        return LeftOutAnswer(scored=False, reason=taken.reason, **said)
-    cap = CostCap(current_cost=taken.spent_usd, cap=taken.cap_usd)
+        return LeftOutAnswer(scored=False, reason=result.reason, **said)
+    cap = CostCap(current_cost=result.spent_usd, cap=result.cap_usd)
     return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
 
 
@@ -206,10 +206,10 @@ def _tier1(score: float, flags: tuple[str, ...]) -> Tier1:
     return Tier1(score=score, flags=flags)
 
 
-def _answered(taken: Taken) -> str:
+def _answered(result: IngestResult) -> str:
     """Return the name of the answer: queued, sampled_out, cost_cap or scored."""
-    if taken.reason == QUEUED:
+    if result.reason == QUEUED:
         return "queued"
-    if not taken.sampled:
+    if not result.sampled:
         return "sampled_out"
-    return "cost_cap" if taken.capped else "scored"
+    return "cost_cap" if result.capped else "scored"

@@ -36,7 +36,7 @@ from service.http.routes.ingest import (
     require_audit,
 )
 from service.http.sender_route import BatchRoute, json_response
-from streams.engine.record_intake import Taken
+from streams.engine.record_intake import IngestResult
 
 _EXPLAINED = 10
 """Conflicts of a batch whose differing fields are named: the log is searched for each."""
@@ -55,14 +55,14 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     require_audit(engine, caller)
     batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
-        outcomes = await engine.take_exchanges(batch.records) if batch.records else []
-    results = batch.results(await _answers(services, batch, outcomes))
-    taken = [outcome for outcome in outcomes if isinstance(outcome, Taken)]
-    services.metrics.ingested(map(outcome_of_ingest, taken))
-    counts = Counter(result.outcome for result in taken)
-    refused = sum(isinstance(one, RefusedExchange) for one in results)
+        ingested = await engine.take_exchanges(batch.records) if batch.records else []
+    answers = batch.results(await _answers(services, batch, ingested))
+    results = [result for result in ingested if isinstance(result, IngestResult)]
+    services.metrics.ingested(map(outcome_of_ingest, results))
+    counts = Counter(result.outcome for result in results)
+    refused = sum(isinstance(answer, RefusedExchange) for answer in answers)
     return json_response(
-        201, ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=results)
+        201, ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
     )
 
 
@@ -89,19 +89,19 @@ def _read(
 
 
 async def _answers(
-    services: ApiContext, batch: Batch[Exchange, RefusedExchange], outcomes: Sequence[Taken | RecordError]
+    services: ApiContext, batch: Batch[Exchange, RefusedExchange], ingested: Sequence[IngestResult | RecordError]
 ) -> dict[int, IngestAnswer | RefusedExchange]:
     """Return the answer to each record, by its place in the body."""
-    found: dict[int, IngestAnswer | RefusedExchange] = {}
+    answers: dict[int, IngestAnswer | RefusedExchange] = {}
     conflicts = 0
-    for place, record, notes, outcome in zip(batch.places, batch.records, batch.notes, outcomes, strict=True):
-        if isinstance(outcome, RecordError):
-            found[place] = RefusedExchange(error=f"[{place}]: {outcome}", code="invalid")
-        elif outcome.outcome == "conflict":
+    for place, record, notes, result in zip(batch.places, batch.records, batch.notes, ingested, strict=True):
+        if isinstance(result, RecordError):
+            answers[place] = RefusedExchange(error=f"[{place}]: {result}", code="invalid")
+        elif result.outcome == "conflict":
             conflicts += 1
             ask = partial(contradictions, topic=TOPIC, record=record)
             differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
-            found[place] = RefusedExchange(error=f"[{place}].{conflict_words(differing)}", code="conflict")
+            answers[place] = RefusedExchange(error=f"[{place}].{conflict_words(differing)}", code="conflict")
         else:
-            found[place] = answer_of(record.exchange_id, outcome, notes)
-    return found
+            answers[place] = answer_of(record.exchange_id, result, notes)
+    return answers

@@ -35,7 +35,7 @@ from service.http.routes.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
-from streams.engine.record_intake import Taken
+from streams.engine.record_intake import IngestResult
 from streams.judges.protocol import CallBudget, Verdict
 from streams.log.admission import Accepted
 from streams.log.local_log import Commit
@@ -201,7 +201,7 @@ def test_the_log_changes_nothing_of_what_is_decided(
                 start += size
             await engine.drained()
         # What a repetition says of the cap depends on whether its exchange is scored by then.
-        return [replace(one, spent_usd=0.0, cap_usd=None) if isinstance(one, Taken) else one for one in answers]
+        return [replace(one, spent_usd=0.0, cap_usd=None) if isinstance(one, IngestResult) else one for one in answers]
 
     def outcome(path: Path | None) -> tuple[list[object], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         with Store(path) as store:
