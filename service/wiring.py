@@ -77,7 +77,7 @@ def wire(settings: Settings, store: Store, server: ServerLink | None, now: Calla
         return Wiring(policy, redactor, RemoteRunner(server, redactor, now), RemoteLog(server, store, policy, now))
     runner = embedded_runner(settings, store, policy, redactor, now)
     if store.path is not None and log_folder(store.path).exists():
-        from streams.log.sink import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
+        from streams.log.local_log import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
 
         recover_closed(store)
     return Wiring(policy, redactor, runner, StoreLog(store, policy, now))

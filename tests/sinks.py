@@ -19,8 +19,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import current_schemas
+from streams.engine.engine import Engine
+from streams.engine.engine_state import EngineLimits
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.gateway import Gateway
+from streams.kafka.kafka_log import KafkaLog
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.sink import Sink, SinkLimits
 
@@ -75,13 +77,14 @@ def tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @asynccontextmanager
-async def gateway_over(store: Store, connection: KafkaConnection, **options: Any) -> AsyncIterator[Gateway]:
-    """A gateway that takes records, stopped at the end."""
+async def gateway_over(
+    store: Store, connection: KafkaConnection, limits: EngineLimits | None = None, **options: Any
+) -> AsyncIterator[Engine]:
+    """An engine over Kafka that takes records, stopped at the end."""
     policy = Policy()
-    now = Clock(NOW + timedelta(days=1))
-    gateway = Gateway(
-        store, policy, Redactor(policy.redaction), now, connection, judge_name="workers", sink_limits=QUICK, **options
-    )
+    now, redactor = Clock(NOW + timedelta(days=1)), Redactor(policy.redaction)
+    log = KafkaLog(store, redactor, now, connection, **{"sink_limits": QUICK} | options)
+    gateway = Engine(store, policy, redactor, now, judge_name="workers", limits=limits, log=log)
     await gateway.start()
     try:
         await until(lambda: gateway.state().ready, "the gateway to take records")
@@ -98,10 +101,16 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
+def sink_of(gateway: Engine) -> Sink:
+    """The sink of an engine over Kafka."""
+    assert isinstance(gateway._log, KafkaLog)
+    return gateway._log._sink
+
+
 @contextmanager
-def held_back(gateway: Gateway) -> Iterator[None]:
+def held_back(gateway: Engine) -> Iterator[None]:
     """Let nothing land meanwhile."""
-    writer, gate = gateway._sink.writer, threading.Event()
+    writer, gate = sink_of(gateway).writer, threading.Event()
     land = writer.land
 
     def wait_and_land(*arguments: Any) -> None:

@@ -88,7 +88,7 @@ async def _serve(
         workspace.store.give_memory_back()
         # A token that has expired stays so, whatever the time that is shown.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
-        engine = _gateway(workspace) if by_workers else _engine(workspace, opened)
+        engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
         stack.push_async_callback(app.state.context.mapping.close)
@@ -135,21 +135,21 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted, policy_file=settings.policy)
 
 
-def _engine(workspace: Workspace, opened: OpenedJudge) -> RecordIntake:
+def _engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
     """Open the engine that audits in this process."""
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
     return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
 
 
-def _gateway(workspace: Workspace) -> RecordIntake:
-    """Open the gateway that hands records on to workers."""
-    from streams.kafka.gateway import Gateway  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
+def _engine_over_kafka(workspace: Workspace) -> Engine:
+    """Open the engine that hands records on to workers."""
+    from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
-    connection = connection_of(workspace.settings)
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
     framing = framing_of(workspace.settings)
     reframe = None if framing is None else framing.reframe
-    return Gateway(store, policy, redactor, now, connection, judge_name=WORKERS, reframe=reframe)
+    topics = KafkaLog(store, redactor, now, connection_of(workspace.settings), reframe=reframe)
+    return Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
 
 
 def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:

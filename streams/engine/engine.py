@@ -1,12 +1,13 @@
-"""The embedded engine of a server: takes records in, durable on return, and lets the stages work behind it. Start reading here.
+"""The engine of a server: takes records in, durable on return, and lets the stages work behind it. Start reading here.
 
 1. Everything is committed by one loop, `_commit_submissions`: what callers bring and what the stages made, as much at once as has come
    together. It leaves out what is known, lets intake decide, appends to the log, and answers.
 2. Behind it, each stage reads its topic from the tables, works, and submits what it made with its state and position.
-3. The sink flushes the log to the tables: every half second, when much is pending, and whenever somebody reads.
-4. What callers bring fails if the log does not take it: they are told, and may bring it again. What a stage made was promised or paid
+3. The log is flushed to the tables: every half second, when much is pending, and whenever somebody reads.
+4. Over Kafka (`streams.kafka.kafka_log`) the same loop appends to topics, workers run the stages, and a sink fills the tables.
+5. What callers bring fails if the log does not take it: they are told, and may bring it again. What a stage made was promised or paid
    for: it is submitted again until the log takes it, for a full disk may pass.
-5. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
+6. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from analytics.store.stage_states import stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from schemas.errors import BusyError, StoreError, first_line
+from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner
@@ -44,9 +45,9 @@ from streams.judging.judging_partition import JudgingContext
 from streams.judging.local_tasks import LocalTasks
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import WRITTEN, Committed, Submission
-from streams.log.local_log import Commit
-from streams.log.new_records import NewRecords
-from streams.log.sink import flush, local_log, recover
+from streams.log.local_log import local_log
+from streams.log.log import Commit, Log
+from streams.log.sink import trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
 from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named
@@ -55,12 +56,8 @@ from streams.upkeep.erased_now import ErasedNow
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 """Topics that are flushed before their sender is answered: whoever writes one reads it from the tables for the next one."""
-FLUSH_RECORDS = 5_000
-"""Pending records that are flushed before their time."""
-MOST_PENDING = 50_000
-"""Pending records; beyond that the tables have to take some first."""
 AGAIN_SECONDS = 1.0
-"""Seconds after which a flush, or a stage that could not read, is tried again."""
+"""Seconds after which a stage that could not read is tried again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between two tries to commit what a stage made: half a second, then twice as long, up to ten."""
 RECENT = 30.0
@@ -69,9 +66,9 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def trouble() -> tuple[type[Exception], ...]:
-    """Return the errors that keep the database from taking records whatever they hold, such as a full disk."""
-    return StoreError, duckdb.OperationalError, duckdb.FatalException
+def refusals() -> tuple[type[Exception], ...]:
+    """Return the errors of a log that takes nothing at the moment, whatever it is given."""
+    return *trouble(), BrokerError, BusyError
 
 
 class _Waiting(NamedTuple):
@@ -100,68 +97,73 @@ class Engine(RecordIntake):
         limits: EngineLimits | None = None,
         stages: Sequence[JudgedStage[Any]] = JUDGED,
         clock: Callable[[], float] = time.monotonic,
+        log: Log | None = None,
     ) -> None:
+        """`log` is the one beside the store unless it is given."""
         super().__init__(store, policy, redactor, now, judge_name=judge_name, limits=limits)
         self.judge = judge
         self._stages = stages
         self._clock = clock
         self._runs = StageRuns(policy, recorded_in(store), redactor, now)
-        self._log = local_log(store)
-        self._new = NewRecords(store)
+        self._log: Log = log or local_log(store, self._limits.flush_seconds)
+        self._log.flushed = self._wake
+        self.broken = self._log.broken
         self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
         self._unjudged = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
         self._positions: dict[str, int] = {}
         """The offset that each stage without a judge reads next."""
         self._workers: tuple[LocalTasks, ...] = ()
         self._waiting: deque[_Waiting] = deque()
-        self._has_waiting, self._has_pending, self._has_much = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._moved, self._given_up = asyncio.Event(), asyncio.Event()
-        self._flushing: asyncio.Task[None] | None = None
+        self._committing: Sequence[_Waiting] = ()
+        self._has_waiting, self._moved, self._given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._failed_at = -RECENT
-        self._not_flushed = ""
-        """Why the tables do not take what is pending; empty if they do."""
+        self._stuck = ""
+        """Why a stage cannot take up its next batch; empty if none is stuck."""
         self._is_started = self._stopping = False
-        self._judging: list[asyncio.Task[None]] = []
-        self._computing: list[asyncio.Task[None]] = []
-        self._committing: asyncio.Task[None] | None = None
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._loop: asyncio.Task[None] | None = None
+        self._at_work: list[asyncio.Task[None]] = []
+        self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take up what the last process left, then work in the background."""
-        await asyncio.to_thread(self._recover)
-        if self.judge is not None:
-            self._workers = tuple(self._worker(stage, self.judge) for stage in self._stages)
-        self._committing = asyncio.create_task(self._commit_submissions())
-        self._computing = [asyncio.create_task(self._compute(stage)) for stage in (DIAGNOSIS, *self._unjudged)]
-        self._judging = [asyncio.create_task(worker.run()) for worker in self._workers]
-        for task in (*self._judging, *self._computing, self._committing):
+        """Take up what the last process left, then work in the background. BrokerError, SettingsError or StoreError."""
+        try:
+            await self._log.start()
+            if self._log.runs_stages:
+                await asyncio.to_thread(self._catch_up)
+        except BaseException:
+            await self._log.stop()
+            raise
+        self._loop = asyncio.create_task(self._commit_submissions())
+        if self._log.runs_stages:
+            if self.judge is not None:
+                self._workers = tuple(self._worker(stage, self.judge) for stage in self._stages)
+            self._at_work = [asyncio.create_task(worker.run()) for worker in self._workers]
+            self._at_work += [asyncio.create_task(self._compute(stage)) for stage in (DIAGNOSIS, *self._unjudged)]
+        for task in (*self._at_work, self._loop):
             task.add_done_callback(self._note_end)
-        self._upkeep = [asyncio.create_task(self._flush_when_due()), asyncio.create_task(self._close_idle_sessions())]
+        self._upkeep = asyncio.create_task(self._close_idle_sessions())
         self._is_started = True
 
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what is being judged, for `grace` seconds at most, commit what waits, flush, and end.
+        """Finish what was begun, for `grace` seconds at most, commit what waits, flush, and end.
 
         Called again while it stops, with less grace, it hurries.
         """
-        if not self._is_started or self._committing is None:
+        if not self._is_started or self._loop is None or self._upkeep is None:
             return
         self._stopping = True
         self._wake()
         await asyncio.gather(*(worker.stop(grace) for worker in self._workers))
         self._given_up.set()
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.gather(*self._upkeep, *self._judging, *self._computing, return_exceptions=True)
+        self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
         self._has_waiting.set()
-        await asyncio.gather(self._committing, return_exceptions=True)
+        # A broker may not answer for long; a database does.
+        await asyncio.wait([self._loop], timeout=None if self._log.runs_stages else grace)
         if self._is_started:  # another call of `stop` may have been here first
             self._workers, self._is_started = (), False
-            try:
-                await self.flush()
-            except trouble() as error:
-                log.warning("the log stays for the next start: %s", error)
-            self._log.close()
+            self._loop.cancel()
+            await self._log.stop()
             if self.judge is not None:
                 await self.judge.aclose()
 
@@ -172,19 +174,22 @@ class Engine(RecordIntake):
                 self._has_waiting.clear()
                 await self._has_waiting.wait()
                 continue
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.at_once))]
-            await self._commit_group(group)
+            self._committing = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.at_once))]
+            await self._commit_group(self._committing)
+            self._committing = ()
 
     async def _commit_group(self, group: Sequence[_Waiting]) -> None:
         try:
             committed = await self._commit([waiting.submission for waiting in group])
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever submitted it is told
-            if len(group) > 1:
+            if len(group) > 1 and not isinstance(error, refusals()):
                 log.warning("%d submissions could not be committed together: %s", len(group), first_line(error))
                 for waiting in group:
                     await self._commit_group([waiting])
-            elif not group[0].answer.done():
-                group[0].answer.set_exception(error)
+                return
+            for waiting in group:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
             return
         for waiting, outcome in zip(group, committed, strict=True):
             if not waiting.answer.done():
@@ -192,20 +197,15 @@ class Engine(RecordIntake):
 
     async def _commit(self, group: Sequence[Submission]) -> list[Committed]:
         """Make all of the group durable, or nothing if an exception leaves: leave out what is known, decide, append."""
-        if self._log.waiting.total() >= MOST_PENDING:
-            await self.flush()
         outcomes = await self._outcomes(group)
         records, messages = _new_records(group, outcomes)
-        decided, spent = await self._decide(records.get(INTAKE.source, ()), messages.get(INTAKE.source, ()))
+        decided, spent = StageOutcome(), dict[str, int]()
+        if self._log.runs_stages:
+            decided, spent = await self._decide(records.get(INTAKE.source, ()), messages.get(INTAKE.source, ()))
         commit = self._commit_of(group, messages, decided)
-        if commit.records or commit.states or commit.positions:
-            self._log.append(commit)
-            for topic, of_topic in records.items():
-                self._new.add(topic, of_topic, self._log.end_of(topic))
+        if commit.records or commit.positions:
+            await self._log.append(commit, records)
             self._states.add(commit.states)
-            self._has_pending.set()
-            if self._log.waiting.total() >= FLUSH_RECORDS:
-                self._has_much.set()
         decisions = _decisions(decided.records)
         return [Committed(of_submission, decisions, spent) for of_submission in outcomes]
 
@@ -217,23 +217,11 @@ class Engine(RecordIntake):
             for topic, records in submission.records.items():
                 by_topic[topic] += records
                 encoded[topic] += submission.messages[topic]
-        if not self._new.has_read(by_topic):
-            await asyncio.to_thread(self._new.read, list(by_topic))
-        rest = {topic: iter(await self._outcomes_of(topic, records, encoded[topic])) for topic, records in by_topic.items()}
+        rest = {topic: iter(await self._log.outcomes(topic, records, encoded[topic])) for topic, records in by_topic.items()}
         return [
             {topic: [next(rest[topic]) for _ in records] for topic, records in submission.records.items()}
             for submission in group
         ]
-
-    async def _outcomes_of(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
-        outcomes = self._new.outcomes(topic, records)
-        doubtful = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        if doubtful:
-            await self.flush()
-            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
-            for index, outcome in zip(doubtful, found, strict=True):
-                outcomes[index] = outcome
-        return [outcome for outcome in outcomes if outcome is not None]
 
     async def _decide(self, records: Sequence[Record], messages: Sequence[bytes]) -> tuple[StageOutcome, dict[str, int]]:
         """Let intake decide on new records that go to the end of its topic; with what their sessions have spent, in nano-USD."""
@@ -264,7 +252,7 @@ class Engine(RecordIntake):
             for topic, of_topic in part.items():
                 records[topic] += of_topic
         offsets = {topic: self._log.end_of(topic) for topic in records}
-        if messages.get(INTAKE.source):
+        if messages.get(INTAKE.source) and self._log.runs_stages:
             states[INTAKE.name] |= decided.states
             positions[INTAKE.name] = offsets[INTAKE.source] + len(messages[INTAKE.source])
         return Commit(dict(records), offsets, dict(states), positions)
@@ -276,10 +264,11 @@ class Engine(RecordIntake):
         self._has_waiting.set()
         try:
             committed = await answer
-        except trouble() as error:
+        except refusals() as error:
+            if self._clock() - self._failed_at >= RECENT:
+                log.warning("%s takes no records: %s", self._log.name, first_line(error))
             self._failed_at = self._clock()
-            if isinstance(error, duckdb.FatalException):
-                self._give_up_database(error)
+            self._note_fatal(error)
             raise
         self._failed_at = -RECENT
         return committed
@@ -306,49 +295,6 @@ class Engine(RecordIntake):
             return
         raise StoppedError
 
-    async def flush(self, topic: str | None = None) -> None:
-        """Return when the tables have everything that was appended up to now, if any of it is of the topic (None: all)."""
-        if topic is not None and not self._log.waiting[topic]:
-            return
-        end = self._log.pending.end
-        while not self._log.is_empty and self._log.pending.end - len(self._log.pending.commits) < end:
-            if self._flushing is None:
-                self._flushing = asyncio.create_task(self._flush_pending())
-            # Whoever waits may be cancelled; the flush goes on.
-            await asyncio.shield(self._flushing)
-
-    async def _flush_pending(self) -> None:
-        pending = self._log.pending
-        try:
-            await asyncio.to_thread(flush, self.store, pending)
-        except trouble() as error:
-            self._not_flushed = first_line(error)
-            if isinstance(error, duckdb.FatalException):
-                self._give_up_database(error)
-            raise
-        finally:
-            self._flushing = None
-        self._not_flushed = ""
-        self._log.trim(pending.end)
-        self._wake()
-
-    async def _flush_when_due(self) -> None:
-        """Flush when the oldest pending record has waited for long enough, or much is pending."""
-        while True:
-            if self._log.is_empty:
-                self._has_pending.clear()
-                self._has_much.clear()
-                await self._has_pending.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.flush_seconds):
-                    await self._has_much.wait()
-            self._has_much.clear()
-            try:
-                await self.flush()
-            except trouble() as error:
-                log.warning("the tables do not take what was accepted, trying again: %s", first_line(error))
-                await asyncio.sleep(AGAIN_SECONDS)
-
     async def _compute(self, stage: Stage) -> None:
         """Let a stage that asks no judge take up its topic, batch by batch, until the engine stops."""
         while not self._stopping:
@@ -357,8 +303,9 @@ class Engine(RecordIntake):
                 if not await self._take_up_batch(stage):
                     await moved.wait()
             except trouble() as error:
-                self._not_flushed = first_line(error)
-                log.warning("%s could not take up its next batch, trying again: %s", stage.name, self._not_flushed)
+                self._stuck = f"{stage.name} could not take up its next batch: {first_line(error)}"
+                log.warning("%s; trying again", self._stuck)
+                self._note_fatal(error)
                 await asyncio.sleep(AGAIN_SECONDS)
             except StoppedError:
                 return
@@ -373,7 +320,7 @@ class Engine(RecordIntake):
         outcome.made.extend(outcome.dead)
         submission = Submission(made=outcome.made, stage=stage.name, states=outcome.states, position=end)
         await self._insist(self._submit, submission)
-        self._positions[stage.name] = end
+        self._positions[stage.name], self._stuck = end, ""
         self._wake()
         return True
 
@@ -385,38 +332,56 @@ class Engine(RecordIntake):
         # The log first: what it has now may be in the tables a moment later, but not the other way round.
         pending = self._log.states(stage, keys)
         with contextlib.closing(self.store.cursor()) as cursor:
-            return stored_states(cursor, stage, keys) | pending
+            return stored_states(cursor, stage, keys) | dict(pending)
 
     @property
     def has_judge(self) -> bool:
-        """Whether anybody can be asked to judge."""
-        return self.judge is not None
+        """Whether anybody can be asked to judge. Workers know that of themselves: without a judge they leave exchanges unscored."""
+        return self.judge is not None or not self._log.runs_stages
 
-    async def wait_for_tables(self, _topic: str) -> None:
-        """Return when the tables have everything that was taken in."""
-        await self.flush()
+    async def wait_for_tables(self, topic: str) -> None:
+        """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
+        await self._log.wait_for_tables(topic)
+
+    async def flush(self, topic: str | None = None) -> None:
+        """Write what is pending in this process's own log to the tables, if any of it is of the topic (None: all)."""
+        if self._log.runs_stages:
+            await self._log.flush(topic)
+
+    def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
+        """The events of a session that were taken in and that the store does not show yet: id and position."""
+        return self._log.events_of(named_session(connection, session_id))
 
     async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        if self._given_up.is_set() or len(self._waiting) >= self._limits.waiting:
-            raise BusyError("the log is closed" if self._given_up.is_set() else "the log cannot take more at the moment")
+        if self._given_up.is_set():
+            raise BusyError("the log is closed")
+        if why_not := self._no_room():
+            raise BusyError(why_not)
         committed = await self._submit(Submission({topic: records}, {topic: messages}))
         if topic in READ_BACK:
             await self.flush()
         return committed
 
-    async def _settled(self, _connection: str, _session_id: str) -> None:
-        await self.flush()
+    async def _settled(self, connection: str, session_id: str) -> None:
+        await self._log.settle(named_session(connection, session_id))
 
     async def _shows_now(self) -> bool:
         await self.flush()
-        return True
+        return self._log.is_current()
+
+    def _no_room(self) -> str:
+        """Why no more can be taken at the moment, in words; empty if it can."""
+        is_full = len(self._waiting) + len(self._committing) >= self._limits.waiting
+        return "too much waits to be committed" if is_full else self._log.no_room()
 
     def _queues(self) -> Mapping[str, int]:
-        queues = {"commits": 0, **{stage.queue: 0 for stage in self._stages}, "sessions": 0}
+        queues = dict(self._log.queues(len(self._waiting) + len(self._committing)))
+        if not self._log.runs_stages:
+            return queues
+        queues |= {stage.queue: 0 for stage in self._stages} | {"sessions": sum(worker.sessions for worker in self._workers)}
         if self._is_started:
-            queues |= {"commits": len(self._waiting), "sessions": sum(worker.sessions for worker in self._workers)}
             queues |= {stage.judged.queue: self._unread(stage) for stage in self._unjudged if stage.judged is not None}
-            queues |= {worker.stage.queue: worker.pending + self._log.waiting[worker.stage.source] for worker in self._workers}
+            queues |= {worker.stage.queue: worker.pending + self._log.waiting(worker.stage.source) for worker in self._workers}
         return queues
 
     def _unread(self, stage: Stage) -> int:
@@ -430,12 +395,10 @@ class Engine(RecordIntake):
         if ended:
             return f"{ended} ended by a fault of Driftline"
         if self.broken.is_set():
-            return "the database has given up and has to be opened again"
-        if len(self._waiting) >= self._limits.waiting:
-            return "too much waits to be committed"
+            return self._log.trouble()
         if self._clock() - self._failed_at < RECENT:
-            return "the log did not take a record"
-        return self._not_flushed and f"the tables do not take what was accepted: {self._not_flushed}"
+            return f"{self._log.name} did not take a record"
+        return self._log.trouble() or self._stuck or self._no_room()
 
     async def drained(self) -> None:
         """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
@@ -460,10 +423,10 @@ class Engine(RecordIntake):
                 await moved.wait()
         await self.flush()
 
-    def failure(self) -> StoreError:
+    def failure(self) -> DriftlineError:
         """Why it is broken, and what to do about it."""
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
-        return StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
+        return self._log.failure() or StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
     def _worker(self, stage: JudgedStage[Any], judge: Judge) -> LocalTasks:
         return LocalTasks(
@@ -477,10 +440,11 @@ class Engine(RecordIntake):
             erased=ErasedNow(self.store),
         )
 
-    def _give_up_database(self, error: BaseException) -> None:
-        """Say that another process has to open the database again."""
-        log.critical("the database has given up and has to be opened again: %s", first_line(error))
-        self.broken.set()
+    def _note_fatal(self, error: Exception) -> None:
+        """A database that has given up has to be opened again by another process."""
+        if isinstance(error, duckdb.FatalException) and not self.broken.is_set():
+            log.critical("the database has given up and has to be opened again: %s", first_line(error))
+            self.broken.set()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a stage or the loop but a stop; if something does, another process has to take it up."""
@@ -488,9 +452,7 @@ class Engine(RecordIntake):
             log.critical("a stage ended", exc_info=task.exception())
             self.broken.set()
 
-    def _recover(self) -> None:
-        if count := recover(self.store, self._log):
-            log.warning("%d records were not in the tables when the last process ended: they are now", count)
+    def _catch_up(self) -> None:
         settle_interrupted(self.store, self.now())
         EmbeddedRunner(self.store, self.policy, self.redactor, self.now).catch_up()
         self._positions = {stage.name: stage_progress(self.store, stage).position for stage in (DIAGNOSIS, *self._unjudged)}

@@ -75,9 +75,6 @@ class RecordIntake(ABC):
     `judge_name` says in words who judges.
     """
 
-    taken_at_once = 500
-    """Exchanges that a periodic task takes in together: where this process decides on them, callers wait meanwhile."""
-
     def __init__(
         self,
         store: Store,

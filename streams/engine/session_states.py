@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from analytics.store.stage_states import KnownSessions, states_of_stages
 from analytics.store.store import Store
-from streams.log.local_log import LocalLog
+from streams.log.log import Log
 
 SESSIONS = 100_000
 """Sessions whose states are kept in memory; those of others are read again when they come back."""
@@ -16,7 +16,7 @@ SESSIONS = 100_000
 class SessionStates:
     """States of some stages by session key. Belongs to one event loop; `read` is called in a thread meanwhile."""
 
-    def __init__(self, store: Store, log: LocalLog, stages: Sequence[str]) -> None:
+    def __init__(self, store: Store, log: Log, stages: Sequence[str]) -> None:
         self._store = store
         self._log = log
         self._stages = stages

@@ -56,6 +56,10 @@ class InFlight:
             return None
         return KNOWN if entry.content == _content(record) else CONFLICT
 
+    def on(self, topic: str) -> int:
+        """The number of records of a topic that are here."""
+        return sum(len(queue) for (name, _), queue in self._queues.items() if name == topic)
+
     def has_session(self, key: bytes) -> bool:
         """Tell whether a record of the session is here."""
         return bool(self._sessions.get(key))

@@ -6,7 +6,9 @@ says which number it flushes next, so an entry is flushed once, whenever the pro
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +19,22 @@ from typing import NamedTuple, cast
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 
-from schemas.errors import StoreError
+from analytics.store.store import Store
+from schemas.errors import StoreError, first_line
+from schemas.lazy.duckdb import duckdb
+from schemas.records import Record
+from streams.log.log import Commit
+from streams.log.new_records import NewRecords
+from streams.log.ownership import log_folder
+from streams.log.sink import next_commit, trouble, write_commits
 from streams.stage_progress import SOURCES
+
+FLUSH_RECORDS = 5_000
+"""Pending records that are flushed before their time."""
+MOST_PENDING = 50_000
+"""Pending records; beyond that the tables have to take some first."""
+AGAIN_SECONDS = 1.0
+"""Seconds after which a flush that failed is tried again."""
 
 _DISK = "Make room where the database is: nothing was written, and what was taken in before stays."
 _DAMAGED = (
@@ -31,107 +47,221 @@ _COMMIT = b"c"
 """Prefix of the keys of commits. The keys of version 0.2.0 have none, and its entries another shape."""
 _NUMBER = 8
 """Bytes of an entry's number in its key."""
-
-
-class Commit(msgspec.Struct, array_like=True, frozen=True):
-    """What becomes durable together: encoded records by topic, and the states and positions of the stages that made them."""
-
-    records: dict[str, list[bytes]] = {}
-    offsets: dict[str, int] = {}
-    """The offset of the first record of each topic; the others follow without a gap."""
-    states: dict[str, dict[str, bytes]] = {}
-    """The states that changed, by stage and session key."""
-    positions: dict[str, int] = {}
-    """The offset that each stage reads next."""
+log = logging.getLogger(__name__)
 
 
 class Pending(NamedTuple):
-    """Consecutive commits that the tables do not have yet."""
+    """Consecutive commits that the tables do not have yet, and the number after the last of them."""
 
     commits: Sequence[Commit]
     end: int
-    """The number after the last of them."""
-
-    def since(self, number: int) -> Sequence[Commit]:
-        """Those with this number or a higher one."""
-        return self.commits[max(0, number - (self.end - len(self.commits))) :]
 
 
 class LocalLog:
-    """See the module. Belongs to one event loop; `states` and `waiting` may be read in any thread. `folder` None: in memory.
+    """See the module; a `streams.log.log.Log`. Appends come one after another; `states` may be called in any thread.
 
-    `end_in_tables` tells where a topic ends in the tables.
+    `folder` None: in memory. `flush_seconds` is how long a record may be in the log alone where nobody asks for it.
     """
 
-    def __init__(self, folder: LogFolder | None, end_in_tables: Callable[[str], int]) -> None:
+    name = "the log"
+    runs_stages = True
+
+    def __init__(self, store: Store, folder: LogFolder | None, *, flush_seconds: float = 0.5) -> None:
+        self._store = store
         self._folder = folder
-        self._end_in_tables = end_in_tables
+        self._flush_seconds = flush_seconds
+        self._new = NewRecords(store)
         self._next = 0
         self._has_recovered = False
         self._pending: deque[tuple[int, Commit]] = deque()
         self._ends: dict[str, int] = {}
-        self.waiting: Counter[str] = Counter()
-        """The number of pending records by topic."""
+        self._waiting: Counter[str] = Counter()
         self._states: dict[str, dict[str, bytes]] = defaultdict(dict)
+        self._has_pending, self._has_much = asyncio.Event(), asyncio.Event()
+        self._flushing: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._not_flushed = ""
+        self.broken = asyncio.Event()
+        self.flushed: Callable[[], None] = lambda: None
 
-    def recover(self, flushed: int) -> None:
-        """Take up the commits of an earlier process; the database flushes the number `flushed` next.
+    async def start(self) -> None:
+        """Flush what an earlier process left. StoreError if the database is an older copy, or the log is damaged."""
+        if count := await asyncio.to_thread(self.recover):
+            log.warning("%d records were not in the tables when the last process ended: they are now", count)
+        self._flusher = asyncio.create_task(self._flush_when_due())
 
-        StoreError if the database lacks commits before the first one here: it is an older copy.
-        """
-        self._next = flushed
+    async def stop(self) -> None:
+        """Flush, and remove the folder if the tables have everything."""
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.gather(self._flusher, return_exceptions=True)
+        try:
+            await self.flush()
+        except trouble() as error:
+            log.warning("the log stays for the next start: %s", error)
+        self.close()
+
+    def recover(self) -> int:
+        """Flush what an earlier process left; answers how many records. StoreError as `start`."""
+        self.read()
+        pending, count = self.pending, self.waiting()
+        # That process may have had other schemas.
+        write_commits(self._store, pending.commits, pending.end, are_own=False)
+        self._trim(pending.end)
+        return count
+
+    def read(self) -> None:
+        """Take up the commits of an earlier process. StoreError as `start`."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            self._next = next_commit(cursor)
         if self._folder is not None and self._folder.exists():
-            self._read(self._folder, flushed)
+            self._read(self._folder, self._next)
         self._has_recovered = True
 
-    def append(self, commit: Commit) -> None:
-        """Make a commit durable, all of it or nothing. StoreError: it is as if it had never been brought."""
+    def close(self) -> None:
+        """Let go of the folder, and remove it if the tables have everything."""
+        if self._folder is not None:
+            self._folder.close()
+            if self._has_recovered and not self._pending:
+                self._folder.remove()
+
+    @property
+    def pending(self) -> Pending:
+        """The commits that the tables do not have yet."""
+        return Pending([commit for _, commit in self._pending], self._next)
+
+    async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+        """See `Log`. What may be known is compared with the tables, once these have everything: nothing is appended meanwhile."""
+        if not self._new.has_read(topic):
+            await asyncio.to_thread(self._new.read, topic)
+        outcomes = self._new.outcomes(topic, records)
+        doubtful = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if doubtful:
+            await self.flush()
+            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
+            for index, outcome in zip(doubtful, found, strict=True):
+                outcomes[index] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
+        """See `Log`. StoreError: it is as if it had never been brought."""
+        if self.waiting() >= MOST_PENDING:
+            await self.flush()
         if self._folder is not None:
             self._write(self._folder, commit)
         self._keep(self._next, commit)
         self._next += 1
+        for topic, of_topic in records.items():
+            self._new.add(topic, of_topic, self.end_of(topic))
+        self._has_pending.set()
+        if self.waiting() >= FLUSH_RECORDS:
+            self._has_much.set()
 
-    @property
-    def pending(self) -> Pending:
-        """What was appended and not trimmed."""
-        return Pending([commit for _, commit in self._pending], self._next)
+    async def flush(self, topic: str | None = None) -> None:
+        """See `Log`."""
+        if topic is not None and not self._waiting[topic]:
+            return
+        end = self._next
+        while self._pending and self._pending[0][0] < end:
+            if self._flushing is None:
+                self._flushing = asyncio.create_task(self._flush_pending())
+            # Whoever waits may be cancelled; the flush goes on.
+            await asyncio.shield(self._flushing)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the tables have everything."""
+    async def wait_for_tables(self, topic: str) -> None:  # noqa: ARG002 - nobody else appends
+        """See `Log`."""
+        await self.flush()
+
+    async def settle(self, session: str) -> None:  # noqa: ARG002 - a flush of all costs no more
+        """See `Log`."""
+        await self.flush()
+
+    def is_current(self) -> bool:
+        """See `Log`."""
         return not self._pending
 
     def end_of(self, topic: str) -> int:
-        """The offset that the next record of the topic gets."""
-        return max(self._ends.get(topic, 0), self._end_in_tables(topic))
+        """See `Log`."""
+        return max(self._ends.get(topic, 0), self._store.end_of(topic))
+
+    def waiting(self, topic: str | None = None) -> int:
+        """See `Log`."""
+        return self._waiting.total() if topic is None else self._waiting[topic]
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The newest pending states of a stage, for those of the keys that have one."""
+        """See `Log`."""
         states = self._states.get(stage, {})
         return {key: state for key in keys if (state := states.get(key)) is not None}
 
-    def trim(self, end: int) -> None:
+    def events_of(self, session: str) -> Mapping[str, int]:  # noqa: ARG002 - who asks has flushed
+        """See `Log`."""
+        return {}
+
+    def no_room(self) -> str:
+        """See `Log`: an append waits for room."""
+        return ""
+
+    def trouble(self) -> str:
+        """See `Log`."""
+        if self.broken.is_set():
+            return "the database has given up and has to be opened again"
+        return self._not_flushed and f"the tables do not take what was accepted: {self._not_flushed}"
+
+    def queues(self, submissions: int) -> Mapping[str, int]:
+        """See `Log`."""
+        return {"commits": submissions}
+
+    def failure(self) -> None:
+        """See `Log`: the engine's words say it."""
+
+    async def _flush_pending(self) -> None:
+        pending = self.pending
+        try:
+            await asyncio.to_thread(write_commits, self._store, pending.commits, pending.end)
+        except trouble() as error:
+            self._not_flushed = first_line(error)
+            if isinstance(error, duckdb.FatalException):
+                log.critical("the database has given up and has to be opened again: %s", self._not_flushed)
+                self.broken.set()
+            raise
+        finally:
+            self._flushing = None
+        self._not_flushed = ""
+        self._trim(pending.end)
+        self.flushed()
+
+    async def _flush_when_due(self) -> None:
+        """Flush when the oldest pending record has waited for long enough, or much is pending."""
+        while True:
+            if not self._pending:
+                self._has_pending.clear()
+                self._has_much.clear()
+                await self._has_pending.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._flush_seconds):
+                    await self._has_much.wait()
+            self._has_much.clear()
+            try:
+                await self.flush()
+            except trouble() as error:
+                log.warning("the tables do not take what was accepted, trying again: %s", first_line(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _trim(self, end: int) -> None:
         """Delete the commits before the number `end`: the tables have them."""
         if self._pending and self._folder is not None:
             with contextlib.suppress(Exception):  # its number tells that it was flushed
                 self._folder.delete(_key(self._pending[0][0]), _key(end))
         left = [(number, commit) for number, commit in self._pending if number >= end]
         # New objects: a thread may be reading the old ones.
-        self._pending, self.waiting, self._states = deque(), Counter(), defaultdict(dict)
+        self._pending, self._waiting, self._states = deque(), Counter(), defaultdict(dict)
         for number, commit in left:
             self._keep(number, commit)
-
-    def close(self) -> None:
-        """Let go of the folder, and remove it if the tables have everything."""
-        if self._folder is not None:
-            self._folder.close()
-            if self._has_recovered and self.is_empty:
-                self._folder.remove()
 
     def _keep(self, number: int, commit: Commit) -> None:
         self._pending.append((number, commit))
         for topic, messages in commit.records.items():
-            self.waiting[topic] += len(messages)
+            self._waiting[topic] += len(messages)
             self._ends[topic] = commit.offsets[topic] + len(messages)
         for stage, states in commit.states.items():
             self._states[stage] |= states
@@ -211,6 +341,25 @@ class LogFolder:
                 raise StoreError(f"{self.path}: cannot be opened: {error}", hint=hint) from error
             self._files.set_write_options(synced)
         return self._files
+
+
+def local_log(store: Store, flush_seconds: float = 0.5) -> LocalLog:
+    """The log beside a database."""
+    folder = None if store.path is None else LogFolder(log_folder(store.path))
+    return LocalLog(store, folder, flush_seconds=flush_seconds)
+
+
+def recover_closed(store: Store) -> int:
+    """Flush what a killed process left beside the database, for a command that takes no records; answers how many records."""
+    with contextlib.closing(local_log(store)) as left:
+        return left.recover()
+
+
+def waiting_in(store: Store) -> int:
+    """How many records a killed process left beside the database; none is flushed. StoreError as `LocalLog.start`."""
+    with contextlib.closing(local_log(store)) as left:
+        left.read()
+        return left.waiting()
 
 
 def _key(number: int) -> bytes:

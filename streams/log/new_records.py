@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from analytics.deletion.erased import schemas_of_sessions
 from analytics.identity.duplicate_matching import may_have_twin
@@ -26,24 +26,26 @@ from streams.upkeep.erased_now import ErasedNow
 class NewRecords:
     """See the module. Belongs to one event loop; `read` and `in_tables` are called in a thread meanwhile."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, seen: KnownIdentities | None = None) -> None:
+        """`seen` is given where somebody else has it follow the tables."""
         self._store = store
-        self._seen = KnownIdentities()
+        self._seen = seen or KnownIdentities()
         self._erased = ErasedNow(store)
         self._of_sessions = frozenset(schema.name for schema in schemas_of_sessions())
 
-    def has_read(self, topics: Iterable[str]) -> bool:
-        """Tell whether the identities of these topics are in memory."""
-        return all(self._seen.has_read(topic, self._store.end_of(topic)) for topic in topics)
+    def has_read(self, topic: str) -> bool:
+        """Tell whether the identities of the topic are in memory."""
+        return self._seen.has_read(topic, self._store.end_of(topic))
 
-    def read(self, topics: Iterable[str]) -> None:
-        """Read the identities that the tables have of these topics."""
+    def read(self, topic: str) -> None:
+        """Read the identities that the tables have of the topic."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            for topic in topics:
-                self._seen.read(cursor, topic, self._store.end_of(topic))
+            self._seen.read(cursor, topic, self._store.end_of(topic))
 
     def outcomes(self, topic: str, records: Sequence[Record]) -> list[str | None]:
         """What becomes of each record, WRITTEN or KNOWN; None if only the tables can tell."""
+        if self._seen.is_busy:  # a thread sorts hashes: who is not answered from memory is answered from the tables
+            return [None] * len(records)
         by_type: dict[str, list[int]] = defaultdict(list)
         for index, record in enumerate(records):
             by_type[type(record).__name__].append(index)

@@ -43,6 +43,8 @@ INTERVAL = 1.0
 """Seconds from one look to the next."""
 AT_ONCE, SPANS_AT_ONCE = 2_000, 10_000
 """Traces that are assembled together, and spans of them, a trace more or less: each round waits for what the one before it wrote."""
+EXCHANGES_AT_ONCE = 500
+"""Exchanges that are taken in together: where this process decides on them, callers wait meanwhile."""
 MAX_SPANS = 20_000
 """Spans of one trace that are assembled; one with more is set aside."""
 SETTLED, IDLE = "settled", "idle"
@@ -198,8 +200,8 @@ class TraceAssembler:
         # Before the exchanges: after a kill, their versions would be known already.
         deployed = [*exchanges, *(one for one in made.revised if isinstance(one, Exchange))]
         await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, deployed))
-        for start in range(0, len(exchanges), engine.taken_at_once):
-            some = exchanges[start : start + engine.taken_at_once]
+        for start in range(0, len(exchanges), EXCHANGES_AT_ONCE):
+            some = exchanges[start : start + EXCHANGES_AT_ONCE]
             for outcome, exchange in zip(await engine.take_exchanges(some), some, strict=True):
                 if isinstance(outcome, RecordError):
                     self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))

@@ -13,8 +13,8 @@ from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts
 from service.supervisor.silence_watchdog import SilenceWatchdog, listening_of, open_sessions
+from streams.engine.engine import Engine
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.gateway import Gateway
 
 
 def beat(now: datetime) -> Heartbeat:
@@ -22,7 +22,7 @@ def beat(now: datetime) -> Heartbeat:
     return Heartbeat(connection="local", project="ops", session_id="s1", occurred_at=now, ingested_at=now)
 
 
-def listed(gateway: Gateway, now: datetime) -> list[tuple[str, str]]:
+def listed(gateway: Engine, now: datetime) -> list[tuple[str, str]]:
     """The sessions that are watched, with their colours."""
     found = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
     return [(one.session.session_id, one.session.silence.status) for one in found]

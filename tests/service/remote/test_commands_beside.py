@@ -268,9 +268,7 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
         assert "Put back the database that belongs to it" in words
 
 
-_NEVER_FLUSHES = (
-    "import asyncio, streams.engine.engine as engine; engine.Engine._flush_when_due = lambda _: asyncio.Event().wait()"
-)
+_NEVER_FLUSHES = "import asyncio, streams.log.local_log as log; log.LocalLog._flush_when_due = lambda _: asyncio.Event().wait()"
 
 
 def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path: Path) -> None:

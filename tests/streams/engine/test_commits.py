@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import builders as build
@@ -17,12 +17,14 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import StoreError
+from schemas.records import Record
 from streams.engine.engine import RECENT, Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError
 from streams.log.admission import Submission
-from streams.log.local_log import Commit, LocalLog
+from streams.log.local_log import LocalLog
+from streams.log.log import Commit
 
 T = TypeVar("T")
 FULL = duckdb.IOException("No space left on device")
@@ -38,12 +40,12 @@ class Failures:
         self.groups: list[int] = []
         self.is_due: Callable[[Commit], bool] = lambda _: True
 
-    def append(self, log: LocalLog, commit: Commit) -> None:
+    async def append(self, log: LocalLog, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """Fail, or do as the log does."""
         if self.errors and self.is_due(commit):
             raise self.errors.pop(0)
         self.groups.append(len(commit.records.get("exchanges", ())))
-        APPEND(log, commit)
+        await APPEND(log, commit, records)
 
 
 APPEND = LocalLog.append
@@ -53,7 +55,7 @@ APPEND = LocalLog.append
 def failures(monkeypatch: pytest.MonkeyPatch) -> Failures:
     """The failures of the log of every engine meanwhile."""
     failures = Failures()
-    monkeypatch.setattr(LocalLog, "append", lambda log, commit: failures.append(log, commit))  # noqa: PLW0108 - a method would not be bound to the log
+    monkeypatch.setattr(LocalLog, "append", lambda log, *given: failures.append(log, *given))  # noqa: PLW0108 - a method would not be bound to the log
     return failures
 
 

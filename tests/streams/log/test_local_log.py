@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
+from analytics.store.positions import AHEAD
 from analytics.store.store import Store
 from audit.cost.prices import Usage
 from audit.exchanges.questions import Question
@@ -38,9 +39,10 @@ from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import IngestResult
 from streams.judges.protocol import CallBudget, Verdict
 from streams.log.admission import Accepted
-from streams.log.local_log import Commit
+from streams.log.local_log import LocalLog, local_log, recover_closed
+from streams.log.log import Commit
 from streams.log.ownership import log_folder
-from streams.log.sink import flush, local_log, recover, recover_closed
+from streams.log.sink import write_commits
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
 EXCHANGES = "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY _offset"
@@ -78,6 +80,12 @@ def turns(session: str, count: int = TURNS) -> list[Exchange]:
 def commit_of(*exchanges: Exchange) -> Commit:
     """A commit of exchanges at the start of their topic."""
     return Commit({"exchanges": [encode(exchange) for exchange in exchanges]}, {"exchanges": 0})
+
+
+def killed(log: LocalLog) -> None:
+    """Let go of the folder of a log and leave it as it is."""
+    assert log._folder is not None
+    log._folder.close()
 
 
 def erasure_of(session: str) -> Erasure:
@@ -368,8 +376,8 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
     async def work() -> None:
         async with engine_over(store, limits=EngineLimits(flush_seconds=0.01)) as engine:
             with monkeypatch.context() as patched:
-                patched.setattr("streams.engine.engine.flush", full)
-                patched.setattr("streams.engine.engine.AGAIN_SECONDS", 0.01)
+                patched.setattr("streams.log.local_log.write_commits", full)
+                patched.setattr("streams.log.local_log.AGAIN_SECONDS", 0.01)
                 await engine.take_exchanges(turns("s"))
                 while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
@@ -389,19 +397,19 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
     """A flush takes as long as its records and its commit need. Senders do not wait for it, a kill loses nothing, and nothing is there twice."""
     has_begun, may_end = threading.Event(), threading.Event()
 
-    def slow(*given: Any) -> None:
+    def slow(*given: Any, **named: Any) -> None:
         if moment == "after":
-            flush(*given)
+            write_commits(*given, **named)
         has_begun.set()
         assert may_end.wait(60)
         if moment == "before":
-            flush(*given)
+            write_commits(*given, **named)
 
     async def work() -> None:
         async with engine_over(store) as engine:
             await engine.take_exchanges(turns("s", 3))
             await engine.flush()
-            monkeypatch.setattr("streams.engine.engine.flush", slow)
+            monkeypatch.setattr("streams.log.local_log.write_commits", slow)
             await engine.take_exchanges(turns("s", 4)[3:])
             flushing = asyncio.create_task(engine.flush())
             await asyncio.to_thread(has_begun.wait, 60)
@@ -462,22 +470,26 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
 def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store) -> None:
     """A kill between the commit of the rows and the deletion of the entries writes nothing twice."""
     log = local_log(store)
-    recover(store, log)
-    log.append(commit_of(build.exchange("s", 1)))
-    flush(store, log.pending)
-    log._folder.close()
+    log.recover()
+    run(log.append(commit_of(build.exchange("s", 1)), {}))
+    write_commits(store, *log.pending)
+    killed(log)
     with closing(local_log(store)) as again:
-        assert 0 == recover(store, again)
-        assert again.is_empty
+        assert 0 == again.recover()
+        assert not again.waiting()
     assert 1 == store.count("exchanges")
 
 
 def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     """Flushed into an older copy, the entries would leave a gap that nobody sees."""
+    with store.transaction() as transaction:
+        transaction.set_watermark(AHEAD, "", 7)
     log = local_log(store)
-    log.recover(7)
-    log.append(Commit())
-    log._folder.close()
+    log.read()
+    run(log.append(Commit(), {}))
+    killed(log)
+    with store.transaction() as transaction:
+        transaction.set_watermark(AHEAD, "", 0)
     with pytest.raises(StoreError, match="begins with entry 7, and the database has flushed 0") as refused:
         recover_closed(store)
     assert "Put back the database" in refused.value.hint
@@ -500,9 +512,9 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
 def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
     """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
     log = local_log(store)
-    log.recover(0)
+    log.read()
     for number in range(3):
-        log.append(Commit({"exchanges": [b"an exchange that was accepted"]}, {"exchanges": number}))
+        run(log.append(Commit({"exchanges": [b"an exchange that was accepted"]}, {"exchanges": number}), {}))
     copy_of(store, copied)
     (written,) = log_folder(copied).glob("*.log")
     damaged = bytearray(written.read_bytes())
@@ -578,13 +590,13 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
             with monkeypatch.context() as patched:
-                patched.setattr("streams.engine.engine.flush", fails)
+                patched.setattr("streams.log.local_log.write_commits", fails)
                 with pytest.raises(duckdb.IOException):
                     await engine.flush()
             await engine.drained()
 
     def fails(*given: Any) -> None:
-        flush(*given)
+        write_commits(*given)
         raise duckdb.IOException("the commit was durable")
 
     run(work())
@@ -610,10 +622,10 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
 def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -> None:
     """What a group has committed together is of many sessions: one that is erased takes nothing of the others along."""
     log = local_log(store)
-    recover(store, log)
+    log.recover()
     records = {"exchanges": [encode(build.exchange("gone", 1))], "judgements": [encode(build.judgement("stays", 1))]}
-    log.append(Commit(records, {"exchanges": 0, "judgements": 0}))
-    log._folder.close()
+    run(log.append(Commit(records, {"exchanges": 0, "judgements": 0}), {}))
+    killed(log)
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure_of("gone"))])
     recover_closed(store)

@@ -156,7 +156,7 @@ def _waiting(store: Store) -> int:
     """Count the records that a killed server left in its write-ahead log. StoreError if the database is an older copy."""
     if store.path is None or not log_folder(store.path).exists():
         return 0
-    from streams.log.sink import waiting_in  # noqa: PLC0415 - RocksDB takes a while to load
+    from streams.log.local_log import waiting_in  # noqa: PLC0415 - RocksDB takes a while to load
 
     return waiting_in(store)
 

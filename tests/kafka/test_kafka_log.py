@@ -8,7 +8,7 @@ import evaluations as evaluated
 import pytest
 from builders import event, exchange, judgement, score
 from msgspec.structs import replace
-from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
+from sinks import MakeTopics, gateway_over, held_back, produce, producing, sink_of, tables, until
 
 from analytics.store.store import Store
 from audit.evaluation.evaluating import evaluating, questions_of
@@ -149,7 +149,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
 
     async def run(store: Store) -> str:
         async with gateway_over(store, kafka) as gateway:
-            with gateway._sink.writer.seen._lock:
+            with sink_of(gateway).writer.seen._lock:
                 call = asyncio.create_task(gateway.take_exchange(ASKED))
                 await until(lambda: gateway.state().queues["producing"], "the call to wait")
                 assert not call.done()
@@ -326,7 +326,7 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
 ) -> None:
     """While nothing lands, memory is bounded: senders are asked to come back."""
     make_topics(*topics())
-    monkeypatch.setattr("streams.kafka.gateway.MOST_UNLANDED", 2)
+    monkeypatch.setattr("streams.kafka.kafka_log.MOST_PENDING", 2)
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:

@@ -1,0 +1,182 @@
+"""The log over the topics of a cluster: records are produced to their topics, workers run the stages, a sink fills the tables.
+
+1. An append returns when the broker has its records.
+2. What was produced here and is not in the tables yet is known all the same (`streams.log.in_flight`).
+3. No record is taken before the tables have everything that was on the topics at the start: until then it is not known what is known.
+4. A record of which it cannot be told whether the broker has it may be on its topic twice: sink and workers drop repetitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from analytics.store.store import Store
+from audit.redaction.redactor import Redactor
+from schemas.errors import BusyError, DriftlineError, StoreError
+from schemas.records import Record
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import Reframe
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.rebuilding import finish
+from streams.kafka.sink import Sink, SinkLimits
+from streams.log.in_flight import InFlight, names_of
+from streams.log.log import Commit
+from streams.log.new_records import NewRecords
+from streams.log.ownership import require_kafka
+
+PRODUCING_SECONDS = 10.0
+"""Seconds that a broker has to take a record."""
+SETTLING_SECONDS = 10.0
+"""Seconds to wait for a session's last records to reach the tables."""
+MOST_PENDING = 200_000
+"""Records that may be on their way to the tables."""
+
+
+class KafkaLog:
+    """See the module; a `streams.log.log.Log`. `reframe` is for the sink."""
+
+    name = "Kafka"
+    runs_stages = False
+
+    def __init__(
+        self,
+        store: Store,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        connection: KafkaConnection,
+        *,
+        reframe: Reframe | None = None,
+        sink_limits: SinkLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
+        self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
+        self._sink.landed = self._take_note
+        self._new = NewRecords(store, self._sink.writer.seen)
+        self._pending = InFlight()
+        self._moved = asyncio.Event()
+        self.broken = self._sink.broken
+        self.flushed: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Connect, and begin to fill the tables from the topics. BrokerError or SettingsError."""
+        await asyncio.to_thread(require_kafka, self._store)
+        await asyncio.to_thread(finish, self._store)
+        await self._sink.start()
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Wait for what is being written to the tables; the rest is written after the next start."""
+        await self._producer.stop()
+        await self._sink.stop()
+
+    async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
+        """See `Log`."""
+        pending = [self._pending.outcome(name, record) for name, record in zip(names_of(topic, records), records, strict=True)]
+        rest = [index for index, outcome in enumerate(pending) if outcome is None]
+        new = self._new.outcomes(topic, [records[index] for index in rest])
+        doubtful = [index for index, outcome in zip(rest, new, strict=True) if outcome is None]
+        outcomes = pending
+        for index, outcome in zip(rest, new, strict=True):
+            outcomes[index] = outcome
+        if doubtful:
+            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
+            for index, outcome in zip(doubtful, found, strict=True):
+                outcomes[index] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
+        """See `Log`. BrokerError: some of the records may be with the broker, and all may be sent again."""
+        for topic, of_topic in records.items():
+            keys = [key_of(record) for record in of_topic]
+            produced = await self._producer.send(topic, list(zip(keys, commit.records[topic], strict=True)))
+            for record, name, key, (number, offset) in zip(of_topic, names_of(topic, of_topic), keys, produced, strict=True):
+                partition = (topic, number)
+                # If the broker only says that it had the record already, it stands somewhere before the end.
+                at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
+                self._pending.add(name, record, key, partition, at)
+        self._release()
+
+    async def flush(self, topic: str | None = None) -> None:
+        """See `Log`."""
+        await self._until(lambda: not self.waiting(topic), "what was taken in is not in the tables yet")
+
+    async def wait_for_tables(self, topic: str) -> None:
+        """See `Log`."""
+        ends = await self._sink.ends_of(topic)
+        await self._until(lambda: not self._sink.progress.behind(ends), f"the last records of {topic} have not landed yet")
+
+    async def settle(self, session: str) -> None:
+        """See `Log`."""
+        key = session.encode()
+
+        def is_settled() -> bool:
+            # After a start the tables lack what others brought; only later is what they do not have not there.
+            return self._sink.progress.reached.is_set() and not self._pending.has_session(key)
+
+        await self._until(is_settled, "the session's last records have not landed yet")
+
+    def is_current(self) -> bool:
+        """See `Log`."""
+        return self._sink.progress.delay <= PRODUCING_SECONDS + 1.0
+
+    def end_of(self, topic: str) -> int:
+        """See `Log`."""
+        return self._store.end_of(topic)
+
+    def waiting(self, topic: str | None = None) -> int:
+        """See `Log`."""
+        return len(self._pending) if topic is None else self._pending.on(topic)
+
+    def states(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:  # noqa: ARG002 - workers have them
+        """See `Log`."""
+        return {}
+
+    def events_of(self, session: str) -> Mapping[str, int]:
+        """See `Log`."""
+        return self._pending.events_of(session.encode())
+
+    def no_room(self) -> str:
+        """See `Log`."""
+        if not self._sink.progress.reached.is_set():
+            return f"what is on the topics lands first: {self._sink.progress.lag} records are left"
+        return "too much is on its way to the tables" if len(self._pending) >= MOST_PENDING else ""
+
+    def trouble(self) -> str:
+        """See `Log`."""
+        return "what is on the topics lands no more" if self.broken.is_set() else self._sink.trouble
+
+    def queues(self, submissions: int) -> Mapping[str, int]:
+        """See `Log`."""
+        return {"sink": self._sink.progress.lag, "unlanded": len(self._pending), "producing": submissions}
+
+    def failure(self) -> DriftlineError:
+        """See `Log`."""
+        if isinstance(self._sink.failure, DriftlineError):
+            return self._sink.failure
+        return StoreError(
+            f"{self._store.path}: the sink ended by a fault of Driftline", hint="Its log says which; start it again."
+        )
+
+    async def _until(self, is_done: Callable[[], bool], otherwise: str) -> None:
+        try:
+            async with asyncio.timeout(SETTLING_SECONDS):
+                while not is_done():
+                    moved = self._moved
+                    self._sink.hurry()
+                    await moved.wait()
+        except TimeoutError as error:
+            raise BusyError(otherwise) from error
+
+    def _take_note(self) -> None:
+        """The sink has written more to the tables."""
+        self._release()
+        self.flushed()
+
+    def _release(self) -> None:
+        positions = self._sink.progress.positions
+        self._pending.release(lambda partition: positions.get(partition, 0))
+        self._moved.set()
+        self._moved = asyncio.Event()
