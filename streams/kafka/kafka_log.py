@@ -54,7 +54,7 @@ class KafkaLog:
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._sink.landed = self._take_note
-        self._new = NewRecords(store, self._sink.writer.seen)
+        self._new = NewRecords(store)
         self._pending = InFlight()
         self._moved = asyncio.Event()
         self.broken = self._sink.broken
@@ -65,6 +65,7 @@ class KafkaLog:
         await asyncio.to_thread(require_kafka, self._store)
         await asyncio.to_thread(finish, self._store)
         await self._sink.start()
+        self._new = NewRecords(self._store, self._sink.writer.seen)  # which follows the tables from now on
         await self._producer.start()
 
     async def stop(self) -> None:
