@@ -211,7 +211,7 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
                 assert not landing.done()
             await landing
             assert {("local", "evaluation 1"): [said]} == recorded_in(store)([("local", "evaluation 1")])
-            await until(lambda: not gateway.state().queues["sink"], "the result to land")
+            await gateway.wait_for_tables("evaluations")
             assert 1 == (await gateway.publish("evaluation-requests", [asked])).known
 
     with Store(None) as store:
