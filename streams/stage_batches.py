@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-import msgspec
+from typing import Protocol
 
 from schemas.codec.rows import rows_as_records
-from schemas.codec.single_object import decode, encode
+from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.lazy.polars import pl
 from schemas.records import Exchange, Record, ScoringTask
 from schemas.registry import schema_of
-
-if TYPE_CHECKING:
-    from audit.prompts.exchange_prompts import ExchangeQuestions
 
 OFFSET = "_offset"
 MESSAGE = "_message"
@@ -155,87 +148,9 @@ def named_session(connection: str, session_id: str) -> str:
     return f"{connection}/{session_id}"
 
 
-@dataclass(slots=True)
-class KnownExchange:
-    """An exchange at hand while its batch is worked on, and what is known of it already."""
-
-    exchange: Exchange
-    tampering: tuple[str, ...] | None = None
-    """The answer of `tamper_reasons`."""
-    questions: ExchangeQuestions | None = None
-    """Its questions, by the policy of the revision before: most revisions ask the same."""
-
-
-class _Known(NamedTuple):
-    """The exchanges of a batch, by what stands for them in a task; `by_name`: their names and not their encodings."""
-
-    by_name: bool
-    exchanges: dict[bytes, KnownExchange]
-
-
-_known: ContextVar[_Known | None] = ContextVar("known", default=None)
-_NAME = b"@"
-"""The start of a name; no encoded record begins so."""
-_NAMED_CHARACTERS = 50_000
-"""Characters of the texts of the longest exchange for which a name may stand: a task with one of these can be written for certain."""
-
-
-@contextlib.contextmanager
-def decoded_kept(*, by_name: bool = False) -> Iterator[None]:
-    """Keep the exchanges that tasks carry meanwhile, so that a stage after this one need not decode them: for one batch.
-
-    `by_name`: tasks carry names of exchanges. They are for callers who write no task: `written_task` gives what would be written.
-    """
-    token = _known.set(_Known(by_name, {}))
-    try:
-        yield
-    finally:
-        _known.reset(token)
-
-
-def name_of(offset: int) -> bytes:
-    """The name of the exchange at an offset, within its batch."""
-    return b"%b%d" % (_NAME, offset)
-
-
-def is_named(task: ScoringTask) -> bool:
-    """Tell whether a task carries the name of an exchange."""
-    return task.exchange.startswith(_NAME)
-
-
-def may_be_named(exchange: Exchange) -> bool:
-    """Tell whether tasks may carry the exchange's name: in a batch where they carry names, unless it is that long that it may not fit into a task."""
-    known = _known.get()
-    if known is None or not known.by_name:
-        return False
-    texts = (exchange.user_message, exchange.agent_response, exchange.agent_thinking or "", exchange.raw_user_message or "")
-    return sum(map(len, texts)) <= _NAMED_CHARACTERS
-
-
-def keep(carried: bytes, exchange: Exchange, tampering: tuple[str, ...] | None = None) -> None:
-    """Note what a task carries for an exchange, its encoding or its name; `tampering` is what `tamper_reasons` says of it, if that is known."""
-    known = _known.get()
-    if known is not None and carried not in known.exchanges:
-        known.exchanges[carried] = KnownExchange(exchange, tampering)
-
-
-def written_task(task: ScoringTask) -> ScoringTask:
-    """The task as it is written: with the encoding of its exchange."""
-    return msgspec.structs.replace(task, exchange=encode(encoded_exchange(task.exchange))) if is_named(task) else task
-
-
-def known_exchange(carried: bytes) -> KnownExchange:
-    """The exchange that a task or a state carries, and what is known of it; RecordError when it carries something else."""
-    known = _known.get()
-    at_hand = None if known is None else known.exchanges.get(carried)
-    if at_hand is not None:
-        return at_hand
-    record = decode(carried)
+def encoded_exchange(message: bytes) -> Exchange:
+    """The exchange that a task or a state carries, from its encoding; RecordError when it carries something else."""
+    record = decode(message)
     if not isinstance(record, Exchange):
         raise RecordError(f"an exchange was expected, not a {type(record).__name__}")
-    return KnownExchange(record)
-
-
-def encoded_exchange(carried: bytes) -> Exchange:
-    """The exchange that a task or a state carries; RecordError when it carries something else."""
-    return known_exchange(carried).exchange
+    return record

@@ -64,7 +64,6 @@ class _Case(msgspec.Struct, kw_only=True):
     behavioural: Tier3Answer | None = None
     judgements: list[Judgement] = msgspec.field(default_factory=list)
     recorded: Sequence[Judgement] = ()
-    tampering: tuple[str, ...] | None = None
 
 
 def cascade(
@@ -72,18 +71,14 @@ def cascade(
     exchange: Exchange,
     policy: ProjectPolicy,
     recorded: Sequence[Judgement] = (),
-    *,
-    tampering: tuple[str, ...] | None = None,
-    questions: ExchangeQuestions | None = None,
 ) -> Generator[Question, Reply, Score]:
     """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
 
     `recorded` is everything that was recorded of the exchange up to this revision of its score: it was paid for, whatever was asked
-    then, so its cost is in the score. `tampering` as in `audit.exchanges.outcomes.score_of`; `questions` are those that `questions_of`
-    gives, where they were made already. ValueError for a reply that is neither a text nor a state.
+    then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
     """
-    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded, tampering=tampering)
-    questions = questions or questions_of(task, exchange, policy)
+    case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
+    questions = _questions_of(task, exchange, policy)
     case.tier2, case.semantic = yield from _ask(case, questions.tier2, ALWAYS)
     case.tier2_5 = thinking_state(exchange, policy, THINKING)
     if case.tier2_5 == THINKING:
@@ -95,16 +90,10 @@ def cascade(
     return _score(case)
 
 
-def questions_of(
-    task: ScoringTask, exchange: Exchange, policy: ProjectPolicy, known: ExchangeQuestions | None = None
-) -> ExchangeQuestions:
-    """The questions about the exchange of a task: those of another revision, if they are the same."""
+def _questions_of(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
     # The flags that the task carries count if the policy and the rules that found them are those in force.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
-    flags = task.tier1_flags if is_in_force else None
-    if known is not None and known.policy is policy and known.flags == flags:
-        return known
-    return ExchangeQuestions(exchange, policy, flags)
+    return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None)
 
 
 def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
@@ -215,5 +204,4 @@ def _score(case: _Case) -> Score:
         JudgedTiers(case.tier2, case.tier2_5, case.tier3, _found(case)),
         judgements=case.judgements,
         paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
-        tampering=case.tampering,
     )

@@ -100,7 +100,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """None is missing, and a response of unknown length is not long."""
     tier1_flags: tuple[str, ...]
     record: bytes
-    """The encoded exchange, or what it is known by meanwhile, kept while it is parked; see `resolved`."""
+    """The encoded exchange, kept while it is parked."""
     may_disagree: bool = True
     """False if a first look has found no disagreement in the response."""
 
@@ -199,13 +199,6 @@ def ask_again(state: SamplingState, exchange_id: str, asked: Decision, revision:
     return asked, revision, SamplingState(state.exchanges, newest)
 
 
-def resolved(state: SamplingState, record_of: Callable[[bytes], bytes]) -> SamplingState:
-    """The state with the record of each parked exchange that has one replaced."""
-    if not any(seen.parked and seen.parked.record for seen in state.newest):
-        return state
-    return SamplingState(state.exchanges, tuple(_resolved(seen, record_of) for seen in state.newest))
-
-
 def revised(state: SamplingState, exchange_id: str, record: bytes) -> SamplingState:
     """The state after an exchange came in a further revision: where it waits for the end of its session, it is this one that waits."""
     newest = tuple(
@@ -224,13 +217,6 @@ def without(state: SamplingState, exchange_id: str) -> SamplingState:
         for seen in state.newest
     )
     return SamplingState(state.exchanges, newest)
-
-
-def _resolved(turn: Turn, record_of: Callable[[bytes], bytes]) -> Turn:
-    parked = turn.parked
-    if parked is None or not parked.record:
-        return turn
-    return Turn(turn.turn, turn.ordinal, Parked(parked.turn, parked.exchange_id, parked.revision, record_of(parked.record)))
 
 
 def _disagrees(candidate: Candidate, settings: Sampling) -> bool:

@@ -81,23 +81,6 @@ class _Wording(NamedTuple):
     read: Callable[..., Any]
 
 
-class _AnswerReader:
-    """Reads answers to a question. The last one is kept: the next revision of a score mostly rests on it, too."""
-
-    __slots__ = ("_answer", "_materials", "_read", "_text")
-
-    def __init__(self, read: Callable[..., Any], materials: Sequence[Material]) -> None:
-        self._read = read
-        self._materials = materials
-        self._text: str | None = None
-        self._answer: Any = None
-
-    def __call__(self, text: str) -> Any:
-        if text != self._text:
-            self._text, self._answer = text, self._read(text, materials=self._materials)
-        return self._answer
-
-
 class _Wordings:
     """The wordings of a methodology's questions."""
 
@@ -160,15 +143,14 @@ class QuestionSize(NamedTuple):
 
 
 class ExchangeQuestions:
-    """The questions about one exchange by the policy of its project; each, and what they have in common, is made once."""
+    """The questions about one exchange by the policy of its project; what they have in common is made once."""
 
     def __init__(self, exchange: Exchange, policy: ProjectPolicy, flags: Sequence[str] | None = None) -> None:
         """`flags` are those of Tier 1 by this policy, where they are known already."""
         if flags is None:
             flags = check_structure(exchange.user_message, exchange.agent_response, policy.methodology).flags
-        self.flags = tuple(flags)
-        """Those of Tier 1."""
-        self.policy = policy
+        self._flags = tuple(flags)
+        self._policy = policy
         self._exchange = exchange
         self._wordings = _wordings(policy.methodology)
         self._asked = _shown("user_message", exchange.user_message)
@@ -178,8 +160,6 @@ class ExchangeQuestions:
             "utf-8", "surrogatepass"
         )
         """The exchange's identity, as the end of a question's."""
-        self._made: dict[int, Question] = {}
-        """The questions made so far, by the place of their wording in memory."""
 
     def tier2(self) -> Question:
         """Ask about every dimension of Tier 2, and whether the exchange is to be flagged. The thinking is not shown."""
@@ -187,27 +167,21 @@ class ExchangeQuestions:
 
     def thinking(self) -> Question:
         """Ask whether the answer is what the thinking came to."""
-        wording = self._wordings.thinking
-        return self._made.get(id(wording)) or self._question(self._thought(), wording)
+        thought = _texts(self._asked, _shown("agent_thinking", self._exchange.agent_thinking or ""), self._answered)
+        return self._question(thought, self._wordings.thinking)
 
     def tier3(self, dimensions: Sequence[BehaviouralDimension]) -> Question:
         """Ask about those dimensions of Tier 3 that apply, of which there is at least one. The thinking is not shown."""
         names = tuple([dimension.id for dimension in dimensions])
         return self._question(self._said, self._wordings.tier3(names))
 
-    def _thought(self) -> _Texts:
-        return _texts(self._asked, _shown("agent_thinking", self._exchange.agent_thinking or ""), self._answered)
-
     def _question(self, texts: _Texts, wording: _Wording) -> Question:
         """The question with its fingerprint."""
-        made = self._made.get(id(wording))
-        if made is not None:
-            return made
-        model, form = self.policy.settings.judge_model, wording.form
-        task, end = (_cut_task if texts.cuts else _whole_task)(wording.wanted, self.flags, texts.cuts, form.identity)
+        model, form = self._policy.settings.judge_model, wording.form
+        task, end = (_cut_task if texts.cuts else _whole_task)(wording.wanted, self._flags, texts.cuts, form.identity)
         fingerprint = _begun(PROMPT_VERSION, model, wording.purpose, wording.instructions).copy()
         fingerprint.update(b"".join((texts.identity, end, self._whose)))
-        made = self._made[id(wording)] = Question(
+        return Question(
             purpose=wording.purpose,
             model=model,
             instructions=wording.instructions,
@@ -218,9 +192,8 @@ class ExchangeQuestions:
             max_tokens=form.max_tokens,
             short_answer=form.max_tokens // _SHORT,
             fingerprint=fingerprint.hexdigest(),
-            read=_AnswerReader(wording.read, texts.materials),
+            read=partial(wording.read, materials=texts.materials),
         )
-        return made
 
 
 def tier2_question(exchange: Exchange, policy: ProjectPolicy) -> Question:

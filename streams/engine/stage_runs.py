@@ -13,10 +13,10 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.lazy.polars import pl
-from schemas.records import Record, ScoringTask
+from schemas.records import Record
 from streams.judging.recorded_judgements import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
-from streams.stage_batches import RecordBatch, StageBatch, is_named
+from streams.stage_batches import RecordBatch, StageBatch
 from streams.topology import TOPOLOGY, Stage
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class StageOutcome:
     states: dict[str, bytes] = field(default_factory=dict)
     dead: Accepted = field(default_factory=Accepted)
     records: list[tuple[str, Record]] = field(default_factory=list)
-    """The records in `made`, before they were encoded, and the tasks that carry a name."""
+    """The records in `made`, before they were encoded."""
 
     def extend(self, other: StageOutcome) -> None:
         """Add what was made of another part of the batch."""
@@ -84,11 +84,10 @@ class StageRuns:
     def _attempt(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int
     ) -> StageOutcome:
-        """Run the step and encode what it made, but for tasks that carry a name: a record that may not be written fails here, too."""
+        """Run the step and encode what it made: a record that may not be written fails here, too."""
         # Steps that are given records, not columns, read them by what both kinds of batch have.
         outcome = self._steps[stage.name](cast("StageBatch", batch), states)
-        written = [one for one in outcome.records if not (isinstance(one[1], ScoringTask) and is_named(one[1]))]
-        made = StageOutcome(encode_all(written), outcome.states, records=outcome.records)
+        made = StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
         self._bury(stage, outcome.failed, made.dead, partition)
         return made
 

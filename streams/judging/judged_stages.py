@@ -18,7 +18,7 @@ from audit.cost.session_ledger import Ledger
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
-from audit.exchanges.cascade import cascade, drive, questions_of
+from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE, TierState
 from audit.exchanges.questions import Question, Reply
@@ -29,7 +29,7 @@ from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
 from streams.judging.judged_state import STATE, JudgedState, kept_after
 from streams.judging.recorded_judgements import Recorded, Subject
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, is_named, known_exchange
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
 from streams.stage_progress import SOURCES
 
 Judging = Generator[Question, Reply, Any]
@@ -232,16 +232,8 @@ class JudgedStage(Generic[Task]):
 
 
 def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
-    project, known = policy.for_project(task.project), known_exchange(task.exchange)
-    exchange, tampering = known.exchange, known.tampering
-
-    def begin(recorded: Sequence[Judgement]) -> Judging:
-        questions = questions_of(task, exchange, project, known.questions)
-        if is_named(task):
-            known.questions = questions
-        return cascade(task, exchange, project, recorded, tampering=tampering, questions=questions)
-
-    return TaskSpec(begin, project.price, project.cap)
+    project, exchange = policy.for_project(task.project), encoded_exchange(task.exchange)
+    return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
 
 
 def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:

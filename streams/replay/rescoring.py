@@ -27,7 +27,7 @@ from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history.history import History, Window
 from streams.replay.part_file import WindowResult
 from streams.replay.plan import Asking, Scope
-from streams.stage_batches import decoded_kept, encoded_exchange, session_key, written_task
+from streams.stage_batches import encoded_exchange, session_key
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
@@ -91,8 +91,7 @@ class Rescoring:
         self._withdrawn = history.withdrawn
         async with aclosing(history.windows(kept.position)) as windows:
             async for window in windows:
-                with decoded_kept(by_name=True):
-                    result, seen = await self._window(window, kept, court, recorded)
+                result, seen = await self._window(window, kept, court, recorded)
                 kept.commit(result)
                 report(window.end, seen)
 
@@ -167,9 +166,7 @@ class Rescoring:
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
                 place = Place(SCORING.source, end - 1, 0)
-                Admission(self._redactor, self._now()).set_aside(
-                    made, place, stage_failed(SCORING.name, error), encode(written_task(task))
-                )
+                Admission(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
             spent = ledger.spent
         return JudgedState(0, spent), made
 

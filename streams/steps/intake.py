@@ -6,15 +6,14 @@
    under the turn and the sampling of the first; it counts as no turn of its own.
 2. Tier 1, disagreement and tampering begin with one first look over the batch's texts (`audit.exchanges.unremarkable`), then with one
    each over what that leaves; a rule looks at single exchanges only where these say so.
-3. An exchange is encoded when a task or a state needs it, once, and not at all where the batch has the bytes that it was delivered
-   in. A parked exchange is known by a name until its batch is done: most have left their session's newest turns by then.
+3. Tasks and states carry exchanges in their encoding: the one that the batch was delivered with, if it has any.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +28,6 @@ from audit.exchanges.sampling import (
     close,
     decide,
     may_disagree,
-    resolved,
     revised,
     without,
 )
@@ -39,61 +37,25 @@ from audit.injection.detection import may_tamper
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
-from streams.stage_batches import (
-    RecordBatch,
-    StageBatch,
-    StepOutcome,
-    encoded_exchange,
-    keep,
-    may_be_named,
-    name_of,
-    session_key,
-)
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, session_key
 
 
-class Arrival:
+class Arrival(NamedTuple):
     """An exchange, with what the rules over its batch say of it."""
 
-    def __init__(
-        self,
-        name: bytes,
-        exchange: Exchange,
-        tier1: Tier1Result,
-        *,
-        delivered: bytes | None = None,
-        may_disagree: bool = True,
-        tampering: tuple[str, ...] | None = None,
-    ) -> None:
-        """`delivered` is its encoding, where there is one already; `tampering` what `tamper_reasons` says of it, where that is known."""
-        self.name = name
-        """The name by which its batch knows it; no encoded record begins so."""
-        self.exchange = exchange
-        self.tier1 = tier1
-        self.may_disagree = may_disagree
-        self.tampering = tampering
-        self._delivered = delivered
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The encoded record."""
-        message = encode(self.exchange) if self._delivered is None else self._delivered
-        keep(message, self.exchange, self.tampering)
-        return message
-
-    @cached_property
-    def carried(self) -> bytes:
-        """Return the encoded record, or a name where that will do for a task (`streams.stage_batches.decoded_kept`)."""
-        if not may_be_named(self.exchange):
-            return self.encoded
-        keep(self.name, self.exchange, self.tampering)
-        return self.name
+    exchange: Exchange
+    encoded: bytes
+    tier1: Tier1Result
+    may_disagree: bool = True
+    tampering: tuple[str, ...] | None = None
+    """The answer of `tamper_reasons`, where that is known."""
 
     @classmethod
     def earlier(cls, encoded: bytes, policy: ProjectPolicy) -> Arrival:
-        """An exchange that came before this batch."""
+        """An exchange that came before, from its encoding."""
         exchange = encoded_exchange(encoded)
         tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
-        return cls(encoded, exchange, tier1, delivered=encoded)
+        return cls(exchange, encoded, tier1)
 
 
 class Arrivals:
@@ -111,16 +73,14 @@ class Arrivals:
         tier1 = self._tier1(exchanges, set(noted))
         self._by_offset = {
             offset: Arrival(
-                name_of(offset),
                 exchange,
+                encodings.get(offset) or encode(exchange),
                 tier1[offset],
-                delivered=encodings.get(offset),
                 may_disagree=place in disagreeing,
                 tampering=None if place in suspects else (),
             )
             for place, (offset, exchange) in enumerate(exchanges.items())
         }
-        self._by_name = {one.name: one for one in self._by_offset.values()}
 
     def policy_of(self, project: str) -> ProjectPolicy:
         """The policy in force for a project."""
@@ -132,15 +92,6 @@ class Arrivals:
     def at(self, offset: int) -> Arrival:
         """The exchange at an offset of the batch."""
         return self._by_offset[offset]
-
-    def parked(self, record: bytes, policy: ProjectPolicy) -> Arrival:
-        """A parked exchange, of this batch or an earlier one."""
-        return self._by_name.get(record) or Arrival.earlier(record, policy)
-
-    def encoded(self, record: bytes) -> bytes:
-        """The encoding of a parked exchange."""
-        arrival = self._by_name.get(record)
-        return record if arrival is None else arrival.encoded
 
     def _tier1(self, exchanges: Mapping[int, Exchange], noted: Container[int]) -> dict[int, Tier1Result]:
         """The results of Tier 1 by offset, for the exchanges of each methodology at once.
@@ -190,8 +141,6 @@ class IntakeStep:
                 continue
             outcome.records += self._take(session, offset, record, arrivals)
             session.next_offset = offset + 1
-        for key in {key for _, key, _ in rows}:
-            sessions[key].sampling = resolved(sessions[key].sampling, arrivals.encoded)
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
@@ -202,14 +151,14 @@ class IntakeStep:
         if not policy.settings.enabled:
             return
         if isinstance(record, SessionClosed):
-            yield from self._close(session, policy, arrivals)
+            yield from self._close(session, policy)
         elif isinstance(record, JudgingRequest):
             yield self._ask_again(session, record, policy)
         elif record.withdrawn:
             session.sampling = without(session.sampling, record.exchange_id)
         elif record.revision:
             # A request to score it came with it: that says what was decided on the first revision.
-            session.sampling = revised(session.sampling, record.exchange_id, arrivals.at(offset).name)
+            session.sampling = revised(session.sampling, record.exchange_id, arrivals.at(offset).encoded)
         else:
             yield self._decide(session, arrivals.at(offset), policy)
 
@@ -224,7 +173,7 @@ class IntakeStep:
             agent_response=exchange.agent_response,
             output_tokens=exchange.output_tokens,
             tier1_flags=arrival.tier1.flags,
-            record=arrival.name,
+            record=arrival.encoded,
             may_disagree=arrival.may_disagree,
         )
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
@@ -247,13 +196,12 @@ class IntakeStep:
             return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
         return "scores", _left_out(arrival, policy, decision, revision=revision)
 
-    def _close(self, session: IntakeState, policy: ProjectPolicy, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
+    def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
         """Tasks for the session's last turns."""
         parked, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in parked:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
-            arrival = arrivals.parked(turn.record, policy)
-            yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
+            yield "scoring-tasks", _task(Arrival.earlier(turn.record, policy), policy, decision, revision=turn.revision)
 
 
 def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
@@ -271,7 +219,7 @@ def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revisi
         session_id=exchange.session_id,
         exchange_id=exchange.exchange_id,
         revision=revision,
-        exchange=arrival.carried,
+        exchange=arrival.encoded,
         turn_number=decision.turn,
         sampling_reason=decision.reason,
         sampling_probability=decision.probability or 0.0,
