@@ -1,6 +1,6 @@
 """Up to a thousand records in one call, an array or one per line: what is wrong with one of them stops no other.
 
-Each has its own result, in the order of the call: what became of it, or why it was refused, by its place.
+Each has its own result, in the order of the call: what became of it, or why it was refused, by its index.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ Refusal = TypeVar("Refusal", bound=Refused)
 
 @dataclass
 class Batch(Generic[Kind, Refusal]):
-    """The result of reading a call: the records with their places in it and notes for their answers, and refusals by place."""
+    """The result of reading a call: the records with their indexes in it and notes for their answers, and refusals by index."""
 
     records: list[Kind] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
     notes: list[dict[str, str]] = field(default_factory=list)
     refused: dict[int, Refusal] = field(default_factory=dict)
 
     def read(
         self, body: Sequence[Any], refused: type[Refusal], read: Callable[[Any, int], tuple[Kind, dict[str, str]] | Refusal]
     ) -> None:
-        """Read each value of a body, given its place: as a record with its note, or as a refusal."""
-        for place, value in enumerate(body):
+        """Read each value of a body, given its index: as a record with its note, or as a refusal."""
+        for index, value in enumerate(body):
             if isinstance(value, FaultyLine):
-                self.refused[place] = refused(error=f"[{place}]: {value.detail}", code=value.code)
+                self.refused[index] = refused(error=f"[{index}]: {value.detail}", code=value.code)
                 continue
-            found = read(value, place)
-            if isinstance(found, Refused):
-                self.refused[place] = found
+            record_or_refusal = read(value, index)
+            if isinstance(record_or_refusal, Refused):
+                self.refused[index] = record_or_refusal
             else:
-                self.records.append(found[0])
-                self.places.append(place)
-                self.notes.append(found[1])
+                record, note = record_or_refusal
+                self.records.append(record)
+                self.indexes.append(index)
+                self.notes.append(note)
 
-    def results(self, taken: Mapping[int, Answer]) -> list[Any]:
-        """Return the results in the order of the call; `taken` are those of records, by place."""
-        results: dict[int, Answer] = {**taken, **self.refused}
-        return [results[place] for place in sorted(results)]
+    def results(self, answers: Mapping[int, Answer]) -> list[Any]:
+        """Return the results in the order of the call; `answers` are those of records, by index."""
+        results: dict[int, Answer] = {**answers, **self.refused}
+        return [results[index] for index in sorted(results)]

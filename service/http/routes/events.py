@@ -47,12 +47,12 @@ _EXPLAINED = 10
 
 @dataclass
 class Batch:
-    """The result of reading a body: records with their places in it, and refusals with their dead letters."""
+    """The result of reading a body: records with their indexes in it, and refusals with their dead letters."""
 
     source: str
     first: int
     records: list[AgentEvent] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
     refused: list[RefusedEvent] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
 
@@ -77,9 +77,9 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
         with durable_or_refused():
             published = await engine.publish(TOPIC, batch.records)
     admission = Admission(engine.redactor, engine.now())
-    for number, place in enumerate(published.conflicts):
-        index = batch.places[place]
-        differing = await differing_fields(services, number, batch.records[place])
+    for number, conflict in enumerate(published.conflicts):
+        index = batch.indexes[conflict]
+        differing = await differing_fields(services, number, batch.records[conflict])
         batch.refuse(index, body.events[index], _conflict(body, index, differing), admission)
     await set_aside(services, batch.letters)
     refused = sorted(batch.refused, key=lambda one: one.index)
@@ -106,22 +106,22 @@ def require_own_ids(events: Sequence[Any]) -> None:
     for index, event in enumerate(events):
         if not isinstance(event, dict):
             continue  # refused by itself, with or without an id
-        given = own_id(event)
-        if given is None:
+        event_id = own_id(event)
+        if event_id is None:
             words = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
             raise ApiError(400, "invalid", words)
-        if given in seen:
+        if event_id in seen:
             words = f"events[{index}].event_id: is used by another event of the batch; make it unique, or send first_seq"
             raise ApiError(400, "invalid", words)
-        seen.add(given)
+        seen.add(event_id)
 
 
 def own_id(event: Mapping[str, Any]) -> str | None:
     """Return the id that an event was given; None if it is not an id."""
-    given = event.get("event_id")
-    if isinstance(given, bool) or not isinstance(given, str | int | float) or not str(given)[:1024].strip():
+    event_id = event.get("event_id")
+    if isinstance(event_id, bool) or not isinstance(event_id, str | int | float) or not str(event_id)[:1024].strip():
         return None
-    return str(given)
+    return str(event_id)
 
 
 def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
@@ -140,7 +140,7 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
             batch.refuse(index, raw, problem, admission)
         elif isinstance(record, AgentEvent):
             batch.records.append(record)
-            batch.places.append(index)
+            batch.indexes.append(index)
     return batch
 
 
@@ -148,8 +148,8 @@ def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem
     """Describe the conflict of an event whose id the log has with other content: its own id, or the place that made it."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
         return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
-    place = body.first_seq + index
-    words = f"the log has another event at place {place} of the session (first_seq {body.first_seq})"
+    position = body.first_seq + index
+    words = f"the log has another event at place {position} of the session (first_seq {body.first_seq})"
     return Problem(CONFLICTING_ID, f"events[{index}]: {words}")
 
 
@@ -158,34 +158,33 @@ def other_content(differing: Sequence[str]) -> str:
     return f"the log has an event with this id and other content{named_differences(differing)}"
 
 
-def problem_of(record: AgentEvent | Problem, place: str) -> Problem | None:
+def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
     """Return the reason why an event cannot be taken, if there is one. A time that is none may be a secret, and is not repeated."""
     if isinstance(record, Problem):
-        told = f"{place}.timestamp: {NO_MOMENT}" if record.reason == "bad_timestamp" else record.detail
-        return record._replace(detail=told)
+        return record._replace(detail=f"{path}.timestamp: {NO_MOMENT}") if record.reason == "bad_timestamp" else record
     try:
         admissible(record)
     except RecordError as error:
-        return Problem(error.code, f"{place}{str(error).removeprefix('AgentEvent')}")
+        return Problem(error.code, f"{path}{str(error).removeprefix('AgentEvent')}")
     return None
 
 
 async def continued(services: ApiContext, caller: Holder, records: Sequence[AgentEvent]) -> list[AgentEvent]:
     """Return records with positions that follow the stored ones of their sessions; known records keep theirs."""
     sessions = [record.session_id for record in records]
-    # Asked first: what lands between the two is in both.
-    under_way = {one: services.engine.events_under_way(caller.name, one) for one in set(sessions)}
+    # In this order: an event that reaches the tables between the two look-ups is in both answers.
+    under_way = {session: services.engine.events_under_way(caller.name, session) for session in set(sessions)}
     values = {"connection": caller.name, "sessions": sessions, "event_ids": [record.event_id for record in records]}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
-    known = {(row["session_id"], event_id) for row in rows for event_id in row["known"]}
+    stored_ids = {(row["session_id"], event_id) for row in rows for event_id in row["known"]}
     positions = {row["session_id"]: row["next_seq"] for row in rows}
     for session_id, events in under_way.items():
-        known.update((session_id, event_id) for event_id in events)
+        stored_ids.update((session_id, event_id) for event_id in events)
         positions[session_id] = max(positions.get(session_id, 0), 1 + max(events.values(), default=-1))
-    placed = []
+    positioned = []
     for record in records:
         subject = record.session_id, record.event_id
-        placed.append(msgspec.structs.replace(record, seq=positions[record.session_id]))
-        positions[record.session_id] += subject not in known
-        known.add(subject)
-    return placed
+        positioned.append(msgspec.structs.replace(record, seq=positions[record.session_id]))
+        positions[record.session_id] += subject not in stored_ids
+        stored_ids.add(subject)
+    return positioned

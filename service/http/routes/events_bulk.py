@@ -56,10 +56,10 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
     letters: Accepted = field(default_factory=Accepted)
 
     def set_aside(
-        self, caller: Holder, place: int, value: dict[str, Any], problem: Problem, admission: Admission
+        self, caller: Holder, index: int, value: dict[str, Any], problem: Problem, admission: Admission
     ) -> RefusedBulkEvent:
         """Set an event aside; return the answer to it."""
-        source = Place(f"http:{caller.name}/{value['session_id']}", place)
+        source = Place(f"http:{caller.name}/{value['session_id']}", index)
         admission.set_aside(
             self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
         )
@@ -89,7 +89,7 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
         accepted=published.written,
         known=published.known,
         refused=len(bulk.refused),
-        results=bulk.results(_taken(bulk, published)),
+        results=bulk.results(_build_answers(bulk, published)),
     )
     return json_response(201, answer)
 
@@ -99,32 +99,32 @@ def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     admission, bulk = Admission(engine.redactor, now), Bulk()
 
-    def read(value: Any, place: int) -> tuple[AgentEvent, dict[str, str]] | RefusedBulkEvent:
+    def read(value: Any, index: int) -> tuple[AgentEvent, dict[str, str]] | RefusedBulkEvent:
         try:
-            given = BulkEvent.model_validate(value)
+            event = BulkEvent.model_validate(value)
         except ValidationError as error:
-            return RefusedBulkEvent(error=problems_at(place, error), code="invalid")
-        agent = agent_of(caller, given.agent, engine.redactor)
-        owner = Owner(caller.name, caller.project or "", agent, given.session_id)
+            return RefusedBulkEvent(error=problems_at(index, error), code="invalid")
+        agent = agent_of(caller, event.agent, engine.redactor)
+        owner = Owner(caller.name, caller.project or "", agent, event.session_id)
         context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-        record = _read(value, f"[{place}]", owner, context)
+        record = _read(value, f"[{index}]", owner, context)
         if isinstance(record, Problem):
-            return bulk.set_aside(caller, place, value, record, admission)
-        return record, filed_elsewhere(given.project, caller)
+            return bulk.set_aside(caller, index, value, record, admission)
+        return record, filed_elsewhere(event.project, caller)
 
     bulk.read(body, RefusedBulkEvent, read)
     return bulk
 
 
-def _read(value: dict[str, Any], place: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
+def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
     """Return the record of one value, which has its position later; or the reason why it is refused."""
     if value.get("event") is None and value.get("type") is None:
-        return Problem("not_an_event", f"{place}.event: is missing")
+        return Problem("not_an_event", f"{path}.event: is missing")
     event, within = event_in(value)
     if own_id(event) is None:
-        return Problem("malformed_event", f"{place}{within}.event_id: {_NO_ID}")
-    record = SessionEvents().record(event, f"{place}{within}", owner, context)
-    return problem_of(record, f"{place}{within}") or record
+        return Problem("malformed_event", f"{path}{within}.event_id: {_NO_ID}")
+    record = SessionEvents().record(event, f"{path}{within}", owner, context)
+    return problem_of(record, f"{path}{within}") or record
 
 
 async def _refuse_conflicts(
@@ -134,18 +134,18 @@ async def _refuse_conflicts(
     engine = services.engine
     admission = Admission(engine.redactor, engine.now())
     for number, conflict in enumerate(published.conflicts):
-        place = bulk.places[conflict]
+        index = bulk.indexes[conflict]
         differing = await differing_fields(services, number, bulk.records[conflict])
-        within = event_in(body[place])[1]
-        words = f"[{place}]{within}.event_id: {other_content(differing)}"
-        bulk.refused[place] = bulk.set_aside(caller, place, body[place], Problem(CONFLICTING_ID, words), admission)
+        within = event_in(body[index])[1]
+        words = f"[{index}]{within}.event_id: {other_content(differing)}"
+        bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, words), admission)
 
 
-def _taken(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
-    """Return the answers to the events that the log has now, by place."""
+def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
+    """Return the answers to the events that the log has now, by index."""
     answers = {}
-    for place, record, notes, outcome in zip(bulk.places, bulk.records, bulk.notes, published.outcomes, strict=True):
-        if place not in bulk.refused:
+    for index, record, notes, outcome in zip(bulk.indexes, bulk.records, bulk.notes, published.outcomes, strict=True):
+        if index not in bulk.refused:
             again: dict[str, Any] = {"duplicate": True} if outcome == KNOWN else {}
-            answers[place] = TakenEvent(event_id=record.event_id, **again, **notes)
+            answers[index] = TakenEvent(event_id=record.event_id, **again, **notes)
     return answers

@@ -95,25 +95,25 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
 
     ApiError for a time to come (400), and where markers of secrets have made it too large for a record (413).
     """
-    given = body.exchange
-    if given.timestamp > now + CLOCK_TOLERANCE:
+    exchange = body.exchange
+    if exchange.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
-    labels = _labels_of(given.labels, redactor)
-    answer, usage = given.agent_response, given.agent_response.usage
-    question, names = given.user_message.content, [answer.model, answer.stop_reason, body.agent]
+    labels = _labels_of(exchange.labels, redactor)
+    answer, usage = exchange.agent_response, exchange.agent_response.usage
+    question, names = exchange.user_message.content, [answer.model, answer.stop_reason, body.agent]
     unwrapped = unwrap(question)
     texts = [question, answer.content, answer.thinking or "", *filter(None, names)]
     redact = redactor.redacting(texts if unwrapped.text == question else [unwrapped.text, *texts])
-    told = ToldExchange(
-        exchange_id=given.id,
+    content = ToldExchange(
+        exchange_id=exchange.id,
         session_id=body.session_id,
-        at=given.timestamp,
+        at=exchange.timestamp,
         question=question,
         answer=answer.content,
         outcome=outcome_of(answer.content, answer.stop_reason),
         thinking=answer.thinking,
         agent=body.agent,
-        turn_number=given.turn_number,
+        turn_number=exchange.turn_number,
         model=answer.model,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
@@ -132,14 +132,14 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         most=MAX_TEXTS,
     )
     try:
-        return build_exchange(told, filing, partial(_content_digest, body, labels))
+        return build_exchange(content, filing, partial(_content_digest, body, labels))
     except BoundsError as error:
         raise ApiError(413, "too_large", f"exchange: {error}") from None
 
 
-def _labels_of(given: Any, redactor: Redactor) -> tuple[Label, ...]:
+def _labels_of(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
     try:
-        return read_labels(given, redactor, "exchange.labels")
+        return read_labels(labels, redactor, "exchange.labels")
     except BoundsError as error:
         raise ApiError(400, "invalid", str(error)) from None
 
@@ -149,10 +149,10 @@ def _content_digest(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -
 
     Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
     """
-    given, answer = body.exchange, body.exchange.agent_response
+    exchange, answer = body.exchange, body.exchange.agent_response
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     texts, names = (clean.question, clean.answer, clean.thinking), (clean.agent, clean.model)
-    sent = [*texts, given.timestamp.isoformat(), body.session_id, given.turn_number, *names, usage, clean.multi_user]
+    sent = [*texts, exchange.timestamp.isoformat(), body.session_id, exchange.turn_number, *names, usage, clean.multi_user]
     # What was not sent before there was such a field has the digest that it had.
     sent += [] if answer.stop_reason is None else [answer.stop_reason]
     return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))
@@ -187,18 +187,18 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
     again = {"duplicate": True} if result.outcome == "known" else {}
-    said: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(result.tier1_score, result.tier1_flags)}
-    said |= {**again, **more}
+    common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(result.tier1_score, result.tier1_flags)}
+    common |= {**again, **more}
     kind = _answered(result)
     # What was not set is not answered, so each says itself what it is.
     if kind == "scored":
-        return ScoredAnswer(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **said)
+        return ScoredAnswer(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
     if kind == "queued":
-        return QueuedAnswer(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **said)
+        return QueuedAnswer(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **common)
     if kind == "sampled_out":
-        return LeftOutAnswer(scored=False, reason=result.reason, **said)
+        return LeftOutAnswer(scored=False, reason=result.reason, **common)
     cap = CostCap(current_cost=result.spent_usd, cap=result.cap_usd)
-    return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **said)
+    return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **common)
 
 
 @lru_cache

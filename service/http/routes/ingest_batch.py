@@ -69,39 +69,39 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
 def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
     """Return the records of a body, each without secrets."""
     batch = Batch[Exchange, RefusedExchange]()
-    batch.read(body, RefusedExchange, lambda value, place: _read(value, place, caller, redactor, now))
+    batch.read(body, RefusedExchange, lambda value, index: _read(value, index, caller, redactor, now))
     return batch
 
 
 def _read(
-    value: Any, place: int, caller: Holder, redactor: Redactor, now: datetime
+    value: Any, index: int, caller: Holder, redactor: Redactor, now: datetime
 ) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
     """Return the record of one value of a batch, with a note for its answer; or the reason why it is refused."""
     if is_too_deep(value, MAX_DEPTH):
-        return RefusedExchange(error=f"[{place}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
+        return RefusedExchange(error=f"[{index}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
-        given = IngestBody.model_validate(value)
-        return exchange_of(given, caller, redactor, now), filed_elsewhere(given.project, caller)
+        body = IngestBody.model_validate(value)
+        return exchange_of(body, caller, redactor, now), filed_elsewhere(body.project, caller)
     except ValidationError as error:
-        return RefusedExchange(error=problems_at(place, error), code="invalid")
+        return RefusedExchange(error=problems_at(index, error), code="invalid")
     except ApiError as error:
-        return RefusedExchange(error=f"[{place}].{error.detail}", code=error.code)
+        return RefusedExchange(error=f"[{index}].{error.detail}", code=error.code)
 
 
 async def _answers(
     services: ApiContext, batch: Batch[Exchange, RefusedExchange], ingested: Sequence[IngestResult | RecordError]
 ) -> dict[int, IngestAnswer | RefusedExchange]:
-    """Return the answer to each record, by its place in the body."""
+    """Return the answer to each record, by its index in the body."""
     answers: dict[int, IngestAnswer | RefusedExchange] = {}
     conflicts = 0
-    for place, record, notes, result in zip(batch.places, batch.records, batch.notes, ingested, strict=True):
+    for index, record, notes, result in zip(batch.indexes, batch.records, batch.notes, ingested, strict=True):
         if isinstance(result, RecordError):
-            answers[place] = RefusedExchange(error=f"[{place}]: {result}", code="invalid")
+            answers[index] = RefusedExchange(error=f"[{index}]: {result}", code="invalid")
         elif result.outcome == "conflict":
             conflicts += 1
             ask = partial(contradictions, topic=TOPIC, record=record)
             differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
-            answers[place] = RefusedExchange(error=f"[{place}].{conflict_words(differing)}", code="conflict")
+            answers[index] = RefusedExchange(error=f"[{index}].{conflict_words(differing)}", code="conflict")
         else:
-            answers[place] = answer_of(record.exchange_id, result, notes)
+            answers[index] = answer_of(record.exchange_id, result, notes)
     return answers
