@@ -7,6 +7,8 @@ Laws of both:
 3. `outcomes` knows everything that was appended here before, and everything that the tables have.
 4. `flush` returns when the tables have everything that was appended here before it was called.
 5. After a kill nothing is missing of what was appended, and nothing is there twice.
+
+`tests/log_laws.py` checks them on either.
 """
 
 from __future__ import annotations
