@@ -352,7 +352,9 @@ class Engine(RecordIntake):
         """The events of a session that were taken in and that the store does not show yet: id and position."""
         return self._log.events_of(named_session(connection, session_id))
 
-    async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+    async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+        if not records:
+            return Committed({topic: ()}, {}, {})
         if self._given_up.is_set():
             raise BusyError("the log is closed")
         if why_not := self._no_room():

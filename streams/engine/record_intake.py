@@ -126,7 +126,7 @@ class RecordIntake(ABC):
 
     async def take_exchange(self, exchange: Exchange) -> IngestResult:
         """Take an exchange in; RecordError when it may not be written."""
-        committed = await self._take("exchanges", [exchange], [admissible(exchange)])
+        committed = await self._commit_records("exchanges", [exchange], [admissible(exchange)])
         (result,) = await self._build_results([exchange], committed)
         return result
 
@@ -136,7 +136,7 @@ class RecordIntake(ABC):
         pairs = zip(exchanges, encoded, strict=True)
         admitted = [(exchange, message) for exchange, message in pairs if isinstance(message, bytes)]
         records = [exchange for exchange, _ in admitted]
-        committed = await self._taken("exchanges", records, [message for _, message in admitted])
+        committed = await self._commit_records("exchanges", records, [message for _, message in admitted])
         results = iter(await self._build_results(records, committed))
         return [message if isinstance(message, RecordError) else next(results) for message in encoded]
 
@@ -151,7 +151,7 @@ class RecordIntake(ABC):
 
     async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Published:
         """`publish` of records whose encodings `streams.log.admission.admissible` has given already."""
-        return Published.of((await self._taken(topic, records, messages)).outcomes[topic])
+        return Published.of((await self._commit_records(topic, records, messages)).outcomes[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once its last records have landed; False where no record of it is there."""
@@ -181,7 +181,7 @@ class RecordIntake(ABC):
         return EngineState(not why_not, why_not, self._queues(), self._calls.outcomes, self._calls.spent_usd)
 
     @abstractmethod
-    async def _take(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+    async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
         """Make those of the records durable that are new; the messages are the records, encoded."""
 
     @abstractmethod
@@ -199,9 +199,6 @@ class RecordIntake(ABC):
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:
         """See `EngineState.queues`."""
-
-    async def _taken(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        return await self._take(topic, records, messages) if records else Committed({topic: ()}, {}, {})
 
     async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
         """The results of exchanges that were committed together."""

@@ -96,8 +96,9 @@ async def differing_fields(services: ApiContext, number: int, record: AgentEvent
 
 async def set_aside(services: ApiContext, letters: Accepted) -> None:
     """Keep what was refused, as dead letters."""
-    with durable_or_refused():
-        await services.engine.publish(DEAD_LETTERS, [decode(one) for one in letters.messages.get(DEAD_LETTERS, [])])
+    if messages := letters.messages.get(DEAD_LETTERS):
+        with durable_or_refused():
+            await services.engine.publish(DEAD_LETTERS, [decode(message) for message in messages])
 
 
 def require_own_ids(events: Sequence[Any]) -> None:

@@ -55,7 +55,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     require_audit(engine, caller)
     batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
-        ingested = await engine.take_exchanges(batch.records) if batch.records else []
+        ingested = await engine.take_exchanges(batch.records)
     answers = batch.results(await _answers(services, batch, ingested))
     results = [result for result in ingested if isinstance(result, IngestResult)]
     services.metrics.ingested(map(outcome_of_ingest, results))
