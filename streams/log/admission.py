@@ -18,7 +18,6 @@ from audit.redaction.redactor import Redactor
 from audit.surrogates import json_bytes
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES
-from schemas.codec.encoded import EncodedRecords
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import DeadLetter, Record, Score, ScoringTask
@@ -129,14 +128,7 @@ class Admission:
 
     def admit(self, accepted: Accepted, topic: str, records: Iterable[Record], source: str) -> None:
         """Encode records into `accepted`; those that may not be written are set aside as dead letters of `source`."""
-        given: Iterable[bytes | Record] = records.items if isinstance(records, EncodedRecords) else records
-        if isinstance(given, list) and {*map(type, given)} <= {bytes}:  # as most that were encoded as they were read
-            accepted.add_all(topic, given)
-            return
-        for position, record in enumerate(given):
-            if isinstance(record, bytes):
-                accepted.add(topic, record)
-                continue
+        for position, record in enumerate(records):
             try:
                 accepted.add(topic, admissible(record))
             except RecordError as error:

@@ -16,17 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from audit.diagnosis.duplicate_rules import read_digest
 from schemas.bounds.limits import MAX_ID
-from schemas.codec.encoded import EncodedRecords
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import join_accounts
 from streams.sources.dialects import OPENCLAW, Dialect
-from streams.sources.exchange_builder import Filing, ToldExchange
+from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
 from streams.sources.folders import is_linked, may_be_copy
 from streams.sources.lines import Line, decode_line, read_lines
-from streams.sources.messages.event_messages import EventMessages
-from streams.sources.messages.exchange_messages import exchange_messages
 from streams.sources.openclaw.answer import Answer, outcome_of, thinking_text
 from streams.sources.openclaw.companion_files import (
     TRAJECTORY,
@@ -37,6 +35,7 @@ from streams.sources.openclaw.companion_files import (
     stem_of,
 )
 from streams.sources.openclaw.run_facts import Notes, events_of_run, skills_event
+from streams.sources.openclaw.session_events import SessionEvents
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.openclaw.trajectory import Trajectory
 from streams.sources.openclaw.transcript import Transcript
@@ -132,8 +131,8 @@ def read_session(
     keys = {answer.key for answer in still_open}
     counted = [answer for answer in own if answer.key not in keys]
     return Reading(
-        exchanges=EncodedRecords(builder.exchanges([(answer, answer.key in abandoned) for answer in counted])),
-        events=EncodedRecords(builder.events.written(transcript.session_id)),
+        exchanges=builder.exchanges([(answer, answer.key in abandoned) for answer in counted]),
+        events=builder.events.records(transcript.session_id),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
         complete=not transcript.is_torn and not pending and (told or is_left),
         session_ids=[transcript.session_id],
@@ -177,7 +176,7 @@ class _Records:
     transcript: Transcript
 
     def __init__(self, context: ReadingContext, agent: str | None, window: Window, dialect: Dialect) -> None:
-        self.events = EventMessages(context, agent, dialect.source)
+        self.events = SessionEvents(context, agent)
         self._window = window
         self._context = context
         self._filing = Filing(
@@ -190,10 +189,14 @@ class _Records:
             tags=dialect.tags,
         )
 
-    def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[bytes | Exchange]:
-        """The exchanges of answers, each with whether it was abandoned, as messages where they may be written."""
-        told = [self._told(answer, abandoned=abandoned) for answer, abandoned in answers]
-        return exchange_messages(told, self._filing, self._context.redactor)
+    def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[Exchange]:
+        """The exchanges of answers, each with whether it was abandoned."""
+        return [self._exchange(self._told(answer, abandoned=abandoned)) for answer, abandoned in answers]
+
+    def _exchange(self, told: ToldExchange) -> Exchange:
+        return build_exchange(
+            told, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, told.at)
+        )
 
     def _told(self, answer: Answer, *, abandoned: bool) -> ToldExchange:
         question, fold = answer.question, answer.fold

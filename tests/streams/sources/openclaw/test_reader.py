@@ -16,11 +16,8 @@ from audit.fingerprints import canonical_json, digest
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import NOT_UNICODE
-from schemas.codec.encoded import EncodedRecords
 from schemas.errors import InputError
-from schemas.records import AgentEvent
 from streams.sources.lines import Line
-from streams.sources.messages.event_messages import EventMessages
 from streams.sources.openclaw.reader import find_transcripts, read_session, read_transcript
 from streams.sources.openclaw.storage.windows import Window
 from streams.sources.source import Reading, ReadingContext
@@ -313,89 +310,6 @@ def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(con
 
     assert faults(Window(inherited=frozenset({"u2"}))) == []
     assert faults(Window()) == ["unknown_parent"]
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"result": "x" * 20_000},
-        {"result": "key " + KEY},
-        {"tool_call_id": 7},
-        {"tool_call_id": "c" * 300},
-        {"tool_call_id": "c" * 300, "result": "{" * 100},
-        {"duration_ms": 1e300},
-        {"duration_ms": 2**70},
-        {"exit_code": 1e-7},
-        {"tool": " exec "},
-        {"tool": ""},
-        {"tool_status": "y" * 300},
-        {"status": "used"},
-        {"saturation": 81},
-    ],
-    ids=lambda changed: ",".join(f"{name}={str(value)[:8]}" for name, value in changed.items()),
-)
-@pytest.mark.parametrize("enabled", [True, False])
-def test_an_event_is_written_alike_on_every_way(context: ReadingContext, changed: dict[str, Any], *, enabled: bool) -> None:
-    """A plain event is written as it is; it must not matter for its record that it was plain."""
-    event = {
-        "event": "tool_output",
-        "event_id": "e",
-        "entry_id": "e",
-        "exchange_id": "s:u",
-        "source": "openclaw",
-        "timestamp": "2026-11-03T09:00:00+00:00",
-        "tool": "exec",
-        "tool_call_id": "c",
-        "is_error": False,
-        "result": "done {1}",
-        **changed,
-    }
-    context = dataclasses.replace(context, redactor=Redactor(RedactionSettings(enabled=enabled)))
-    messages = EventMessages(context, "agent", "openclaw")
-    at = datetime(2026, 11, 3, 9, tzinfo=UTC)
-    messages.add(dict(event), at)
-
-    (written,) = EncodedRecords[AgentEvent](messages.written("s"))
-
-    assert written == messages._record(event, 0, at, "s")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"command": "ls"},
-        {"password": "hunter2", "command": "ls"},
-        {"name": "Cookie", "value": "abcdef"},
-        {"command": KEY},
-        {KEY: "ls"},
-        {"command": "x" * 70_000},
-        {"n": 2**70, "m": 1e300, "ok": True, "none": None},
-        {"paths": ["a", "b"], "in": {"x": 1.5}},
-        ["--password", "abc"],
-        "text",
-    ],
-    ids=lambda arguments: str(arguments)[:24],
-)
-def test_a_call_is_written_alike_on_every_way(context: ReadingContext, arguments: Any) -> None:
-    """Flat arguments without secrets are not walked through; any others are."""
-    event = {
-        "event": "tool_call",
-        "event_id": "e",
-        "entry_id": "e",
-        "source": "openclaw",
-        "timestamp": "2026-11-03T09:00:00+00:00",
-        "tool": "exec",
-        "tool_call_id": "c",
-        "arguments": arguments,
-    }
-    messages = EventMessages(dataclasses.replace(context, redactor=Redactor(RedactionSettings())), "agent", "openclaw")
-    at = datetime(2026, 11, 3, 9, tzinfo=UTC)
-    messages.add(dict(event), at)
-
-    (written,) = EncodedRecords[AgentEvent](messages.written("s"))
-
-    assert written == messages._record(event, 0, at, "s")
 
 
 def test_a_turn_without_text_says_what_it_was(read: Read) -> None:
