@@ -19,8 +19,6 @@ import re2
 
 from audit.patterns import Pattern, encode
 
-FEW = 8
-"""Texts that a rule has looked at as soon as a first look would have begun."""
 _TOGETHER = 16 * 1024
 """Bytes of texts that are searched as one. A search may read all of them for each text that it finds, so they are few."""
 _MEMORY = 32 * 1024 * 1024

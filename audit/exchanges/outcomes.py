@@ -119,19 +119,9 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-def structural_score(
-    sampled: Sampled,
-    exchange: Exchange,
-    policy: ProjectPolicy,
-    judged: TierState,
-    tampering: tuple[str, ...] | None = None,
-) -> Score:
-    """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one.
-
-    `tampering` as in `score_of`.
-    """
-    tiers = JudgedTiers(judged, thinking_state(exchange, policy, judged), judged)
-    return score_of(sampled, exchange, policy, tiers, tampering=tampering)
+def structural_score(sampled: Sampled, exchange: Exchange, policy: ProjectPolicy, judged: TierState) -> Score:
+    """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one."""
+    return score_of(sampled, exchange, policy, JudgedTiers(judged, thinking_state(exchange, policy, judged), judged))
 
 
 def score_of(
@@ -142,21 +132,14 @@ def score_of(
     *,
     judgements: Sequence[Judgement] = (),
     paid: Sequence[Judgement] = (),
-    tampering: tuple[str, ...] | None = None,
 ) -> Score:
     """The score of an exchange: what every tier says of it, and the judgements that rests on, in the order of the questions.
 
-    `paid` is everything the exchange was judged by so far, these and others: what it cost. `tampering` is what `tamper_reasons` says of the
-    exchange, where that is known already.
+    `paid` is everything the exchange was judged by so far, these and others: what it cost.
     """
     found = tiers.found
     dimensions = {one.dimension: one.score for one in found["tier3_dimensions"]}
-    reasons = anomaly_reasons(
-        task.tier1_flags,
-        dimensions,
-        found["tier2_5_alignment"],
-        tamper_reasons(exchange) if tampering is None else tampering,
-    )
+    reasons = anomaly_reasons(task.tier1_flags, dimensions, found["tier2_5_alignment"], tamper_reasons(exchange))
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
         revision=task.revision,

@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
 
-from audit.first_looks import FEW, FirstLook
-from audit.patterns import compile_pattern, encode, straighten
+from audit.patterns import compile_pattern, straighten
 from audit.policy.policy import Sampling
 
 SAMPLING_DISABLED = "sampling_disabled"
@@ -39,8 +38,6 @@ DISAGREEMENT = compile_pattern(
     where="disagreement",
 )
 """Words by which an agent pushes back; runs on straightened text."""
-_LOOK = FirstLook([DISAGREEMENT])
-
 
 _STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
 """Reasons that a turn keeps when it turns out to be one of the last."""
@@ -101,8 +98,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tier1_flags: tuple[str, ...]
     record: bytes
     """The encoded exchange, kept while it is parked."""
-    may_disagree: bool = True
-    """False if a first look has found no disagreement in the response."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -119,13 +114,6 @@ class Decision(msgspec.Struct, frozen=True):
 def is_disagreement(response: str) -> bool:
     """Tell whether the agent pushes back."""
     return DISAGREEMENT.matches(straighten(response))
-
-
-def may_disagree(responses: Sequence[str]) -> frozenset[int]:
-    """The places of the responses of agents that may push back; a first look, which misses none."""
-    if len(responses) <= FEW:
-        return frozenset(range(len(responses)))
-    return frozenset(_LOOK.rows([encode(straighten(response)) for response in responses]))
 
 
 @lru_cache(4096)
@@ -220,7 +208,7 @@ def without(state: SamplingState, exchange_id: str) -> SamplingState:
 
 
 def _disagrees(candidate: Candidate, settings: Sampling) -> bool:
-    return settings.always_score_disagreement and candidate.may_disagree and is_disagreement(candidate.agent_response)
+    return settings.always_score_disagreement and is_disagreement(candidate.agent_response)
 
 
 def _parked(candidate: Candidate, turn: int) -> Parked:

@@ -9,13 +9,13 @@ attempt word for word is recognised, too, and so is work on the very prompts of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
-from audit.first_looks import FEW, FirstLook
+from audit.first_looks import FirstLook
 from audit.injection.hidden_text import BASE64, decoded_runs, hides_text
 from audit.injection.phrases import ADDRESS, CONDITION, DEMAND, MODEL_ADDRESS, WANTED, compiled
-from audit.injection.text_views import folded, has_codes, levels
+from audit.injection.text_views import folded, levels
 from audit.patterns import Pattern, encode
 from audit.policy.methodology import shipped_methodologies
 from schemas.records import Exchange
@@ -60,21 +60,15 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
     message, in this order. Linear in the length of the texts.
     """
     places = {"response": exchange.agent_response, "thinking": exchange.agent_thinking, "user message": exchange.user_message}
-    if not _may_hold_attempt("\n".join(filter(None, places.values()))):
+    # Nearly every exchange holds none of the patterns, and one search for all of them takes a tenth of what the kinds take.
+    if not _holds_pattern("\n".join(filter(None, places.values()))):
         return ()
-    return tuple(f"judge_tamper: the {place} {kind}" for place, text in places.items() if text for kind in _kinds(text, place))
-
-
-def may_tamper(exchanges: Sequence[Exchange]) -> frozenset[int]:
-    """The places of the exchanges of which `tamper_reasons` may have something to say; a first look, which misses none."""
-    if len(exchanges) <= FEW:
-        return frozenset(range(len(exchanges)))
-    texts = ["\n".join(filter(None, (one.agent_response, one.agent_thinking, one.user_message))) for one in exchanges]
-    suspects = {place for place, text in enumerate(texts) if not text.isascii() or has_codes(text)}
-    plain = [place for place in range(len(texts)) if place not in suspects]
-    suspects.update(plain[row] for row in _first_look().rows([encode(*folded(texts[place])) for place in plain]))
-    suspects.update(plain[row] for row in _base64_look().rows([encode(texts[place]) for place in plain]))
-    return frozenset(suspects)
+    return tuple(
+        f"judge_tamper: the {place} {kind}"
+        for place, text in places.items()
+        if text
+        for kind in _kinds(text, place, RECOGNISED)
+    )
 
 
 def text_kinds(text: str, more: Mapping[str, Recognises]) -> tuple[str, ...]:
@@ -90,13 +84,21 @@ def _either(kind: str, more: Recognises) -> Recognises:
     return lambda view, place: known(view, place) or more(view, place)
 
 
-def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = None) -> Iterator[str]:
+def _holds_pattern(text: str) -> bool:
+    """Tell whether any kind may be recognised in the text, or in texts of which it consists: False is certain."""
+    # No form of a text breaks a run of Base64 in two.
+    return hides_text(text) or any(_any_pattern().found_in(encode(view)) for level in levels(text) for view in folded(level))
+
+
+@cache
+def _any_pattern() -> FirstLook:
+    return FirstLook((*(pattern for needed in NEEDED.values() for pattern in needed()), BASE64))
+
+
+def _kinds(text: str, place: str, recognised: Mapping[str, Recognises]) -> Iterator[str]:
     """Yield the attempts in the text, in words, each kind once."""
     texts = list(levels(text))
     views = [encode(view) for level in texts for view in folded(level)]
-    if recognised is None:
-        views = [view for view in views if _first_look().found_in(view)]
-        recognised = RECOGNISED
     for kind, recognises in recognised.items():
         if any(recognises(view, place) for view in views):
             yield kind
@@ -104,14 +106,6 @@ def _kinds(text: str, place: str, recognised: Mapping[str, Recognises] | None = 
         yield "hides text in invisible characters"
     if any(_hides_in_base64(level, place, recognised) for level in texts):
         yield "hides text in Base64"
-
-
-def _may_hold_attempt(text: str) -> bool:
-    """Tell whether an attempt can be in any of some texts, which stand one below the other; a first look, which misses none."""
-    if not text.isascii() or has_codes(text):
-        return True
-    (view,) = folded(text)
-    return _plain_look().found_in(encode(view))
 
 
 def _speaks_to_judge(view: bytes, place: str) -> bool:
@@ -174,27 +168,6 @@ NEEDED: dict[str, Callable[[], Iterable[Pattern]]] = {
     "imitates the marks of the prompt": lambda: (_CODED_MARK, *_ENDS.values(), _SHUT),
 }
 """Patterns of which one is in every folded text in which the kind is recognised."""
-
-
-def needed_patterns() -> tuple[Pattern, ...]:
-    """Return all patterns of `NEEDED`."""
-    return tuple(pattern for needed in NEEDED.values() for pattern in needed())
-
-
-@cache
-def _base64_look() -> FirstLook:
-    return FirstLook([BASE64])
-
-
-@cache
-def _first_look() -> FirstLook:
-    return FirstLook(needed_patterns())
-
-
-@cache
-def _plain_look() -> FirstLook:
-    # In ASCII a run of Base64 is as long in small letters.
-    return FirstLook((*needed_patterns(), BASE64))
 
 
 def _hides_in_base64(text: str, place: str, recognised: Mapping[str, Recognises]) -> bool:

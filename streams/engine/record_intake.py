@@ -21,8 +21,7 @@ from analytics.store.store import Store
 from audit.cost.prices import least_case, usd_of
 from audit.exchanges.judgements import COST_CAP
 from audit.exchanges.outcomes import anomaly_reasons, score_id
-from audit.exchanges.tier1 import check_structure, clean_result
-from audit.exchanges.unremarkable import is_unremarkable
+from audit.exchanges.tier1 import check_structure
 from audit.injection.detection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_bound, tier2_question
@@ -267,11 +266,7 @@ def _result_of_score(score: Score) -> IngestResult:
 
 def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
     """The result by the exchange alone: the rules of Tier 1, and not yet decided."""
-    if is_unremarkable(exchange, project.methodology):
-        tier1, is_anomalous = clean_result(project.methodology), False
-    else:
-        tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
-        is_anomalous = bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange)))
+    tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
     return IngestResult(
         outcome=outcome,
         score_id=score_id(exchange.connection, exchange.exchange_id),
@@ -279,7 +274,7 @@ def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) ->
         reason=QUEUED,
         tier1_score=tier1.score,
         tier1_flags=tier1.flags,
-        anomaly=is_anomalous,
+        anomaly=bool(anomaly_reasons(tier1.flags, {}, None, tamper_reasons(exchange))),
     )
 
 

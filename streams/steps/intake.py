@@ -4,15 +4,12 @@
    session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
    an exchange that a person asked to have judged again. A further revision of an exchange is scored by the request that comes with it,
    under the turn and the sampling of the first; it counts as no turn of its own.
-2. Tier 1, disagreement and tampering begin with one first look over the batch's texts (`audit.exchanges.unremarkable`), then with one
-   each over what that leaves; a rule looks at single exchanges only where these say so.
-3. Tasks and states carry exchanges in their encoding: the one that the batch was delivered with, if it has any.
+2. Tasks and states carry exchanges in their encoding: the one that the batch was delivered with, if it has any.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -27,13 +24,10 @@ from audit.exchanges.sampling import (
     ask_again,
     close,
     decide,
-    may_disagree,
     revised,
     without,
 )
-from audit.exchanges.tier1 import Tier1Result, check_structure, check_structures, clean_result
-from audit.exchanges.unremarkable import remarkable
-from audit.injection.detection import may_tamper
+from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
@@ -41,78 +35,16 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_
 
 
 class Arrival(NamedTuple):
-    """An exchange, with what the rules over its batch say of it."""
+    """An exchange, its encoding, and what the structural checks say of it."""
 
     exchange: Exchange
     encoded: bytes
     tier1: Tier1Result
-    may_disagree: bool = True
-    tampering: tuple[str, ...] | None = None
-    """The answer of `tamper_reasons`, where that is known."""
 
     @classmethod
-    def earlier(cls, encoded: bytes, policy: ProjectPolicy) -> Arrival:
-        """An exchange that came before, from its encoding."""
-        exchange = encoded_exchange(encoded)
-        tier1 = check_structure(exchange.user_message, exchange.agent_response, policy.methodology)
-        return cls(exchange, encoded, tier1)
-
-
-class Arrivals:
-    """The exchanges of a batch, and the policies of its projects."""
-
-    def __init__(self, rows: Iterable[tuple[int, str, Record]], encodings: Mapping[int, bytes], policy: Policy) -> None:
-        """`rows` are offset, session and record; `encodings` what `StageBatch.encodings` gives."""
-        self._policy = policy
-        self._policies: dict[str, ProjectPolicy] = {}
-        exchanges = {offset: record for offset, _, record in rows if isinstance(record, Exchange)}
-        listed = list(exchanges.values())
-        noted = remarkable(listed)
-        disagreeing = {noted[row] for row in may_disagree([listed[place].agent_response for place in noted])}
-        suspects = {noted[row] for row in may_tamper([listed[place] for place in noted])}
-        tier1 = self._tier1(exchanges, set(noted))
-        self._by_offset = {
-            offset: Arrival(
-                exchange,
-                encodings.get(offset) or encode(exchange),
-                tier1[offset],
-                may_disagree=place in disagreeing,
-                tampering=None if place in suspects else (),
-            )
-            for place, (offset, exchange) in enumerate(exchanges.items())
-        }
-
-    def policy_of(self, project: str) -> ProjectPolicy:
-        """The policy in force for a project."""
-        found = self._policies.get(project)
-        if found is None:
-            found = self._policies[project] = self._policy.for_project(project)
-        return found
-
-    def at(self, offset: int) -> Arrival:
-        """The exchange at an offset of the batch."""
-        return self._by_offset[offset]
-
-    def _tier1(self, exchanges: Mapping[int, Exchange], noted: Container[int]) -> dict[int, Tier1Result]:
-        """The results of Tier 1 by offset, for the exchanges of each methodology at once.
-
-        `noted` are the places of those in which a structural check may find something.
-        """
-        found: dict[int, Tier1Result] = {}
-        groups: dict[int, list[int]] = defaultdict(list)
-        clean: dict[int, Tier1Result] = {}
-        for place, (offset, exchange) in enumerate(exchanges.items()):
-            methodology = self.policy_of(exchange.project).methodology
-            known = id(methodology)
-            if methodology.tier1 or place in noted:
-                groups[known].append(offset)
-            else:
-                found[offset] = clean.get(known) or clean.setdefault(known, clean_result(methodology))
-        for offsets in groups.values():
-            texts = [(exchanges[offset].user_message, exchanges[offset].agent_response) for offset in offsets]
-            methodology = self.policy_of(exchanges[offsets[0]].project).methodology
-            found |= zip(offsets, check_structures(texts, methodology), strict=True)
-        return found
+    def of(cls, exchange: Exchange, encoded: bytes, policy: ProjectPolicy) -> Arrival:
+        """Check an exchange."""
+        return cls(exchange, encoded, check_structure(exchange.user_message, exchange.agent_response, policy.methodology))
 
 
 class IntakeState(msgspec.Struct, array_like=True):
@@ -132,22 +64,21 @@ class IntakeStep:
     def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """Decide on the batch's exchanges and on the last turns of the sessions that close in it."""
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
-        rows = list(batch.records())
-        arrivals = Arrivals(rows, batch.encodings(), self._policy)
+        encodings = batch.encodings()
         outcome = StepOutcome()
-        for offset, key, record in rows:
+        for offset, key, record in batch.records():
             session = sessions.setdefault(key, IntakeState())
             if offset < session.next_offset:
                 continue
-            outcome.records += self._take(session, offset, record, arrivals)
+            outcome.records += self._take(session, record, encodings.get(offset))
             session.next_offset = offset + 1
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome
 
-    def _take(self, session: IntakeState, offset: int, record: Record, arrivals: Arrivals) -> Iterator[tuple[str, Record]]:
+    def _take(self, session: IntakeState, record: Record, encoded: bytes | None) -> Iterator[tuple[str, Record]]:
         if not isinstance(record, (Exchange, SessionClosed, JudgingRequest)):
             return
-        policy = arrivals.policy_of(record.project)
+        policy = self._policy.for_project(record.project)
         if not policy.settings.enabled:
             return
         if isinstance(record, SessionClosed):
@@ -158,9 +89,9 @@ class IntakeStep:
             session.sampling = without(session.sampling, record.exchange_id)
         elif record.revision:
             # A request to score it came with it: that says what was decided on the first revision.
-            session.sampling = revised(session.sampling, record.exchange_id, arrivals.at(offset).encoded)
+            session.sampling = revised(session.sampling, record.exchange_id, encoded or encode(record))
         else:
-            yield self._decide(session, arrivals.at(offset), policy)
+            yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
 
     def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
         """The task or the score of one exchange."""
@@ -174,7 +105,6 @@ class IntakeStep:
             output_tokens=exchange.output_tokens,
             tier1_flags=arrival.tier1.flags,
             record=arrival.encoded,
-            may_disagree=arrival.may_disagree,
         )
         decision, session.sampling = decide(session.sampling, candidate, policy.settings.sampling)
         if decision.sampled:
@@ -190,7 +120,7 @@ class IntakeStep:
             turn=request.turn_number,
         )
         decision, revision, session.sampling = ask_again(session.sampling, request.exchange_id, asked, request.revision)
-        arrival = Arrival.earlier(request.exchange, policy)
+        arrival = Arrival.of(encoded_exchange(request.exchange), request.exchange, policy)
         if decision.sampled:
             task = _task(arrival, policy, decision, revision=revision)
             return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
@@ -201,13 +131,14 @@ class IntakeStep:
         parked, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in parked:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
-            yield "scoring-tasks", _task(Arrival.earlier(turn.record, policy), policy, decision, revision=turn.revision)
+            arrival = Arrival.of(encoded_exchange(turn.record), turn.record, policy)
+            yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
 
 
 def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
     """The score of an exchange that is not sampled."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
-    return structural_score(sampled, arrival.exchange, policy, LEFT_OUT, arrival.tampering)
+    return structural_score(sampled, arrival.exchange, policy, LEFT_OUT)
 
 
 def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:

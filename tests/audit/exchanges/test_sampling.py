@@ -23,10 +23,8 @@ from audit.exchanges.sampling import (
     close,
     decide,
     is_disagreement,
-    may_disagree,
     routine_start,
 )
-from audit.first_looks import FEW
 from audit.policy.policy import Sampling
 
 QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
@@ -397,19 +395,3 @@ def test_pushing_back_is_recognised(response: str) -> None:
 def test_what_only_looks_like_pushing_back_is_not(response: str) -> None:
     """Every hit is a paid call."""
     assert not is_disagreement(response)
-
-
-@given(
-    st.lists(
-        st.sampled_from(["I disagree.", "No, actually", "That\u2019s wrong", "It is done.", "", "\ud800 i'd warn"]),
-        max_size=3 * FEW,
-    )
-)
-def test_a_first_look_misses_no_disagreement(responses: list[str]) -> None:
-    """Where it finds nothing, sampling asks no further."""
-    assert {place for place, response in enumerate(responses) if is_disagreement(response)} <= may_disagree(responses)
-
-
-def test_a_first_look_leaves_out_responses_without_disagreement() -> None:
-    """A batch of ordinary responses costs one search."""
-    assert frozenset([20]) == may_disagree([*["It is done."] * 20, "I disagree."])
