@@ -2,8 +2,8 @@
 
 Each way runs beside parsing the same protobuf alone. Over Kafka a worker (`--stages collector,intake,diagnosis`) and `driftline serve
 --kafka` are a process each, and the spans stand on the topic before the worker starts. Over HTTP one client, or as many as a Collector's
-exporter has consumers, posts to `driftline serve`, which answers when the spans are durable; processor time is that of the server and of
-the process beside it that maps spans. DRIFTLINE_BENCH_SPANS sets how many spans there are; DRIFTLINE_TEST_KAFKA names a broker.
+exporter has consumers, posts to `driftline serve`, which answers when the spans are durable. DRIFTLINE_BENCH_SPANS sets how many spans
+there are; DRIFTLINE_TEST_KAFKA names a broker.
 """
 
 import asyncio

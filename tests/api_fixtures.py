@@ -65,7 +65,6 @@ def app(engine: Engine, access: AccessStore, settings: ApiSettings, loop: asynci
     # Pages begin a snapshot and do not wait for it. A loop that ends cancels the parts of starting a process one by one, and then
     # waits for that process for ever (asyncio's transport does not hear that it has ended).
     loop.run(made.state.query_pool.close())
-    loop.run(made.state.context.mapping.close())
 
 
 @pytest.fixture

@@ -141,5 +141,4 @@ class LiveServer:
         self._server.startup, self._server.shutdown = started, ending  # type: ignore[method-assign]
         await self._server.serve(sockets=[self._socket])
         await self.app.state.query_pool.close()
-        await self.app.state.context.mapping.close()
         await engine.stop()

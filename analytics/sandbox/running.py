@@ -8,24 +8,21 @@ from collections.abc import AsyncIterator, Sequence
 
 from analytics.sandbox.subprocesses import command, environment
 
-LINE = 64 * 1024
-
 
 @contextlib.asynccontextmanager
 async def started(
-    module: str, arguments: Sequence[str] = (), *, files: tuple[int, ...] = (), keeps_errors: bool = False, limit: int = LINE
+    module: str, arguments: Sequence[str] = (), *, files: tuple[int, ...] = (), keeps_errors: bool = False
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a process with pipes, and with nothing of our environment; it is gone when the context is left.
 
-    `files` are descriptors that it inherits; `keeps_errors` gives its standard error a pipe, too. About `limit` bytes of its output are
-    read ahead.
+    `files` are descriptors that it inherits; `keeps_errors` gives its standard error a pipe, too.
     """
     variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command(module, *arguments),
-            stdin=pipe, stdout=pipe, stderr=pipe if keeps_errors else nothing, env=variables, cwd="/", pass_fds=files, limit=limit,
+            stdin=pipe, stdout=pipe, stderr=pipe if keeps_errors else nothing, env=variables, cwd="/", pass_fds=files,
         )
     )  # fmt: skip
     try:

@@ -11,10 +11,11 @@ import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from audit.first_looks import FirstLook
 from audit.patterns import Pattern, compile_pattern, decode, encode
+from audit.policy.policy_fields import RedactionSettings
 from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER, SecretKind, has_random_run, is_one_run
 from audit.redaction.secret_names import TELLING_NAME, is_sensitive
 from schemas.bounds.limits import MAX_DEPTH
@@ -32,42 +33,12 @@ _ROUNDS = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
 
 
-class Kind(Protocol):
-    """A kind of secret of a policy: the name in its marker, and the pattern that finds it."""
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def pattern(self) -> str:
-        """RE2, case-sensitive."""
-        ...
-
-
-class Settings(Protocol):
-    """The settings of redaction, as a policy has them: on or off, and the kinds of secrets beside the built-in ones."""
-
-    @property
-    def enabled(self) -> bool:
-        """True where secrets are taken out."""
-        ...
-
-    @property
-    def patterns(self) -> Sequence[Kind]:
-        """The policy's own kinds."""
-        ...
-
-
 class Redactor:
     """Takes secrets out of texts, by built-in kinds and those of a policy. Immutable, so it can be shared."""
 
-    def __init__(self, settings: Settings, key: bytes = DEFAULT_KEY) -> None:
+    def __init__(self, settings: RedactionSettings, key: bytes = DEFAULT_KEY) -> None:
         """PolicyError when a pattern of the settings does not compile."""
-        self.settings = settings
-        """The settings it was made of; with the key another process can make the same one."""
-        self.key = key
+        self._key = key
         self._enabled = settings.enabled
         patterns = [
             compile_pattern(secret.pattern, where=f"redaction.patterns[{index}].pattern", ignore_case=False)
@@ -209,7 +180,7 @@ class Redactor:
         return b"".join(pieces)
 
     def _marker(self, kind: str, secret: bytes) -> bytes:
-        return f"[SECRET:{kind}:{hmac.digest(self.key, secret, 'sha256')[:4].hex()}]".encode()
+        return f"[SECRET:{kind}:{hmac.digest(self._key, secret, 'sha256')[:4].hex()}]".encode()
 
     def _walk(self, value: Any, counts: Counter[str], depth: int) -> Any:
         if depth > MAX_DEPTH:

@@ -24,7 +24,6 @@ from service.http.bounds import ApiSettings
 from service.http.errors import ApiError
 from service.http.routes.metrics import Metrics
 from service.known_projects import is_known, known_projects, named_projects, nearest
-from service.otlp.mapping_process import MappingProcess
 from streams.engine.record_intake import RecordIntake
 from streams.engine.stripes import Stripes
 from streams.watch.watching import Watch
@@ -49,8 +48,6 @@ class ApiContext:
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """The times of the exchanges that people have scored or looked for."""
     _readers: anyio.CapacityLimiter = field(init=False)
-    mapping: MappingProcess = field(init=False)
-    """The process beside the server that maps large requests of spans."""
     turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
     """The turns of sessions, by connection and session id: their batches of events follow one another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
@@ -64,7 +61,6 @@ class ApiContext:
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
-        self.mapping = MappingProcess(on_failure=self.metrics.mapping_failed)
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:

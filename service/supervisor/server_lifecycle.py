@@ -91,7 +91,6 @@ async def _serve(
         engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
-        stack.push_async_callback(app.state.context.mapping.close)
         spans = otlp_listener(settings, app.state.context)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

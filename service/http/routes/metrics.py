@@ -56,11 +56,6 @@ class Metrics:
             "Metrics of OpenTelemetry that were sent: none are stored, and the answer says so.",
             registry=self._registry,
         )
-        self._mapping_failures = Counter(
-            "driftline_mapping_process_failures",
-            "Times that the process that maps large requests of spans ended or hung: those were mapped in the server.",
-            registry=self._registry,
-        )
         # Looking a figure up by its labels takes longer than counting.
         self._of_call = cache(self._figures_of)
         self._of_outcome = cache(self._ingested.labels)
@@ -92,10 +87,6 @@ class Metrics:
     def refused_metrics(self, count: int) -> None:
         """Count metrics that were sent."""
         self._refused_metrics.inc(count)
-
-    def mapping_failed(self) -> None:
-        """Count a failure of the process that maps large requests of spans."""
-        self._mapping_failures.inc()
 
     def text(self, state: EngineState, unused_spans: Mapping[str, int] | None = None) -> bytes:
         """Return all figures, with the state of the engine; `unused_spans` by state where they could be read."""

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 from api_server import Tokens
-from mapping_processes import mapping_process, ready
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -136,20 +135,6 @@ def test_a_header_in_percent_encoding_is_taken(export: Export, tokens: Tokens) -
     """As it stands in OTEL_EXPORTER_OTLP_HEADERS; some exporters send it like that."""
     metadata = (("authorization", f"Bearer%20{tokens.ops}"),)
     assert not export(packed(GOOD), metadata=metadata).HasField("partial_success")
-
-
-def test_a_process_beside_the_server_maps_what_comes_over_grpc(
-    export: Export, context: ApiContext, store: Store, loop: asyncio.Runner, engine: Engine
-) -> None:
-    """As over HTTP: the same function takes both."""
-    context.mapping = mapping_process()
-    loop.run(ready(context.mapping))
-    answer = export(packed(body([agent(), chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
-    assert context.mapping.process_id is not None
-    loop.run(context.mapping.close())
-    loop.run(engine.flush())
-
-    assert (1, 2) == (answer.partial_success.rejected_spans, stored(store))
 
 
 def test_logs_are_taken(export: Export) -> None:
