@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 CONFIDENCE = 0.95
-FEW = 5.0
+ROUGH_FREEDOM = 5.0
 """Below so many degrees of freedom an interval is shown and not believed: its width hangs on a handful of sessions."""
 _NOISE = 1e-12
 """The most that the rounding of sums can make of a mean that is zero; scores are steps many times as large."""
@@ -78,7 +78,7 @@ class Interval:
     @property
     def is_rough(self) -> bool:
         """True if the interval rests on too few sessions to be believed."""
-        return self.freedom < FEW
+        return self.freedom < ROUGH_FREEDOM
 
 
 def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interval | None:

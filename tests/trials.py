@@ -7,7 +7,7 @@ import os
 from hypothesis import settings
 
 QUICK, THOROUGH = "quick", "thorough"
-_FEW, _MANY = 25, 100
+_QUICK_EXAMPLES, _MANY = 25, 100
 
 
 def is_thorough() -> bool:
@@ -17,7 +17,7 @@ def is_thorough() -> bool:
 
 def examples(thorough: int) -> int:
     """So many examples where time is taken, else a few."""
-    return thorough if is_thorough() else min(thorough, _FEW)
+    return thorough if is_thorough() else min(thorough, _QUICK_EXAMPLES)
 
 
 def load_profile() -> None:

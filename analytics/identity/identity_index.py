@@ -24,8 +24,6 @@ AT_ONCE = 1_000_000
 """Positions that are read at once."""
 RECENT = 50_000
 """Hashes that wait to be sorted."""
-FEW = 256
-"""Hashes that are looked for one by one: sooner than the query engine has begun."""
 Identity = tuple[str | int, ...]
 """The values that tell a record from others of its type: texts, and numbers as `_number` has them."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,11 +32,11 @@ _GROWTH = 4
 
 
 class _Run:
-    """Sorted hashes, as the query engine and as one look at a time needs them: an element of a series takes a microsecond."""
+    """Sorted hashes. An element of a series takes a microsecond, so they are looked for in the same memory, read as numbers."""
 
     def __init__(self, hashes: pl.Series) -> None:
         self.hashes = hashes.sort()
-        self._each = self.hashes.to_numpy().data  # of the same memory
+        self._each = self.hashes.to_numpy().data
 
     def __contains__(self, value: int) -> bool:
         place = bisect_left(self._each, value)
@@ -67,13 +65,7 @@ class Hashes:
 
     def which_of(self, hashes: Sequence[int]) -> list[bool]:
         """For each of the hashes whether it is here."""
-        if len(hashes) <= FEW:
-            return [one in self.recent or any(one in run for run in self.runs) for one in hashes]
-        found, looked_for = pl.Series([one in self.recent for one in hashes]), pl.Series(hashes, dtype=pl.Int64)
-        for run in self.runs:
-            places = run.hashes.search_sorted(looked_for).clip(0, len(run.hashes) - 1)
-            found |= run.hashes.gather(places) == looked_for
-        return found.to_list()
+        return [one in self.recent or any(one in run for run in self.runs) for one in hashes]
 
 
 class KnownIdentities:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from analytics.store.tables import full_name, quote
+from analytics.store.tables import full_name
 from schemas.codec.arrow import ArrowStream
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
@@ -35,23 +34,12 @@ def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: p
     """Insert rows into the log table of a record type; answers how many. StoreError when not all were written."""
     if not frame.height:
         return 0
-    if frame.height == 1:
-        written = insert_row(connection, schema, frame.row(0, named=True))
-    else:
-        with registered(connection, frame):
-            statement = f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}"
-            ((written,),) = connection.execute(statement).fetchall()
+    with registered(connection, frame):
+        statement = f"INSERT INTO {full_name(schema)} BY NAME SELECT * FROM {BATCH}"
+        ((written,),) = connection.execute(statement).fetchall()
     if written != frame.height:
         raise StoreError(f"{schema.table}: {written} of {frame.height} rows were written")
     return frame.height
-
-
-def insert_row(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, row: Mapping[str, Any]) -> int:
-    """Insert one row as values: half the time of a frame that is registered first. Answers how many were written."""
-    columns, values = ", ".join(map(quote, row)), ", ".join("?" * len(row))
-    statement = f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({values})"
-    ((written,),) = connection.execute(statement, list(row.values())).fetchall()
-    return int(written)
 
 
 def insert_at(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.store.inserting import BATCH, PARTITION, insert, insert_row, registered
+from analytics.store.inserting import BATCH, PARTITION, insert, registered
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import empty_frame
 from schemas.lazy.duckdb import duckdb
@@ -16,8 +16,6 @@ from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 
-FEW = 4
-"""Up to so many keys or records, statements with their values take less time than a frame that is registered first."""
 _PLACE = {"_topic": "", "_partition": PARTITION, "_offset": 0}
 """These rows belong to no topic."""
 
@@ -27,11 +25,6 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
     if not records:
         return
     schema = schema_of(type(records[0]).__name__)
-    if len(records) <= FEW:
-        for record in records:
-            if not _update(connection, schema, record):
-                insert_row(connection, schema, _values_of(record) | _PLACE)
-        return
     frame = _frame(schema, records).unique(subset=schema.identity, keep="last", maintain_order=True)
     matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
     with registered(connection, frame):
@@ -54,12 +47,3 @@ def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
     # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
     frame = pl.DataFrame(map(_values_of, records), schema=empty_frame(schema.name).schema)
     return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})
-
-
-def _update(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> bool:
-    """Change the row with the record's identity; False where there is none."""
-    values = _values_of(record)
-    changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
-    same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
-    ((updated,),) = connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
-    return bool(updated)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from analytics.identity.identity_index import Hashes
 from analytics.store.inserting import BATCH, registered
-from analytics.store.replacing import FEW
 from analytics.store.tables import full_name
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
@@ -59,9 +58,6 @@ class KnownSessions:
 
 def _rows(connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]) -> list[tuple[str, str, bytes]]:
     table, wanted = full_name(schema_of("StageState")), f"stage IN ({_marks(stages)})"
-    if len(keys) <= FEW:
-        statement = f"SELECT stage, key, state FROM {table} WHERE {wanted} AND key IN ({_marks(keys)})"
-        return connection.execute(statement, [*stages, *keys]).fetchall()
     with registered(connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
         statement = f"SELECT stage, key, state FROM {table} SEMI JOIN {BATCH} USING (key) WHERE {wanted}"
         return connection.execute(statement, list(stages)).fetchall()

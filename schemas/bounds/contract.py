@@ -26,8 +26,6 @@ from schemas.registry import schema_of
 
 NAMED, IDENTIFIER, MADE_ID, COUNT = Named(), Identifier(), Identifier(MAX_MADE_ID), Between(0, MAX_COUNT)
 _SHARE = Between(0, 1)
-FEW = 64
-"""Up to so many rows, looking at each by itself takes less time than a query over all of them, whose cost for one is that for hundreds."""
 _ADDED_ID = Identifier(MAX_MADE_ID, optional=True)
 """An id that earlier versions of a schema had no field for: their records have the empty default."""
 _SHARED: dict[str, Rule] = {
@@ -203,8 +201,6 @@ def breaches(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, B
 
     `taken_at` is when the broker took in the record of each row, null where that is unknown.
     """
-    if frame.height <= FEW:
-        return _broken_rows(name, range(frame.height), frame, taken_at)
     late = [(pl.col(field) > taken_at + CLOCK_TOLERANCE).fill_null(value=False) for field in times_of(name)]
     carries = [pl.lit(value=True)] if name in _CARRIED else []
     suspects = frame.select(pl.any_horizontal(*_broken(name), *late, *carries, pl.lit(value=False))).to_series()

@@ -3,8 +3,7 @@
 The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
 body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
 once they are proven to be exactly what the bodies say: some hundreds of rows by writing them again, more by measuring them
-(`schemas.codec.canonical`). When a batch is not believed, or so small that a proof costs more than it saves, each body is decoded
-by itself, the bad ones are rejected with their reason, and the good ones are decoded again as a batch.
+(`schemas.codec.canonical`). When a batch is not believed, each body is decoded by itself, the bad ones are rejected with their reason, and the good ones are decoded again as a batch.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from schemas.unfolding import Unfolding, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
-FEW = 50
-"""Up to so many bodies, decoding each by itself is quicker than decoding columns and the proof for all of them."""
 SOME = 800
 """Up to so many rows, writing them again is quicker than measuring them by columns, whose cost for one is that for hundreds."""
 MANY = 2_000
@@ -66,7 +63,7 @@ class ArrowStream:
 
 def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
     """The bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
-    if len(bodies) <= FEW or max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
+    if max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
     block = b"".join(bodies)
     frame = decode_columns(schema, block, len(bodies))

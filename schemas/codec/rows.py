@@ -2,7 +2,7 @@
 
 1. A column becomes a list of values, or of their encodings, in one pass; a row is put together from one item of each.
 2. Items of lists, and the records in them, are columns, too: those of all rows below each other.
-3. A short frame goes row by row, and so does one that has not the types and limits of its schema: that finds the words for it.
+3. A frame that has not the types and limits of its schema goes row by row: that finds the words for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from schemas.lazy.polars import pl
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import NAMESPACE, Json, schema_of
 
-FEW = 12
-"""Up to so many rows, taking each by itself is quicker than going through the columns."""
 _AT_ONCE = 1_000
 """Rows whose values are in memory at once."""
 
@@ -69,9 +67,8 @@ def _rows(
     named = dict(_types_in(schema.definition))
     for part in frame.select([known["name"] for known in schema.fields]).iter_slices(_AT_ONCE):
         made: Iterable[Any] | None = None
-        if part.height > FEW:
-            with contextlib.suppress(_UnfitError):
-                made = _record(form, schema.definition, part, named)
+        with contextlib.suppress(_UnfitError):
+            made = _record(form, schema.definition, part, named)
         if made is None:
             yield from map(single, part.iter_rows(named=True))
         else:

@@ -19,7 +19,7 @@ LONG = 2_000
 """Characters from which a response counts as long."""
 OFF_TOPIC = 0.2
 """Share of the question's words below which a response counts as off topic."""
-_FEW = 3
+_TOPIC_WORDS = 3
 """Words that a question needs before its topic is judged."""
 _STEM = 5
 """Letters by which words are compared, so that `delay` and `delayed` are the same."""
@@ -78,7 +78,7 @@ def _against_thinking(thought: str, answered: str) -> Iterator[tuple[str, str]]:
 def share_of_words(asked: str, answered: str) -> float | None:
     """Return the share of one text's words in another, 0 to 1; None if the first has too few."""
     wanted = _stems(asked)
-    return len(wanted & _stems(answered)) / len(wanted) if len(wanted) >= _FEW else None
+    return len(wanted & _stems(answered)) / len(wanted) if len(wanted) >= _TOPIC_WORDS else None
 
 
 def _stems(text: str) -> set[str]:

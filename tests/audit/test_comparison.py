@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.comparison import FEW, Interval, PairedSums, by_chance, paired_interval, t_quantile
+from audit.comparison import ROUGH_FREEDOM, Interval, PairedSums, by_chance, paired_interval, t_quantile
 
 DIFFERENCES = st.lists(st.lists(st.floats(-4, 4), min_size=1, max_size=8), min_size=2, max_size=12)
 
@@ -148,7 +148,7 @@ def test_a_difference_that_is_everywhere_the_same_is_certain() -> None:
 def test_a_few_sessions_are_rough() -> None:
     """Twelve sessions of which one has nearly everything are no better than three."""
     assert interval_of([[0.1], [0.2], [0.3]]).is_rough
-    assert interval_of([[0.1]] * 11 + [[0.2] * 200]).freedom < FEW
+    assert interval_of([[0.1]] * 11 + [[0.2] * 200]).freedom < ROUGH_FREEDOM
     assert not interval_of([[0.1], [0.2]] * 6).is_rough
 
 

@@ -21,7 +21,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import TOPICS, specs_of, state_topic
 from streams.topology import TOPOLOGY, Stage, stage_named
 
-FEW = 2
+PARTITIONS = 2
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ def test_topics_of_a_session_share_a_number_of_partitions() -> None:
 
 def test_created_topics_are_as_the_table_says(administration: TopicAdministration) -> None:
     """What the cluster made, not what was asked, is what records are kept by."""
-    made = administration.create(partitions=FEW)
+    made = administration.create(partitions=PARTITIONS)
     there = administration.describe()
 
     assert sorted(TOPICS) == made
-    assert [] == administration.check(FEW)
-    assert {name: spec.partitions(FEW) for name, spec in TOPICS.items()} == {
+    assert [] == administration.check(PARTITIONS)
+    assert {name: spec.partitions(PARTITIONS) for name, spec in TOPICS.items()} == {
         name: state.partitions for name, state in there.items()
     }
     assert {name: dict(spec.config) for name, spec in TOPICS.items()} == {
@@ -105,20 +105,20 @@ def test_created_topics_are_as_the_table_says(administration: TopicAdministratio
 
 def test_creating_again_changes_nothing(administration: TopicAdministration) -> None:
     """Every start of an installation runs it."""
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
     before = administration.describe()
 
-    assert [] == administration.create(partitions=FEW + 1)
+    assert [] == administration.create(partitions=PARTITIONS + 1)
     assert before == administration.describe()
 
 
 def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: KafkaConnection) -> None:
     """An upgrade that adds a topic knows nothing of how many partitions were chosen at the start."""
     with TopicAdministration(kafka) as administration:
-        administration.create(partitions=FEW)
+        administration.create(partitions=PARTITIONS)
     with TopicAdministration(kafka, specs_of([*TOPOLOGY, later_stage()])) as later:
         assert ["weather-state"] == later.create()
-        assert FEW == later.describe()["weather-state"].partitions
+        assert PARTITIONS == later.describe()["weather-state"].partitions
 
 
 def test_a_missing_topic_is_reported(administration: TopicAdministration) -> None:
@@ -129,7 +129,7 @@ def test_a_missing_topic_is_reported(administration: TopicAdministration) -> Non
 def test_another_number_of_partitions_is_reported(administration: TopicAdministration, make_topics: object) -> None:
     """The default partitioner would send a session elsewhere on this topic than on the others."""
     make_topics("scores", partitions=3, configs=dict(TOPICS["scores"].config))  # type: ignore[operator]
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
 
     (found,) = administration.check()
     assert ("scores", "has 3 partitions where topics keyed by session have 2") == (found.topic, found.what)
@@ -140,12 +140,12 @@ def test_another_configuration_is_reported_and_left(
     kafka: KafkaConnection, administration: TopicAdministration, admin: KafkaAdminClient
 ) -> None:
     """An operator may have had a reason; whoever has none must be told before records are gone."""
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
     changed = ConfigResource(ConfigResourceType.TOPIC, kafka.topic("exchanges"), {"retention.ms": "1000"})
     admin.alter_configs([changed])
     until(lambda: bool(administration.check()), "the broker to know of the change")
 
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
     (found,) = administration.check()
 
     assert ("exchanges", "has retention.ms=1000 where -1 is meant") == (found.topic, found.what)
@@ -156,7 +156,7 @@ def test_another_configuration_is_reported_and_left(
 def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -> None:
     """More copies than brokers is the first mistake there is to make."""
     with pytest.raises(BrokerError, match="replication factor") as refused:
-        administration.create(partitions=FEW, replication=9)
+        administration.create(partitions=PARTITIONS, replication=9)
 
     assert "exchanges" in str(refused.value)
     assert 1 == str(refused.value).count("replication factor of 9")
@@ -164,7 +164,7 @@ def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -
 
 def test_installations_share_a_cluster(administration: TopicAdministration, kafka: KafkaConnection) -> None:
     """What another prefix has is not ours to see."""
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
     other = KafkaConnection(kafka.bootstrap, prefix=f"{kafka.prefix}other-")
     with TopicAdministration(other) as theirs:
         assert {} == theirs.describe()
@@ -176,7 +176,7 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     code, printed = driftline(kafka, "check", "--json")
     assert (1, {*TOPICS}) == (code, {json.loads(line)["topic"] for line in printed.splitlines()})
 
-    code, printed = driftline(kafka, "create", "--partitions", str(FEW), "--json")
+    code, printed = driftline(kafka, "create", "--partitions", str(PARTITIONS), "--json")
     assert (0, {"created": sorted(TOPICS), "mismatches": []}) == (code, json.loads(printed))
 
     code, printed = driftline(kafka, "describe", "--json")
@@ -206,7 +206,7 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
         return ran.exit_code, found["state"], found["detail"]
 
     assert (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more") == told()
-    administration.create(partitions=FEW)
+    administration.create(partitions=PARTITIONS)
     assert (0, "ok", f"{kafka.bootstrap}: all topics are as they should be") == told()
     assert (1, "problem", "Kafka at 127.0.0.1:1: ") == (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22])
 

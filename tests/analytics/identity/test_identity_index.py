@@ -69,13 +69,8 @@ def test_another_content_is_a_conflict() -> None:
         assert [0] == append(store, known, exchange("s", 1, content_digest="f" * 16)).conflicts
 
 
-@pytest.mark.parametrize("few", [0, 1000])
-def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between.
-
-    Few are looked for one by one, many by the query engine.
-    """
-    monkeypatch.setattr(analytics.identity.identity_index, "FEW", few)
+def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
     monkeypatch.setattr(analytics.identity.identity_index, "RECENT", 10)
     monkeypatch.setattr(analytics.identity.identity_index, "AT_ONCE", 7)
     records = [exchange("s", number) for number in range(64)]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
-from schemas.codec import arrow, rows
+from schemas.codec import arrow
 from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, empty_frame
 from schemas.codec.rows import rows_as_messages, rows_as_records
 from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode
@@ -35,13 +35,10 @@ Encoder = Callable[[Iterable[Record]], list[bytes]]
 Damage = Callable[[Sequence[bytes], int], Iterator[bytes]]
 
 
-@pytest.fixture(params=["written again", "measured", "each by itself"])
+@pytest.fixture(params=["written again", "measured"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way of decoding a batch, whatever its size."""
-    few = 1_000_000 if request.param == "each by itself" else 0
     monkeypatch.setattr(arrow, "SOME", 1_000_000 if request.param == "written again" else 0)
-    monkeypatch.setattr(arrow, "FEW", few)
-    monkeypatch.setattr(rows, "FEW", few)
     return str(request.param)
 
 
@@ -111,9 +108,8 @@ def test_damage_stays_with_what_was_damaged(
 
 
 @pytest.mark.parametrize("name", ["AgentEvent", "Exchange", "Score", "Diagnosis"])
-def test_no_single_bit_is_overlooked(name: str, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder) -> None:
+def test_no_single_bit_is_overlooked(name: str, samples: Any, encode_all: Encoder) -> None:
     """The columnar decoder takes bytes that are no Avro: branch 3 of a union, 2 for false, numbers cut to their width."""
-    monkeypatch.setattr(arrow, "FEW", 0)
     before, victim, after = encode_all(samples.records(name, 3))
     rng = random.Random(17)
     for bit in rng.sample(range(PREFIX_BYTES * 8, len(victim) * 8), examples(120)):
@@ -151,10 +147,9 @@ def crafted(name: str, good: Sequence[bytes], number: Callable[[int], bytes]) ->
 
 @pytest.mark.parametrize("name", ["AgentEvent", "Exchange", "StageState"])
 def test_bodies_that_fit_each_other_are_not_taken_for_records(
-    name: str, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder, avro_number: Callable[[int], bytes]
+    name: str, samples: Any, encode_all: Encoder, avro_number: Callable[[int], bytes]
 ) -> None:
     """A forger knows the lengths: what is short by as much as its neighbour is long comes out even in the sum."""
-    monkeypatch.setattr(arrow, "FEW", 0)
     good = encode_all(samples.records(name, 5))
     cuts = list(cut(name, good))
     tried = [*random.Random(23).sample(cuts, min(len(cuts), examples(150))), *crafted(name, good, avro_number)]
@@ -199,11 +194,8 @@ def test_a_number_that_columns_would_cut_is_refused(
 
 @pytest.mark.parametrize("branch", [b"\x01", b"\x03", b"\x04", b"\x7e"])
 @pytest.mark.parametrize("which", range(6))
-def test_a_branch_inside_a_list_is_looked_at_too(
-    branch: bytes, which: int, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder
-) -> None:
+def test_a_branch_inside_a_list_is_looked_at_too(branch: bytes, which: int, samples: Any, encode_all: Encoder) -> None:
     """The columnar decoder takes any branch but the first for a value, at whatever depth."""
-    monkeypatch.setattr(arrow, "FEW", 0)
     items = tuple(DimensionScore(dimension="d", score=0.5, reasoning=f"reasoning {number}") for number in range(3))
     records = samples.records("Score", 6)
     records[2] = msgspec.structs.replace(records[2], tier2_dimensions=items, tier3_dimensions=items)
@@ -217,11 +209,8 @@ def test_a_branch_inside_a_list_is_looked_at_too(
 
 
 @pytest.mark.parametrize("start", [b"\x7e" + b"\x02a" * 63 + b"\x02" + b"\x02a", b"\x7f\x00" + b"\x02a" * 64])
-def test_an_array_in_blocks_as_long_as_one_is_refused(
-    start: bytes, samples: Any, monkeypatch: pytest.MonkeyPatch, encode_all: Encoder
-) -> None:
+def test_an_array_in_blocks_as_long_as_one_is_refused(start: bytes, samples: Any, encode_all: Encoder) -> None:
     """63 items and 1 take as many bytes as 64 at once, so that every length is right."""
-    monkeypatch.setattr(arrow, "FEW", 0)
     records = samples.records("Exchange", 5)
     messages = encode_all([*records[:2], msgspec.structs.replace(records[2], tags=("a",) * 64), *records[3:]])
     whole = b"\x80\x01" + b"\x02a" * 64
@@ -325,11 +314,9 @@ HOSTILE = """
         for skipped in range(0, 60, 3):
             # Texts are empty, numbers zero, unions null: the hostile number stands where an array's count or a length is.
             messages = [schema.prefix + bytes(skipped) + body for body in bodies[skipped // 3 % 19 :: 19]]
-            for few in (0, 1_000):
-                arrow.FEW = few
-                batch = decode_batch(messages)
-                seen += len(batch.rejected)
-                assert len(batch.rejected) + sum(frame.height for frame in batch.frames.values()) == len(messages)
+            batch = decode_batch(messages)
+            seen += len(batch.rejected)
+            assert len(batch.rejected) + sum(frame.height for frame in batch.frames.values()) == len(messages)
     print("rejected", seen)
 """
 

@@ -17,7 +17,7 @@ from schemas.errors import RecordError
 from schemas.records import DimensionScore, Record, Score
 
 Encoder = Callable[[Iterable[Record]], list[bytes]]
-MANY = rows.FEW + 8
+MANY = 20
 
 
 @pytest.fixture
