@@ -54,7 +54,8 @@ class KafkaLog:
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._sink.landed = self._take_note
-        self._new = NewRecords(store)
+        # The sink makes them anew when a transaction has failed.
+        self._new = NewRecords(store, lambda: self._sink.writer.seen)
         self._pending = InFlight()
         self._moved = asyncio.Event()
         self.broken = self._sink.broken
@@ -65,7 +66,6 @@ class KafkaLog:
         await asyncio.to_thread(require_kafka, self._store)
         await asyncio.to_thread(finish, self._store)
         await self._sink.start()
-        self._new = NewRecords(self._store, self._sink.writer.seen)  # which follows the tables from now on
         await self._producer.start()
 
     async def stop(self) -> None:
@@ -114,7 +114,7 @@ class KafkaLog:
         key = session.encode()
 
         def is_settled() -> bool:
-            # After a start the tables lack what others brought; only later is what they do not have not there.
+            # Until the tables have caught up after a start, records of other processes may still be missing from them.
             return self._sink.progress.reached.is_set() and not self._pending.has_session(key)
 
         await self._until(is_settled, "the session's last records have not landed yet")

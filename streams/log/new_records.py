@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from analytics.deletion.erased import schemas_of_sessions
 from analytics.identity.duplicate_matching import may_have_twin
@@ -26,26 +26,28 @@ from streams.upkeep.erased_now import ErasedNow
 class NewRecords:
     """See the module. Belongs to one event loop; `read` and `in_tables` are called in a thread meanwhile."""
 
-    def __init__(self, store: Store, seen: KnownIdentities | None = None) -> None:
-        """`seen` is given where somebody else has it follow the tables."""
+    def __init__(self, store: Store, seen: Callable[[], KnownIdentities] | None = None) -> None:
+        """`seen` returns the hashes where somebody else has them follow the tables."""
+        own = KnownIdentities()
         self._store = store
-        self._seen = seen or KnownIdentities()
+        self._hashes = seen or (lambda: own)
         self._erased = ErasedNow(store)
         self._of_sessions = frozenset(schema.name for schema in schemas_of_sessions())
 
     def has_read(self, topic: str) -> bool:
         """Tell whether the identities of the topic are in memory."""
-        return self._seen.has_read(topic, self._store.end_of(topic))
+        return self._hashes().has_read(topic, self._store.end_of(topic))
 
     def read(self, topic: str) -> None:
         """Read the identities that the tables have of the topic."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            self._seen.read(cursor, topic, self._store.end_of(topic))
+            self._hashes().read(cursor, topic, self._store.end_of(topic))
 
     def outcomes(self, topic: str, records: Sequence[Record]) -> list[str | None]:
         """What becomes of each record, WRITTEN or KNOWN; None if only the tables can tell."""
-        if self._seen.is_busy:  # a thread sorts hashes: who is not answered from memory is answered from the tables
-            return [None] * len(records)
+        hashes = self._hashes()
+        # While a thread sorts hashes, the tables are asked: the event loop must not wait for it.
+        is_busy = hashes.is_busy
         by_type: dict[str, list[int]] = defaultdict(list)
         for index, record in enumerate(records):
             by_type[type(record).__name__].append(index)
@@ -54,7 +56,7 @@ class NewRecords:
             of_type = [records[index] for index in indexes]
             identities = identities_of(name, of_type)
             counts = Counter(identities)
-            is_new = self._seen.which_are_new(name, topic, identities)
+            is_new = [False] * len(of_type) if is_busy else hashes.which_are_new(name, topic, identities)
             for index, record, identity, is_unseen in zip(indexes, of_type, identities, is_new, strict=True):
                 if name in self._of_sessions and self._erased.has(record.connection, record.session_id):  # type: ignore[attr-defined]
                     outcomes[index] = KNOWN
@@ -67,7 +69,7 @@ class NewRecords:
         outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_own(messages).frames.items():
-                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._seen, met=self._store.met)
+                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._hashes(), met=self._store.met)
                 for index in fresh[INDEX].to_list():
                     outcomes[index] = WRITTEN
                 for index in conflicts:
@@ -80,7 +82,7 @@ class NewRecords:
         for record in records:
             name = type(record).__name__
             identities[name] += identities_of(name, [record])
-        self._seen.note(topic, identities, end)
+        self._hashes().note(topic, identities, end)
 
 
 def _may_have_twin(record: Record) -> bool:

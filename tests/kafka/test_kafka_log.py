@@ -51,6 +51,23 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
         assert 1 == len(tables(store)["exchanges"])
 
 
+def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
+    kafka: KafkaConnection, make_topics: MakeTopics
+) -> None:
+    """It does so when a transaction has failed; what lands after that is known as well."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> list[str]:
+        async with gateway_over(store, kafka) as gateway:
+            await asyncio.to_thread(sink_of(gateway).writer.learn)
+            await gateway.take_exchange(ASKED)
+            await gateway.wait_for_tables("exchanges")
+            return [(await gateway.take_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
+
+    with Store(None) as store:
+        assert [KNOWN, CONFLICT] == asyncio.run(run(store))
+
+
 def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """As if they had come one after the other; the topic has one of them."""
     make_topics(*topics())
