@@ -17,7 +17,6 @@ import msgspec
 
 from schemas.bounds.field_rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_COUNT, MAX_MADE_ID, OUTCOMES
-from schemas.bounds.quick_checks import quick_check
 from schemas.codec.single_object import decode_fields
 from schemas.errors import BoundsError, RecordError
 from schemas.lazy.polars import pl
@@ -151,23 +150,9 @@ def check_record(record: Record, taken_at: datetime | None = None) -> None:
     """`check_contract` of a record."""
     name = type(record).__name__
     if taken_at is None and name not in _CARRIED:
-        if not keeps_rules(name, record):  # a dictionary of the fields would take as long as the rules
-            _check_rules(name, record.__getattribute__)
+        _check_rules(name, record.__getattribute__)  # a dictionary of the fields would take as long as the rules
     else:
         check_contract(name, msgspec.structs.asdict(record), taken_at)
-
-
-def keeps_rules(name: str, record: Record) -> bool:
-    """Tell quickly that a record keeps the rules of its fields; False where that takes a closer look, rule by rule."""
-    try:
-        return _quick_check(name)(record)
-    except (TypeError, AttributeError):  # a value of another type
-        return False
-
-
-@functools.cache
-def _quick_check(name: str) -> Callable[[Record], bool]:
-    return quick_check(rules_of(name))
 
 
 def _check_rules(name: str, value_of: Callable[[str], Any]) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
-from schemas.registry import NAMESPACE, Json, schema_of, schemas_by_prefix
+from schemas.registry import NAMESPACE, Json, schemas_by_prefix
 
 Writer = Callable[[Any], bytes]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -195,56 +195,6 @@ def record_writer(prefix: bytes) -> Writer:
 def fields_writer(prefix: bytes) -> Writer:
     """The same of a record's fields as builtins."""
     return _compiled(prefix, "record[{!r}]")
-
-
-class SharedFields(NamedTuple):
-    """A form of records of one schema that share some fields.
-
-    `shared` are the fields that all of them have alike. `utf8` are texts that are given as their bytes in UTF-8, `written` fields whose
-    value is given as its bytes in Avro, which nothing checks.
-    """
-
-    schema: str
-    shared: tuple[str, ...]
-    utf8: frozenset[str] = frozenset()
-    written: frozenset[str] = frozenset()
-
-
-def shared_writer(form: SharedFields, values: Mapping[str, Any]) -> Callable[..., bytes]:
-    """The writer of records that have these values in the fields that they share; it takes the others by name, all of them.
-
-    It raises some error where a value may not be written, as every writer does. Whether a record's own time lies too far after its intake is
-    for the caller to check.
-    """
-    make, spans = _shared(form)
-    return make(*(write(*(values[field] for field in fields)) for fields, write in spans))
-
-
-@functools.cache
-def _shared(form: SharedFields) -> tuple[Callable[..., Callable[..., bytes]], list[tuple[list[str], Callable[..., bytes]]]]:
-    """A function that makes a writer of the bytes of each span of fields that are shared, and the function that writes each span."""
-    schema, source = schema_of(form.schema), _Source("{}")
-    kinds = {field["name"]: field["type"] for field in schema.fields}
-    terms: list[str] = []
-    spans: list[list[str]] = [[]]
-    for name, kind in kinds.items():
-        if name not in form.shared:
-            field = {"name": name, "type": "bytes" if name in form.utf8 else kind}
-            terms.append(name if name in form.written else source.field(field, name))
-        elif terms and terms[-1].startswith("span_"):
-            spans[-1].append(name)
-        else:
-            terms.append(f"span_{len(spans)}")
-            spans.append([name])
-    given = [name for name in kinds if name not in form.shared]
-    made = ", ".join(f"span_{place}" for place in range(len(spans)))
-    text = f"def make({made}):\n    return lambda *, {', '.join(given)}: b''.join((span_0, {', '.join(terms)},))\n"
-    for place, span in enumerate(spans):
-        parts = [source.field({"name": name, "type": kinds[name]}, name) for name in span] or [repr(schema.prefix)]
-        text += f"def write_{place}({', '.join(span)}):\n    return b''.join(({', '.join(parts)},))\n"
-    names = dict(_NAMES)
-    exec(source.text + text, names)  # noqa: S102 - made of the schemas, which are ours
-    return names["make"], [(span, names[f"write_{place}"]) for place, span in enumerate(spans)]
 
 
 def _compiled(prefix: bytes, reach: str) -> Writer:
