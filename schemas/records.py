@@ -1396,12 +1396,12 @@ class Span(Record, frozen=True, kw_only=True):
 
 
 class StageState(Record, frozen=True, kw_only=True):
-    """A stage's state for one session."""
+    """A stage's state for one session, or for a trace that is open."""
 
     stage: str
     """Stage the state belongs to."""
     key: str
-    """Session: connection and session id."""
+    """Session or trace: connection and its id."""
     next_position: int
     """Position in the source topic up to which it has been folded in, exclusive."""
     state: bytes

@@ -15,6 +15,7 @@ SOURCES = {
     "scoring": "scoring-tasks",
     "diagnosis": "agent-events",
     "evaluation": "evaluation-requests",
+    "traces": "spans",
 }
 """The topic that each stage reads, in the order of the topology."""
 

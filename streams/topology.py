@@ -16,6 +16,7 @@ from streams.stage_batches import Step
 from streams.stage_progress import SOURCES
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
 from streams.steps.intake import IntakeState, IntakeStep
+from streams.steps.open_traces import OpenTrace
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Stage:
 
     name: str
     source: str
-    make_step: Callable[[Policy, Recorded], Step]
+    make_step: Callable[[Policy, Recorded], Step] | None
+    """None for a stage that waits for the clock: the serving process runs it."""
     sinks: tuple[str, ...]
     state_type: type[Any]
     """The type of a session's state in the stage, kept as MessagePack."""
@@ -45,6 +47,16 @@ TOPOLOGY = (
     Stage("diagnosis", SOURCES["diagnosis"], lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
     _judged(EVALUATION, 500),
 )
+"""The stages whose results can be made again from what they read."""
+ASSEMBLING = Stage(
+    "traces",
+    SOURCES["traces"],
+    None,
+    ("deployments", "exchanges", "agent-events", "reviews", "dead-letters", "trace-assemblies"),
+    OpenTrace,
+    10_000,
+)
+"""The stage that makes spans into exchanges and events (`streams.upkeep.assembling`). What it decided stays as it is."""
 
 
 def keeping_calls(stage: JudgedStage[Any]) -> Stage:

@@ -18,6 +18,12 @@ def stored_states(connection: duckdb.DuckDBPyConnection, stage: str, keys: Seque
     return states_of_stages(connection, [stage], keys)[stage]
 
 
+def all_states(connection: duckdb.DuckDBPyConnection, stage: str) -> dict[str, bytes]:
+    """Return every state of a stage, by key."""
+    statement = f"SELECT key, state FROM {full_name(schema_of('StageState'))} WHERE stage = ?"
+    return dict(connection.execute(statement, [stage]).fetchall())
+
+
 def states_of_stages(
     connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]
 ) -> dict[str, dict[str, bytes]]:

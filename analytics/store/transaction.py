@@ -250,7 +250,7 @@ class Transaction:
     def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
         """Replace states of several stages with those from the log, by stage and key, in one statement for all.
 
-        `next_positions` are by stage. States of erased sessions are left out.
+        `next_positions` are by stage. States of erased sessions are left out. An empty state deletes the one that there is.
         """
         if self._ends[ERASURES]:
             erased = erased_in(self._connection)
@@ -258,12 +258,16 @@ class Transaction:
                 stage: {key: state for key, state in changed.items() if not erased.has(*key.split("/", 1))}
                 for stage, changed in states.items()
             }
+        for stage, changed in states.items():
+            if gone := [key for key, state in changed.items() if not state]:
+                delete_states(self._connection, gone, [stage])
         replace(
             self._connection,
             [
                 StageState(stage=stage, key=key, next_position=next_positions[stage], state=state)
                 for stage, changed in states.items()
                 for key, state in changed.items()
+                if state
             ],
         )
 
@@ -321,10 +325,10 @@ class Transaction:
         self._ends.update(stored_ends(self._connection))
 
     def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
-        """Delete what stages made and how far they came, but for sessions of which `but` keeps a state, and the states of `stages`."""
+        """Delete what stages made and how far they came, but for `stages` and sessions of which `but` keeps a state."""
         self._forget_sums(_topics_of(tables))
         self.changed_stages.add(ALL_STAGES)
-        delete_derived(self._connection, tables, but, stages, _LASTING)
+        delete_derived(self._connection, tables, but, stages, (*_LASTING, *stages))
         self._ends.update(stored_ends(self._connection))
 
     def _forget_sums(self, topics: Iterable[str]) -> None:

@@ -38,6 +38,7 @@ from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 from streams.garbage_collection import collect_in_short_pauses
 from streams.stop_signals import handled_in_loop
+from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
@@ -107,6 +108,7 @@ async def _serve(
             prepare_routes(app)
             # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
             collect_in_short_pauses()
+            engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:

@@ -24,7 +24,7 @@ from streams.judging.call_budget import settle_interrupted
 from streams.judging.recorded_judgements import recorded_in
 from streams.log.admission import Accepted, Admission
 from streams.stage_progress import StageProgress, stage_progress
-from streams.topology import TOPOLOGY, Stage, derived_tables, stage_named
+from streams.topology import ASSEMBLING, TOPOLOGY, Stage, derived_tables, stage_named
 
 BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
@@ -122,7 +122,7 @@ class EmbeddedRunner:
         What was made of a session whose first records are gone stays as it was: what is left would tell another story of it.
         """
         with self._store.transaction() as transaction:
-            transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE])
+            transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE, ASSEMBLING.name])
             transaction.set_watermark(UNFINISHED, "", 1)
         self.run(report)
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from analytics.deletion.erased import ERASURES
+from analytics.store.inserting import PARTITION
 from analytics.store.stage_states import stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -46,7 +47,7 @@ from streams.judging.local_tasks import LocalTasks
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import WRITTEN, Committed, Submission
 from streams.log.local_log import local_log
-from streams.log.log import Commit, Log
+from streams.log.log import Commit, Log, move_forward
 from streams.log.sink import trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
 from streams.stage_progress import stage_progress
@@ -241,21 +242,29 @@ class Engine(RecordIntake):
         """All of the group with what intake decided, as one commit at the end of the topics."""
         records: dict[str, list[bytes]] = defaultdict(list)
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
-        positions: dict[str, int] = {}
+        positions: dict[str, dict[int, int]] = {}
         for submission in group:
             for topic, made in submission.made.messages.items():
                 records[topic] += made
             if submission.stage:
                 states[submission.stage] |= submission.states
-                positions[submission.stage] = max(submission.position, positions.get(submission.stage, 0))
+                move_forward(positions, {submission.stage: submission.positions})
         for part in (messages, decided.made.messages, decided.dead.messages):
             for topic, of_topic in part.items():
                 records[topic] += of_topic
         offsets = {topic: self._log.end_of(topic) for topic in records}
         if messages.get(INTAKE.source) and self._log.runs_stages:
             states[INTAKE.name] |= decided.states
-            positions[INTAKE.name] = offsets[INTAKE.source] + len(messages[INTAKE.source])
+            positions[INTAKE.name] = {PARTITION: offsets[INTAKE.source] + len(messages[INTAKE.source])}
         return Commit(dict(records), offsets, dict(states), positions)
+
+    async def commit(self, submission: Submission) -> None:
+        """See `RecordIntake`."""
+        await self._submit(submission)
+
+    def ends_in_tables(self, topic: str) -> Mapping[int, int]:
+        """See `RecordIntake`."""
+        return self._log.ends_in_tables(topic)
 
     async def _submit(self, submission: Submission) -> Committed:
         """Commit what is submitted, with whatever else comes in this turn of the event loop."""
@@ -318,7 +327,7 @@ class Engine(RecordIntake):
             return False
         outcome = await asyncio.to_thread(self._run, stage, batch)
         outcome.made.extend(outcome.dead)
-        submission = Submission(made=outcome.made, stage=stage.name, states=outcome.states, position=end)
+        submission = Submission(made=outcome.made, stage=stage.name, states=outcome.states, positions={PARTITION: end})
         await self._insist(self._submit, submission)
         self._positions[stage.name], self._stuck = end, ""
         self._wake()
@@ -463,6 +472,7 @@ class Engine(RecordIntake):
         """Have every stage look at its topic: the tables have more."""
         self._moved.set()
         self._moved = asyncio.Event()
+        self.has_more()
         for worker in self._workers:
             worker.wake()
 

@@ -34,7 +34,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import KNOWN, WRITTEN, Accepted, Committed, admissible, encode_each
+from streams.log.admission import KNOWN, WRITTEN, Accepted, Committed, Submission, admissible, encode_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import idle_closings
 from streams.upkeep.ending import SessionEnds
@@ -91,6 +91,8 @@ class RecordIntake(ABC):
         self.judge_name = judge_name
         self.broken = asyncio.Event()
         """Set when it cannot go on without a new process."""
+        self.has_more: Callable[[], None] = lambda: None
+        """Called in the event loop whenever the tables may have more."""
         self._limits = limits or EngineLimits()
         self._calls = JudgeCalls()
         self._ends = SessionEnds(store, now, self._close)
@@ -118,6 +120,18 @@ class RecordIntake(ABC):
 
         On Kafka there is no such log.
         """
+
+    @abstractmethod
+    async def commit(self, submission: Submission) -> None:
+        """Make a stage's records durable as if they came from outside, with its states and positions; known records are left out.
+
+        In one process this is all or nothing. On Kafka the records go to their topics first, and states and positions to the tables
+        after them: a stage that was cut short makes the same again.
+        """
+
+    @abstractmethod
+    def ends_in_tables(self, topic: str) -> Mapping[int, int]:
+        """The position up to which the tables have a topic, by partition."""
 
     @abstractmethod
     def failure(self) -> DriftlineError:

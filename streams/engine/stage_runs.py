@@ -58,7 +58,7 @@ class StageRuns:
     ) -> None:
         self._redactor = redactor
         self._now = now
-        self._steps = {stage.name: stage.make_step(policy, recorded) for stage in stages}
+        self._steps = {stage.name: stage.make_step(policy, recorded) for stage in stages if stage.make_step is not None}
 
     def run(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int = 0

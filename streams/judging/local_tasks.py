@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
@@ -125,7 +126,7 @@ class LocalTasks:
         after, mark = JudgedState(pending.offset + 1, result.spent), self._partition.watermark(self._next, but=pending)
         states = {pending.key: msgspec.msgpack.encode(after)}
         result.made.extend(result.dead)
-        await self._commit(Submission(made=result.made, stage=self.stage.name, states=states, position=mark))
+        await self._commit(Submission(made=result.made, stage=self.stage.name, states=states, positions={PARTITION: mark}))
         self._states[pending.key] = after
         self._keep(result.judgements)
         self._marked = max(self._marked, mark)
@@ -168,7 +169,7 @@ class LocalTasks:
     async def _mark(self) -> None:
         """Commit the watermark where everything that was read is done."""
         if not self._partition.under_way and self._next > self._marked:
-            await self._commit(Submission(stage=self.stage.name, position=self._next))
+            await self._commit(Submission(stage=self.stage.name, positions={PARTITION: self._next}))
             self._marked = self._next
 
     def _note_failure(self, error: BaseException) -> None:

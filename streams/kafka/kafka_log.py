@@ -4,6 +4,7 @@
 2. What was produced here and is not in the tables yet is known all the same (`streams.log.in_flight`).
 3. No record is taken before the tables have everything that was on the topics at the start: until then it is not known what is known.
 4. A record of which it cannot be told whether the broker has it may be on its topic twice: sink and workers drop repetitions.
+5. States and positions of the stage of traces, which runs in this process, are written to the tables once its records are produced.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from streams.log.in_flight import InFlight, names_of
 from streams.log.log import Commit
 from streams.log.new_records import NewRecords
 from streams.log.ownership import require_kafka
+from streams.log.sink import write_states
 
 PRODUCING_SECONDS = 10.0
 """Seconds that a broker has to take a record."""
@@ -90,7 +92,8 @@ class KafkaLog:
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """See `Log`. BrokerError: some of the records may be with the broker, and all may be sent again."""
-        for topic, of_topic in records.items():
+        # In the order of their names: deployments before the exchanges that show them, and decisions on traces last.
+        for topic, of_topic in sorted(records.items()):
             keys = [key_of(record) for record in of_topic]
             produced = await self._producer.send(topic, list(zip(keys, commit.records[topic], strict=True)))
             for record, name, key, (number, offset) in zip(of_topic, names_of(topic, of_topic), keys, produced, strict=True):
@@ -98,6 +101,8 @@ class KafkaLog:
                 # If the broker only says that it had the record already, it stands somewhere before the end.
                 at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
                 self._pending.add(name, record, key, partition, at)
+        if commit.positions:
+            await asyncio.to_thread(self._write_states, commit)
         self._release()
 
     async def flush(self, topic: str | None = None) -> None:
@@ -126,6 +131,10 @@ class KafkaLog:
     def end_of(self, topic: str) -> int:
         """See `Log`."""
         return self._store.end_of(topic)
+
+    def ends_in_tables(self, topic: str) -> Mapping[int, int]:
+        """See `Log`."""
+        return {number: position for (name, number), position in self._sink.progress.positions.items() if name == topic}
 
     def waiting(self, topic: str | None = None) -> int:
         """See `Log`."""
@@ -160,6 +169,10 @@ class KafkaLog:
         return StoreError(
             f"{self._store.path}: the sink ended by a fault of Driftline", hint="Its log says which; start it again."
         )
+
+    def _write_states(self, commit: Commit) -> None:
+        with self._store.transaction() as transaction:
+            write_states(transaction, commit.states, commit.positions)
 
     async def _until(self, is_done: Callable[[], bool], otherwise: str) -> None:
         try:

@@ -102,9 +102,9 @@ class Submission:
     made: Accepted = field(default_factory=Accepted)
     stage: str = ""
     states: Mapping[str, bytes] = field(default_factory=dict)
-    """The stage's states that changed, by session key."""
-    position: int = 0
-    """The offset that the stage reads next."""
+    """The stage's states that changed, by session key; an empty one goes."""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    """The offset that the stage reads next, by partition of its source."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from typing import NamedTuple, cast
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 
+from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
 from schemas.errors import StoreError, first_line
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Record
-from streams.log.log import Commit
+from streams.log.log import Commit, move_forward
 from streams.log.new_records import NewRecords
 from streams.log.ownership import log_folder
 from streams.log.sink import next_commit, trouble, write_commits
@@ -183,6 +184,10 @@ class LocalLog:
     def end_of(self, topic: str) -> int:
         """See `Log`."""
         return max(self._ends.get(topic, 0), self._store.end_of(topic))
+
+    def ends_in_tables(self, topic: str) -> Mapping[int, int]:
+        """See `Log`."""
+        return {PARTITION: self._store.end_of(topic)}
 
     def waiting(self, topic: str | None = None) -> int:
         """See `Log`."""
@@ -392,7 +397,10 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
             for stage, by_key in changed.items():
                 states[stage] = states.get(stage, {}) | by_key
         offsets = {topic: end_of(topic) for topic in records}
-        return Commit(dict(records), offsets, states, _latest(self.marks, self.decided_marks))
+        positions: dict[str, dict[int, int]] = {}
+        for marks in (self.marks, self.decided_marks):
+            move_forward(positions, {stage: {PARTITION: position} for stage, position in marks.items()})
+        return Commit(dict(records), offsets, states, positions)
 
 
 def _decoded(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
@@ -402,12 +410,3 @@ def _decoded(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
     if len(key) == _NUMBER:
         return number, msgspec.msgpack.decode(value, type=_Entry)
     return number, msgspec.msgpack.decode(value, type=Commit)
-
-
-def _latest(*positions: Mapping[str, int]) -> dict[str, int]:
-    """The farthest position of each stage."""
-    latest: dict[str, int] = {}
-    for by_stage in positions:
-        for stage, position in by_stage.items():
-            latest[stage] = max(position, latest.get(stage, 0))
-    return latest

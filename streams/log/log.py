@@ -31,8 +31,16 @@ class Commit(msgspec.Struct, array_like=True, frozen=True):
     """The offset of the first record of each topic; the others follow without a gap. On Kafka the broker gives offsets."""
     states: dict[str, dict[str, bytes]] = {}
     """The states that changed, by stage and session key."""
-    positions: dict[str, int] = {}
-    """The offset that each stage reads next."""
+    positions: dict[str, dict[int, int]] = {}
+    """The offset that each stage reads next, by partition of its source."""
+
+
+def move_forward(positions: dict[str, dict[int, int]], moved: Mapping[str, Mapping[int, int]]) -> None:
+    """Change positions of stages to those of `moved` that are farther."""
+    for stage, by_partition in moved.items():
+        own = positions.setdefault(stage, {})
+        for partition, position in by_partition.items():
+            own[partition] = max(position, own.get(partition, 0))
 
 
 class Log(Protocol):
@@ -41,7 +49,7 @@ class Log(Protocol):
     name: str
     """What it is called in messages."""
     runs_stages: bool
-    """Whether the stages run in this process; else workers run them, and nothing but records from outside is appended here."""
+    """Whether all stages run in this process; else workers run all but that of traces, and what they make is not appended here."""
     broken: asyncio.Event
     """Set when it cannot go on without a new process."""
     flushed: Callable[[], None]
@@ -81,6 +89,10 @@ class Log(Protocol):
 
     def end_of(self, topic: str) -> int:
         """The offset that the next record of the topic gets; on Kafka what the tables have."""
+        ...
+
+    def ends_in_tables(self, topic: str) -> Mapping[int, int]:
+        """The offset up to which the tables have a topic, by partition."""
         ...
 
     def waiting(self, topic: str | None = None) -> int:

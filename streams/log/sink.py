@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
-from analytics.store.store import Store
+from analytics.store.store import Store, Transaction
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
-from streams.log.log import Commit
+from streams.log.log import Commit, move_forward
 from streams.stage_progress import SOURCES
 
 
@@ -34,21 +34,29 @@ def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own:
         records: dict[str, list[bytes]] = defaultdict(list)
         offsets: dict[str, int] = {}
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
-        positions: dict[str, int] = {}
+        positions: dict[str, dict[int, int]] = {}
         for commit in commits:
             for topic, messages in commit.records.items():
                 offsets.setdefault(topic, commit.offsets[topic])
                 records[topic] += messages
             for stage, changed in commit.states.items():
                 states[stage] |= changed
-            for stage, position in commit.positions.items():
-                positions[stage] = max(position, positions.get(stage, 0))
+            move_forward(positions, commit.positions)
         for topic, messages in records.items():
             transaction.append_at(topic, offsets[topic], messages, are_own=are_own)
-        transaction.set_states_of_stages(states, positions)
-        for stage, position in positions.items():
-            transaction.set_watermark(stage, SOURCES[stage], max(position, transaction.watermark(stage, SOURCES[stage])))
+        write_states(transaction, states, positions)
         transaction.set_watermark(AHEAD, "", end)
+
+
+def write_states(
+    transaction: Transaction, states: Mapping[str, Mapping[str, bytes]], positions: Mapping[str, Mapping[int, int]]
+) -> None:
+    """Write states and positions of stages to the tables; no position moves back."""
+    transaction.set_states_of_stages(states, {stage: max(moved.values(), default=0) for stage, moved in positions.items()})
+    for stage, moved in positions.items():
+        stored, source = transaction.watermarks(stage), SOURCES[stage]
+        places = {(source, partition): position for partition, position in moved.items()}
+        transaction.set_watermarks(stage, {place: max(position, stored.get(place, 0)) for place, position in places.items()})
 
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:

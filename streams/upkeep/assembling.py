@@ -1,12 +1,16 @@
-"""Assembling: traces whose spans are all there become exchanges and events, which are taken in as if they had been sent.
+"""Assembling, the stage of traces: those whose spans are all there become exchanges and events.
 
-1. When a trace is complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
-2. Exchanges and events are taken in before that record. A kill between them makes a trace be assembled once more, into the same ids.
-3. Late spans add events and revise exchanges: the one that a turn has keeps its id, and one that turns out to be part of another is
+1. The stage takes up spans as soon as the tables have them, and keeps a state of each open trace: one with spans that nothing was made
+   of yet. When a trace is complete goes by the clock, so the stage has a timer, and the serving process runs it.
+2. That a trace was complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
+3. What complete traces are made into is committed with the states and the position. In one process that is all or nothing, so a kill
+   repeats nothing. On Kafka the records come first, and of these the decisions last: a kill between them makes traces be assembled once
+   more, into the same ids.
+4. Late spans add events and revise exchanges: the one that a turn has keeps its id, and one that turns out to be part of another is
    withdrawn. A revision of what nothing is decided on yet waits, and all of its trace with it. Traces that tell of one turn together
    (`streams.upkeep.linking`) are assembled as one.
-4. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
-5. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
+5. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
+6. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
    logged and set aside, one letter per trace.
 """
 
@@ -14,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,53 +30,45 @@ import msgspec
 
 from analytics.deletion.withdrawn import forget_withdrawn
 from analytics.queries import query_many_records, query_records, query_rows
+from analytics.store.positions import watermarks_of
+from analytics.store.stage_states import all_states
 from audit.surrogates import json_bytes
-from schemas.codec.single_object import decode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.lazy.duckdb import duckdb
-from schemas.records import AgentEvent, Deployment, Exchange, JudgingRequest, Record, Review, Span
+from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.judging.revising import revise
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, Submission, admissible
 from streams.sources.otlp.traces.earlier import EarlierEvent
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+from streams.stage_batches import named_session
+from streams.steps.open_traces import OpenTrace
+from streams.topology import ASSEMBLING
 from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
 from streams.upkeep.linking import Part, TraceLinker
 from streams.upkeep.reviewing import REVIEWS, evaluator_score
 from streams.upkeep.seen_versions import SeenVersions
 
-INTERVAL = 1.0
-"""Seconds from one look to the next."""
-AT_ONCE, SPANS_AT_ONCE = 2_000, 10_000
-"""Traces that are assembled together, and spans of them, a trace more or less: each round waits for what the one before it wrote."""
-EXCHANGES_AT_ONCE = 500
-"""Exchanges that are taken in together: where this process decides on them, callers wait meanwhile."""
+TRACES_AT_ONCE = 500
+"""Traces that are assembled together: where this process decides on their exchanges, callers wait meanwhile."""
+AGAIN_SECONDS = 1.0
+"""Seconds after which it is tried again what could not be done."""
+LONGEST_PAUSE = 60.0
+"""Seconds that the stage waits at most: the clock may be set."""
 MAX_SPANS = 20_000
 """Spans of one trace that are assembled; one with more is set aside."""
-SETTLED, IDLE = "settled", "idle"
 TOO_MANY, LATE = "too_many_spans", "late_spans"
+EXCHANGES, EVENTS, DECISIONS = "exchanges", "agent-events", "trace-assemblies"
 Key = tuple[str, str]
 """Connection and trace."""
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class OpenTrace:
-    """A trace that has spans which are not assembled yet."""
-
-    project: str
-    last_at: datetime
-    has_root: bool = False
-    spans: int = 0
-    first_offset: int = 0
-    """The lowest position of a span, on whichever partition: what comes later may stand before what was there."""
-    may_be_made: bool = False
-    """Whether exchanges may have been made of it, though no decision says so: this process or the one before was cut short."""
-
-
 class Due(NamedTuple):
-    """A trace that is complete, and why."""
+    """When a trace is complete, and why."""
 
+    at: datetime
     key: Key
     reason: str
 
@@ -100,150 +98,225 @@ class Made:
     """Traces that are to be assembled again a little later."""
     letters: Accepted = field(default_factory=Accepted)
     late: int = 0
-    """Spans that came too late since this process began."""
+    """Spans that came too late to make anything."""
+
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether an exchange turned out to be part of another one."""
+        return any(isinstance(record, Exchange) and record.withdrawn for record in self.revised)
 
 
 class TraceAssembler:
-    """Assembles traces as they become complete; see the module. A periodic task."""
+    """Runs the stage; see the module. A periodic task that is poked whenever the tables have more."""
 
-    name = "traces"
-    interval = INTERVAL
+    name = ASSEMBLING.name
 
     def __init__(self, engine: RecordIntake, count_late: Callable[[int], None] = lambda _: None) -> None:
         """`count_late` is told how many spans came too late to make anything."""
+        self.interval = AGAIN_SECONDS
         self._engine = engine
         self._count_late = count_late
-        self._began = engine.now()
-        self._positions: dict[int, int] = {}
-        """Where the next look at each partition begins."""
+        self._is_read = False
+        """Whether the following is what the log has, but for what is about to be committed."""
         self._open: dict[Key, OpenTrace] = {}
+        self._queue: list[Due] = []
+        """A heap of when open traces are complete; what was so before more spans came is in it, too."""
+        self._changed: set[Key] = set()
+        """The traces whose states are to be committed."""
+        self._positions: dict[int, int] = {}
+        """The offset that is read next, by partition."""
+        self._committed: dict[int, int] = {}
+        """The same in the log."""
+        self._inherited: set[Key] = set()
+        """Open traces that this process did not begin: on Kafka, another one may have published exchanges and no decision."""
         self._versions = SeenVersions(engine.store, engine.redactor)
         self._linker = TraceLinker()
 
     async def run(self) -> None:
-        """Look for spans that have come and assemble the traces that are complete, again and again while there are many."""
-        while self._engine.state().ready and await self._assembled_spans() >= SPANS_AT_ONCE:
-            pass
+        """Take up the spans that have come and assemble the traces that are complete."""
+        self.interval = AGAIN_SECONDS
+        try:
+            while self._engine.state().ready:
+                if not self._is_read:
+                    await self._read()
+                if not await self._advance():
+                    self.interval = self._pause()
+                    return
+        except BaseException:
+            # Whether the log has what was to be committed is not known here: its states tell.
+            self._is_read = False
+            raise
 
-    async def _assembled_spans(self) -> int:
-        """Look once and assemble what is complete; the number of its spans."""
-        await self._engine.flush("spans")
-        await asyncio.to_thread(self._look)
-        spans = 0
-        for some in list(self._rounds(self._due(self._engine.now()))):
-            deferred = await self._assemble(some)
-            spans += sum(self._open.pop(one.key).spans for one in some if one.key not in deferred)
-        return spans
+    async def _read(self) -> None:
+        """Go on where the log says that the stage is."""
+        await self._engine.flush()
+        self._open, self._committed = await asyncio.to_thread(self._stored)
+        self._positions, self._changed = dict(self._committed), set()
+        if not self._committed:
+            self._positions = {number: end for number, end in self._engine.ends_in_tables(ASSEMBLING.source).items() if end}
+            self._open = await asyncio.to_thread(self._undecided)
+            self._changed = set(self._open)
+        self._queue, self._inherited = [], set(self._open)
+        for key in self._open:
+            self._schedule(key)
+        self._versions = SeenVersions(self._engine.store, self._engine.redactor)
+        self._is_read = True
 
-    def _look(self) -> None:
-        """Note the traces of which spans have come."""
+    def _stored(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
+        """The open traces and the positions that the tables have."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            ends = {row["part"]: row["next_position"] for row in query_rows(cursor, "span_positions")}
-            if ends == self._positions:
-                return
-            known = set(ends) <= set(self._positions)
-            values = {
-                "partitions": list(self._positions),
-                "starts": list(self._positions.values()),
-                "least": min(self._positions.values()) if known and self._positions else 0,
-            }
-            for row in query_rows(cursor, "touched_traces", values):
-                self._note(row, is_left=not self._positions)
-            self._positions = ends
+            states = all_states(cursor, self.name)
+            positions = {partition: position for (_, partition), position in watermarks_of(cursor, self.name).items()}
+        decoder = msgspec.msgpack.Decoder(OpenTrace)
+        return {_key_of_state(name): decoder.decode(state) for name, state in states.items()}, positions
 
-    def _note(self, row: dict[str, Any], *, is_left: bool) -> None:
-        key = row["connection"], row["trace_id"]
-        trace = self._open.setdefault(
-            key, OpenTrace(row["project"], row["last_at"], first_offset=row["first_offset"], may_be_made=is_left)
-        )
-        trace.last_at = max(trace.last_at, row["last_at"])
-        trace.first_offset = min(trace.first_offset, row["first_offset"])
-        trace.has_root = trace.has_root or row["has_root"]
-        trace.spans += row["spans"]
+    def _undecided(self) -> dict[Key, OpenTrace]:
+        """The open traces of a database of before there were states of them."""
+        with contextlib.closing(self._engine.store.cursor()) as cursor:
+            return {_key(row): _open_trace(row) for row in query_rows(cursor, "undecided_traces")}
 
-    def _due(self, now: datetime) -> Iterable[Due]:
-        """The traces that are complete by now, those that waited longest first."""
-        for key, trace in sorted(self._open.items(), key=lambda one: one[1].last_at):
-            rules = self._engine.policy.for_project(trace.project).settings.traces
-            silent = (now - trace.last_at) / timedelta(seconds=1)
-            if trace.has_root and silent >= rules.settle_seconds:
-                yield Due(key, SETTLED)
-            elif silent >= rules.idle_seconds:
-                yield Due(key, IDLE)
-
-    def _rounds(self, due: Iterable[Due]) -> Iterator[list[Due]]:
-        """The traces that are assembled together, in order."""
-        some, spans = list[Due](), 0
-        for one in due:
-            some.append(one)
-            spans += self._open[one.key].spans
-            if len(some) == AT_ONCE or spans >= SPANS_AT_ONCE:
-                yield some
-                some, spans = [], 0
-        if some:
-            yield some
-
-    async def _assemble(self, due: Sequence[Due]) -> set[Key]:
-        """Assemble traces; returns those that are to be assembled again a little later."""
+    async def _advance(self) -> bool:
+        """Take up some spans, assemble some traces, and commit both; tells whether there was anything to do."""
         engine = self._engine
-        # What is not seen of exchanges and events would be made a second time.
-        await engine.wait_for_tables("exchanges")
-        await engine.wait_for_tables("agent-events")
-        made = await asyncio.to_thread(self._made, due)
-        for one in due:
-            self._open[one.key].may_be_made = True
-        for key in made.deferred:
-            self._open[key].last_at = engine.now()
+        ends = engine.ends_in_tables(ASSEMBLING.source)
+        if any(end > self._positions.get(partition, 0) for partition, end in ends.items()):
+            await asyncio.to_thread(self._take_up, ends)
+        due = self._complete(engine.now())
+        if not due and self._positions == self._committed:
+            return False
+        made, submission = await self._make(due) if due else (Made(), Submission())
+        for key in due:
+            if key in made.deferred:
+                self._open[key] = msgspec.structs.replace(self._open[key], last_at=engine.now())
+                self._schedule(key)
+            else:
+                del self._open[key]
+        self._changed.update(due)
+        states = {named_session(*key): self._state_of(key) for key in self._changed}
+        positions = dict(self._positions)
+        await engine.commit(replace(submission, stage=self.name, states=states, positions=positions))
+        self._committed, self._changed = positions, set()
+        self._inherited.difference_update(due)
         if made.late:
             self._count_late(made.late)
-        exchanges = [exchange for one in made.assemblies for exchange in one.exchanges]
-        # Before the exchanges: after a kill, their versions would be known already.
-        deployed = [*exchanges, *(one for one in made.revised if isinstance(one, Exchange))]
-        await engine.publish(DEPLOYMENTS, await asyncio.to_thread(self._deployed, deployed))
-        for start in range(0, len(exchanges), EXCHANGES_AT_ONCE):
-            some = exchanges[start : start + EXCHANGES_AT_ONCE]
-            for outcome, exchange in zip(await engine.take_exchanges(some), some, strict=True):
-                if isinstance(outcome, RecordError):
-                    self._set_aside(made.letters, exchange, Refusal(self.name, outcome.code, str(outcome)))
-        await engine.publish("exchanges", made.revised)
-        if any(isinstance(one, Exchange) and one.withdrawn for one in made.revised):
+        if made.has_withdrawn:
             await engine.flush()
             await asyncio.to_thread(forget_withdrawn, engine.store)
-        await engine.wait_for_tables("agent-events")
-        events = await asyncio.to_thread(self._continued, [event for one in made.assemblies for event in one.events])
-        await engine.publish("agent-events", events)
-        await engine.publish(REVIEWS, list(self._reviews(made)))
-        await engine.publish(DEAD_LETTERS, [decode(one) for one in made.letters.messages.get(DEAD_LETTERS, [])])
-        await engine.publish("trace-assemblies", [one.decision for one in made.assemblies])
-        return made.deferred
+        return True
 
-    def _made(self, due: Sequence[Due]) -> Made:
-        made = Made()
-        names = _names([one.key for one in due])
+    def _take_up(self, ends: Mapping[int, int]) -> None:
+        """Note the traces of which spans have come, a batch of each partition."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            before = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
-            spans = _spans(cursor, names, min(self._open[one.key].first_offset for one in due) if not before else 0)
-            made_before = [key for one in due if (key := one.key) in before or self._open[key].may_be_made]
+            for partition, end in ends.items():
+                start = self._positions.get(partition, 0)
+                position = min(end, start + ASSEMBLING.records_at_once)
+                if start < position:
+                    self._note(query_rows(cursor, "arrived_spans", {"partition": partition, "start": start, "end": position}))
+                    self._positions[partition] = position
+
+    def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            key, arrived = _key(row), _open_trace(row)
+            before = self._open.get(key)
+            self._open[key] = arrived if before is None else before.followed_by(arrived)
+            self._changed.add(key)
+            self._schedule(key)
+
+    def _schedule(self, key: Key) -> None:
+        """Note when a trace is complete if nothing more comes."""
+        heapq.heappush(self._queue, self._due(key))
+
+    def _due(self, key: Key) -> Due:
+        trace = self._open[key]
+        at, reason = trace.completion(self._engine.policy.for_project(trace.project).settings.traces)
+        return Due(at, key, reason)
+
+    def _complete(self, now: datetime) -> dict[Key, Due]:
+        """Traces that are complete, as many as are assembled together, those that waited longest first."""
+        # By the second: for a few traces a round takes nearly as long as for hundreds.
+        second, due, spans = now.replace(microsecond=0), dict[Key, Due](), 0
+        while self._queue and self._queue[0].at <= second:
+            if len(due) >= TRACES_AT_ONCE or spans >= ASSEMBLING.records_at_once:
+                break
+            first = heapq.heappop(self._queue)
+            if first.key in self._open and first == self._due(first.key):
+                due[first.key] = first
+                spans += self._open[first.key].spans
+        return due
+
+    def _pause(self) -> float:
+        """Seconds until a trace is complete."""
+        if not self._queue:
+            return LONGEST_PAUSE
+        second = self._queue[0].at + timedelta(seconds=1) - timedelta.resolution
+        return min(LONGEST_PAUSE, max(0.0, (second.replace(microsecond=0) - self._engine.now()).total_seconds()))
+
+    def _state_of(self, key: Key) -> bytes:
+        """The state of a trace; empty for one that is open no more."""
+        return msgspec.msgpack.encode(self._open[key]) if key in self._open else b""
+
+    async def _make(self, due: Mapping[Key, Due]) -> tuple[Made, Submission]:
+        """What complete traces are made into, and the records of it."""
+        # What is not seen of exchanges, events and decisions would be made a second time.
+        for topic in (EXCHANGES, EVENTS, DECISIONS):
+            await self._engine.wait_for_tables(topic)
+        made = await asyncio.to_thread(self._assemble_all, due)
+        # Others send events of the same sessions.
+        await self._engine.wait_for_tables(EVENTS)
+        return made, await asyncio.to_thread(self._submission, made)
+
+    def _submission(self, made: Made) -> Submission:
+        """The records by topic."""
+        new = [exchange for assembly in made.assemblies for exchange in assembly.exchanges]
+        exchanges = [*new, *(record for record in made.revised if isinstance(record, Exchange))]
+        by_topic: dict[str, Sequence[Record]] = {
+            DEPLOYMENTS: list(self._versions.deployments(exchanges, self._engine.now())),
+            EXCHANGES: [*new, *made.revised],
+            EVENTS: self._continued([event for assembly in made.assemblies for event in assembly.events]),
+            REVIEWS: list(self._reviews(made)),
+        }
+        records: dict[str, list[Record]] = defaultdict(list)
+        messages: dict[str, list[bytes]] = defaultdict(list)
+        for topic, of_topic in by_topic.items():
+            for record in of_topic:
+                if (message := self._admitted(made, record)) is not None:
+                    records[topic].append(record)
+                    messages[topic].append(message)
+        for message in made.letters.messages.get(DEAD_LETTERS, ()):
+            records[DEAD_LETTERS].append(decode(message))
+            messages[DEAD_LETTERS].append(message)
+        for assembly in made.assemblies:
+            records[DECISIONS].append(assembly.decision)
+            messages[DECISIONS].append(encode(assembly.decision))
+        return Submission(records, messages)
+
+    def _assemble_all(self, due: Mapping[Key, Due]) -> Made:
+        made = Made()
+        names = _names(due)
+        with contextlib.closing(self._engine.store.cursor()) as cursor:
+            decided = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
+            spans = _spans(cursor, names, 0 if decided else min(self._open[key].first_offset for key in due))
+            made_before = [key for key in due if key in decided or key in self._inherited]
             exchanges, events = _exchanges(cursor, made_before), _events(cursor, made_before)
             drafts = list[_Draft]()
-            for one in due:
-                earlier, records = before.get(one.key), spans.get(one.key, [])
+            for key in due:
+                earlier, records = decided.get(key), spans.get(key, [])
                 if not records:
                     continue  # erased meanwhile
                 if earlier is not None and earlier["spans"] >= len(records):
-                    # Read again after a start, or what was deleted is followed by more.
-                    self._note_late(made, [one for one in records if one.ingested_at > earlier["assembled_at"]])
+                    # The others were deleted, or all of them were in the tables when the trace was assembled.
+                    self._note_late(made, [span for span in records if span.ingested_at > earlier["assembled_at"]])
                     continue
                 decision = Decision(
-                    one.reason,
+                    due[key].reason,
                     self._engine.now(),
                     revision=0 if earlier is None else earlier["revision"] + 1,
-                    earlier=exchanges.get(one.key, ()),
-                    told=events.get(one.key, ()),
-                    session=one.key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
+                    earlier=exchanges.get(key, ()),
+                    told=events.get(key, ()),
+                    session=key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
                 )
                 if (assembly := self._assembled(made, records, decision)) is not None:
-                    drafts.append(_Draft(one.key, decision, assembly))
+                    drafts.append(_Draft(key, decision, assembly))
             joined = set[Key]()
             for group in self._linker.groups(cursor, [draft.part for draft in drafts], lambda keys: _spans_of(cursor, keys)):
                 members = [draft for draft in drafts if draft.key in group and draft.key not in joined]
@@ -260,9 +333,12 @@ class TraceAssembler:
         """Assemble linked traces as one; `members` are those that are complete now. Tells whether that was possible."""
         keys = list(group)
         exchanges, events = _exchanges(cursor, keys), _events(cursor, keys)
-        earlier = sorted((one for own in exchanges.values() for one in own), key=lambda one: (one.occurred_at, one.exchange_id))
-        told = [one for own in events.values() for one in own]
-        records = [record for own in group.values() for record in own]
+        earlier = sorted(
+            (exchange for of_trace in exchanges.values() for exchange in of_trace),
+            key=lambda exchange: (exchange.occurred_at, exchange.exchange_id),
+        )
+        told = [event for of_trace in events.values() for event in of_trace]
+        records = [span for of_trace in group.values() for span in of_trace]
         assemblies = list[tuple[Assembly, Decision]]()
         for draft in members:
             decision = draft.decision._replace(earlier=earlier, told=told, session=None, trace_id=draft.key[1])
@@ -275,15 +351,12 @@ class TraceAssembler:
             made.assemblies += [assembly._replace(exchanges=[], events=[], ratings=[]) for assembly, _ in others]
         return True
 
-    def _deployed(self, exchanges: Sequence[Exchange]) -> list[Deployment]:
-        return list(self._versions.deployments(exchanges, self._engine.now()))
-
     def _reviews(self, made: Made) -> Iterator[Review]:
         """The ratings of the traces, as far as they are numbers on their project's scale."""
-        for one in made.assemblies:
-            project, connection = one.decision.project, one.decision.connection
+        for assembly in made.assemblies:
+            project, connection = assembly.decision.project, assembly.decision.connection
             scale = self._engine.policy.for_project(project).settings.traces.ratings
-            for rating in one.ratings:
+            for rating in assembly.ratings:
                 review = evaluator_score(connection, project, rating, scale, self._engine.now())
                 if review is not None:
                     yield review
@@ -291,16 +364,16 @@ class TraceAssembler:
     def _assembled(self, made: Made, records: Sequence[Span], decision: Decision) -> Assembly | None:
         """What a trace is made into; None where it cannot be assembled, and is set aside."""
         if len(records) > MAX_SPANS:
-            words = (
+            detail = (
                 f"trace {records[0].trace_id} has {len(records)} spans; {MAX_SPANS} are assembled at most: end its root earlier"
             )
-            self._set_aside(made.letters, records[0], Refusal(self.name, TOO_MANY, words))
+            self._set_aside(made, records[0], TOO_MANY, detail)
             return None
         try:
             return assemble(records, decision)
         except Exception as error:
             log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
-            self._set_aside(made.letters, records[0], Refusal(self.name, "unassembled", str(error)))
+            self._set_aside(made, records[0], "unassembled", str(error))
             return None
 
     def _add(self, made: Made, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
@@ -317,51 +390,48 @@ class TraceAssembler:
         if not decision.earlier:
             return assembly
         engine = self._engine
-        earlier = {one.exchange_id for one in decision.earlier}
-        told = [one for one in assembly.exchanges if one.exchange_id in earlier]
-        revisions = revise(engine.store, engine.policy, told, engine.now())
+        earlier = {exchange.exchange_id for exchange in decision.earlier}
+        changed = [exchange for exchange in assembly.exchanges if exchange.exchange_id in earlier]
+        revisions = revise(engine.store, engine.policy, changed, engine.now())
         if revisions.waiting:
             return None
-        further = [one for one in revisions.records if isinstance(one, JudgingRequest) or one.revision]
-        refused = {one.exchange_id for one in further if not self._is_admissible(made, one)}
-        made.revised += [one for one in further if one.exchange_id not in refused]
+        further = [record for record in revisions.records if isinstance(record, JudgingRequest) or record.revision]
+        refused = {record.exchange_id for record in further if self._admitted(made, record) is None}
+        made.revised += [record for record in further if record.exchange_id not in refused]
         return assembly._replace(
-            exchanges=[one for one in assembly.exchanges if one.exchange_id not in earlier],
+            exchanges=[exchange for exchange in assembly.exchanges if exchange.exchange_id not in earlier],
             decision=msgspec.structs.replace(
                 assembly.decision, revised_exchanges=revisions.revised - assembly.decision.withdrawn_exchanges
             ),
         )
 
-    def _is_admissible(self, made: Made, record: Exchange | JudgingRequest) -> bool:
-        """Tell whether a record may be written; one that may not is set aside."""
+    def _admitted(self, made: Made, record: Record) -> bytes | None:
+        """The record, encoded; None where it may not be written, and is set aside."""
         try:
-            admissible(record)
+            return admissible(record)
         except RecordError as error:
-            self._set_aside(made.letters, record, Refusal(self.name, error.code, str(error)))
-            return False
-        return True
+            self._set_aside(made, record, error.code, str(error))
+            return None
 
     def _note_late(self, made: Made, late: Sequence[Span]) -> None:
         """Make it known that spans of a trace came when those before them were deleted."""
         if not late:
             return
-        words = (
+        detail = (
             f"{len(late)} spans of the trace {late[0].trace_id} came after its other spans were deleted, a day after those came: "
             "they make nothing; export spans within a day"
         )
-        self._set_aside(made.letters, late[0], Refusal(self.name, LATE, words))
-        fresh = sum(one.ingested_at >= self._began for one in late)
-        if fresh:
-            made.late += fresh
-            log.warning("%s", words)
+        self._set_aside(made, late[0], LATE, detail)
+        made.late += len(late)
+        log.warning("%s", detail)
 
-    def _set_aside(self, letters: Accepted, record: Record, refusal: Refusal) -> None:
+    def _set_aside(self, made: Made, record: Record, reason: str, detail: str) -> None:
         admission = Admission(self._engine.redactor, self._engine.now())
-        admission.set_aside(letters, Place("traces", 0), refusal, json_bytes(record))
+        admission.set_aside(made.letters, Place("traces", 0), Refusal(self.name, reason, detail), json_bytes(record))
 
     def _continued(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
-        """The events that the log does not have, each session's behind those that it has."""
-        found: list[AgentEvent] = []
+        """The events that the tables do not have, each session's behind those that it has."""
+        continued: list[AgentEvent] = []
         by_connection: dict[str, list[AgentEvent]] = {}
         for event in events:
             by_connection.setdefault(event.connection, []).append(event)
@@ -373,20 +443,18 @@ class TraceAssembler:
                     "event_ids": [event.event_id for event in own],
                 }
                 rows = {row["session_id"]: row for row in query_rows(cursor, "session_positions", values)}
-                found += _placed(own, rows)
-        return found
+                continued += _renumbered(own, rows)
+        return continued
 
 
-def _placed(events: Sequence[AgentEvent], rows: dict[str, dict[str, Any]]) -> list[AgentEvent]:
+def _renumbered(events: Sequence[AgentEvent], rows: Mapping[str, Mapping[str, Any]]) -> Iterator[AgentEvent]:
     following = {session: row["next_seq"] for session, row in rows.items()}
-    known = {session: frozenset(row["known"]) for session, row in rows.items()}
-    placed = []
+    stored = {session: frozenset(row["known"]) for session, row in rows.items()}
     for event in events:
-        if event.event_id not in known.get(event.session_id, ()):
+        if event.event_id not in stored.get(event.session_id, ()):
             seq = following.get(event.session_id, 0)
             following[event.session_id] = seq + 1
-            placed.append(msgspec.structs.replace(event, seq=seq))
-    return placed
+            yield msgspec.structs.replace(event, seq=seq)
 
 
 def _spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Span]]:
@@ -394,34 +462,45 @@ def _spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Ke
 
 
 def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
-    found: dict[Key, list[Span]] = {}
-    for record in query_many_records(cursor, "trace_spans", Span, {**names, "least": least}):
-        found.setdefault((record.connection, record.trace_id), []).append(record)
-    return found
+    by_trace: dict[Key, list[Span]] = {}
+    for span in query_many_records(cursor, "trace_spans", Span, {**names, "least": least}):
+        by_trace.setdefault((span.connection, span.trace_id), []).append(span)
+    return by_trace
 
 
 def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Exchange]]:
     """The exchanges that were made of some traces, as they were told last; the oldest of a trace first."""
-    found: dict[Key, list[Exchange]] = {}
+    by_trace: dict[Key, list[Exchange]] = {}
     if keys:
-        for one in query_records(cursor, "trace_exchanges", Exchange, _names(keys)):
-            found.setdefault((one.connection, one.exchange_id.partition(":")[0]), []).append(one)
-    return found
+        for exchange in query_records(cursor, "trace_exchanges", Exchange, _names(keys)):
+            trace_id = exchange.exchange_id.partition(":")[0]
+            by_trace.setdefault((exchange.connection, trace_id), []).append(exchange)
+    return by_trace
 
 
 def _events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[EarlierEvent]]:
     """The events that were made of some traces, in the order in which they were told."""
-    found: dict[Key, list[EarlierEvent]] = {}
+    by_trace: dict[Key, list[EarlierEvent]] = {}
     if keys:
         for row in query_rows(cursor, "trace_events", _names(keys)):
             event = EarlierEvent(row["event_id"], msgspec.json.decode(row["payload"]))
-            found.setdefault(_key(row), []).append(event)
-    return found
+            by_trace.setdefault(_key(row), []).append(event)
+    return by_trace
 
 
-def _names(keys: Sequence[Key]) -> dict[str, list[str]]:
+def _names(keys: Collection[Key]) -> dict[str, list[str]]:
     return {"connections": [connection for connection, _ in keys], "trace_ids": [trace_id for _, trace_id in keys]}
 
 
-def _key(row: dict[str, Any]) -> Key:
+def _key(row: Mapping[str, Any]) -> Key:
     return row["connection"], row["trace_id"]
+
+
+def _key_of_state(name: str) -> Key:
+    """The trace of a state: no name of a connection holds a slash."""
+    connection, _, trace_id = name.partition("/")
+    return connection, trace_id
+
+
+def _open_trace(row: Mapping[str, Any]) -> OpenTrace:
+    return OpenTrace(*(row[name] for name in OpenTrace.__struct_fields__))

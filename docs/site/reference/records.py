@@ -8,9 +8,10 @@ from typing import Any
 from reference.markdown import code, page, table, words
 from schemas.registry import RecordSchema, current_schemas
 from streams.kafka.topics import TOPICS, TopicSpec
-from streams.topology import TOPOLOGY
+from streams.topology import ASSEMBLING, TOPOLOGY
 
 _DAY = 24 * 60 * 60 * 1000
+_STAGES = (*TOPOLOGY, ASSEMBLING)
 _ROLES = {
     "session": "`connection/session_id`; as many partitions as all topics keyed by session",
     "few": "the record's id or project; three partitions at most",
@@ -20,7 +21,7 @@ _ROLES = {
 
 def topics() -> str:
     """The page on topics."""
-    stages = [(code(one.name), code(one.source), ", ".join(map(code, _written(one)))) for one in TOPOLOGY]
+    stages = [(code(one.name), code(one.source), ", ".join(map(code, _written(one)))) for one in _STAGES]
     return page(
         "Topics",
         "A topic is a table is a schema: what travels on a topic lands in the table of its record. Without Kafka the tables are the topics. "
@@ -42,8 +43,8 @@ def _topic(spec: TopicSpec) -> list[str]:
     rows = [
         ("holds", held),
         ("key", _ROLES[spec.role]),
-        ("read by", ", ".join(code(stage.name) for stage in TOPOLOGY if stage.source == spec.name)),
-        ("written by", ", ".join(code(stage.name) for stage in TOPOLOGY if spec.name in _written(stage))),
+        ("read by", ", ".join(code(stage.name) for stage in _STAGES if stage.source == spec.name)),
+        ("written by", ", ".join(code(stage.name) for stage in _STAGES if spec.name in _written(stage))),
         ("kept", "the newest of each key" if spec.role == "state" else "for ever" if kept < 0 else f"{kept // _DAY} days"),
         ("configuration", ", ".join(code(f"{name}={value}") for name, value in sorted(spec.config.items()))),
     ]

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import json
 import resource
+import shutil
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +22,7 @@ from otlp.captured import LABELS, OWNER, REDACTOR, Json
 from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
 from analytics.identity.identity_index import KnownIdentities
+from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
@@ -27,11 +31,14 @@ from schemas.codec.single_object import encode
 from schemas.lazy.polars import pl
 from schemas.records import Record, Span
 from streams.engine.engine import Engine
+from streams.log.admission import Submission
+from streams.log.local_log import LocalLog
+from streams.log.log import Commit
 from streams.sources.otlp.kept_spans import span_record
 from streams.sources.otlp.request import Refused
 from streams.sources.otlp.signals import SIGNALS
 from streams.upkeep import assembling
-from streams.upkeep.assembling import LATE, TOO_MANY, TraceAssembler
+from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler
 from streams.upkeep.erasing import erase, erasure, request_erasure
 from streams.upkeep.retention import KEPT_SPANS, purge
 
@@ -60,8 +67,7 @@ class Fleet:
 
     def records(self, *spans: Json) -> list[Span]:
         """The records of spans that come now."""
-        found = SIGNALS["traces"].read(request(*spans).as_json, self.now, is_json=True)
-        return [span_record(one, OWNER, REDACTOR, self.now, LABELS) for one in found if not isinstance(one, Refused)]
+        return span_records(spans, self.now)
 
     def pass_by(self, time: timedelta) -> None:
         """Let time pass, and the assembler look twice."""
@@ -70,7 +76,8 @@ class Fleet:
         self.look()
 
     def look(self) -> None:
-        """Let the assembler look."""
+        """Let the assembler look at what has come."""
+        self.run(self.engine.flush())
         self.run(self.assembler.run())
         self.run(self.engine.drained())
 
@@ -93,6 +100,12 @@ class Fleet:
     def rows(self, table: str, columns: str) -> list[tuple[object, ...]]:
         """Rows of a table."""
         return rows(self.store, table, columns)
+
+
+def span_records(spans: Sequence[Json], now: datetime) -> list[Span]:
+    """The records of spans that come at a time."""
+    observed = SIGNALS["traces"].read(request(*spans).as_json, now, is_json=True)
+    return [span_record(each, OWNER, REDACTOR, now, LABELS) for each in observed if not isinstance(each, Refused)]
 
 
 @pytest.fixture
@@ -145,11 +158,17 @@ def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
         transaction.land("spans", {"Span": placed}, KnownIdentities())
 
 
-def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(fleet: Fleet) -> None:
+def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A span that names no session is on another partition than its trace; positions of two partitions say nothing of each other."""
+    ends: dict[int, int] = {}
+    monkeypatch.setattr(fleet.engine, "ends_in_tables", lambda _: ends)
     land_at(fleet, 1, 900, tool(1))
+    ends[1] = 901
     fleet.look()
     land_at(fleet, 0, 10, chat(2), agent(0))
+    ends[0] = 12
     fleet.pass_by(SETTLE)
     assert [(0, "settled", 3, 1, 0, "complete")] == decisions(fleet)
 
@@ -230,24 +249,38 @@ def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
     assert before == fleet.rows("scores", "* EXCLUDE (_offset)")
 
 
+class Killed(BaseException):
+    """The process is killed here."""
+
+
+def as_on_kafka(engine: Engine, *, killed_at: str = "") -> Callable[[Submission], Coroutine[Any, Any, None]]:
+    """Commit what a stage made topic by topic, and states and positions last; or be killed before one of these."""
+
+    async def commit(submission: Submission) -> None:
+        for topic, records in sorted(submission.records.items()):
+            if topic == killed_at:
+                raise Killed
+            await engine.publish(topic, records)
+        if killed_at == "states" and submission.records:
+            raise Killed
+        await engine._submit(replace(submission, records={}, messages={}))
+
+    return commit
+
+
+@pytest.mark.parametrize("killed_at", ["agent-events", "trace-assemblies", "states"])
 def test_a_kill_between_the_first_exchange_and_its_decision_makes_no_second_turn(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
-    """The root comes while the process is down: the next one meets the trace whole, with an exchange that no decision tells of."""
+    """On Kafka the root may come while the process is down: the next one meets the trace whole, with an exchange that no decision tells of."""
     first, rest = late_root()
     fleet.send(*first)
-    publish = fleet.engine.publish
-
-    async def killed(topic: str, records: list[Record]) -> object:
-        if topic == "trace-assemblies":
-            raise SystemExit
-        return await publish(topic, records)
-
     with monkeypatch.context() as patched:
-        patched.setattr(fleet.engine, "publish", killed)
-        with pytest.raises(SystemExit):
+        patched.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine, killed_at=killed_at))
+        with pytest.raises(Killed):
             fleet.pass_by(IDLE)
     fleet.send(*rest)
+    monkeypatch.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine))
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.pass_by(SETTLE)
     assert [("Refund it", 44, 1)] == fleet.current("exchanges", "user_message, input_tokens, revision")
@@ -310,18 +343,11 @@ def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
 
 
 def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchanges and events are there and the decision is not: the next process makes the same again."""
+    """On Kafka exchanges and events may be there and the decision not: the next process makes the same again."""
     fleet.send(agent(0), tool(1), chat(2))
-    publish = fleet.engine.publish
-
-    async def killed(topic: str, records: list[Record]) -> object:
-        if topic == "trace-assemblies":
-            raise SystemExit
-        return await publish(topic, records)
-
     with monkeypatch.context() as patched:
-        patched.setattr(fleet.engine, "publish", killed)
-        with pytest.raises(SystemExit):
+        patched.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine, killed_at="trace-assemblies"))
+        with pytest.raises(Killed):
             fleet.pass_by(SETTLE)
     fleet.run(fleet.engine.flush())
     before = fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*")
@@ -334,20 +360,27 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
 
 def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """While many spans wait to be assembled, a pause after each round would leave a core idle."""
-    fleet.send(agent(0), tool(1))
-    meanwhile = fleet.records(agent(0, trace="1" * 32))
-    publish = fleet.engine.publish
-
-    async def followed(topic: str, records: list[Record]) -> object:
-        if topic == "trace-assemblies":
-            await publish("spans", meanwhile)
-        return await publish(topic, records)
-
-    monkeypatch.setattr(fleet.engine, "publish", followed)
-    monkeypatch.setattr(assembling, "SPANS_AT_ONCE", 2)
+    monkeypatch.setattr(assembling, "TRACES_AT_ONCE", 1)
+    fleet.send(agent(0), tool(1), agent(0, trace="1" * 32))
     fleet.now += SETTLE
     fleet.look()
     assert [1, 2] == sorted(spans for _, _, spans, *_ in decisions(fleet))  # type: ignore[type-var]
+
+
+def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: Fleet) -> None:
+    """Nothing is asked again and again: it is poked when the tables have more, and has a timer for what waits."""
+    pokes: list[str] = []
+    fleet.engine.has_more = lambda: pokes.append("poked")
+    fleet.look()
+    assert LONGEST_PAUSE == fleet.assembler.interval
+    pokes.clear()
+    fleet.send(agent(0))
+    fleet.look()
+    assert pokes
+    assert SETTLE.total_seconds() == fleet.assembler.interval
+    fleet.now += timedelta(seconds=1.5)
+    fleet.look()
+    assert SETTLE.total_seconds() - 1.5 == fleet.assembler.interval
 
 
 def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
@@ -359,6 +392,86 @@ def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
     fleet.pass_by(SETTLE)
     assert 2 == len(decisions(fleet))
     assert {0} == {row[0] for row in decisions(fleet)}
+
+
+def open_traces(fleet: Fleet) -> list[tuple[object, ...]]:
+    """The traces that the stage keeps a state of."""
+    return fleet.rows("stage_state WHERE stage = 'traces'", "key")
+
+
+def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
+    """A file does not grow by the traces that are done."""
+    fleet.send(agent(0), tool(1))
+    fleet.look()
+    fleet.run(fleet.engine.flush())
+    assert [(f"north/{TRACE}",)] == open_traces(fleet)
+    fleet.pass_by(SETTLE)
+    assert [] == open_traces(fleet)
+
+
+def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is open is in the states: a day of spans would take a server minutes."""
+    read: list[str] = []
+    monkeypatch.setattr(
+        assembling, "query_rows", lambda cursor, name, *values: read.append(name) or query_rows(cursor, name, *values)
+    )
+    fleet.look()
+    fleet.send(agent(0), tool(1))
+    fleet.look()
+    assert ["undecided_traces", "arrived_spans"] == read
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.look()
+    assert ["undecided_traces", "arrived_spans"] == read
+    fleet.pass_by(SETTLE)
+    assert [(0, "settled", 2, 1, 0, "complete")] == decisions(fleet)
+
+
+def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
+    """Traces that are done stay as they are; those that were open, or of which more came, are assembled."""
+    late = agent(0, trace="2" * 32)
+    fleet.send(agent(0), tool(1), late)
+    fleet.pass_by(SETTLE)
+    fleet.send(tool(2, trace="2" * 32), agent(0, trace="3" * 32))
+    fleet.run(fleet.engine.flush())
+    with fleet.store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.stage_state WHERE stage = 'traces'")
+        transaction.connection.execute("DELETE FROM log.watermarks WHERE consumer = 'traces'")
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.pass_by(SETTLE)
+    fleet.pass_by(IDLE)
+    by_trace = fleet.rows("trace_assemblies", "trace_id[:1], revision, spans, exchanges, revised_exchanges")
+    assert [("0", 0, 2, 1, 0), ("2", 0, 1, 1, 0), ("2", 1, 2, 0, 0), ("3", 0, 1, 1, 0)] == by_trace
+    assert 3 == len(fleet.current("exchanges", "exchange_id"))
+
+
+def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
+    """What was decided is a record; what is open stays open."""
+    fleet.send(agent(0), tool(1))
+    fleet.pass_by(SETTLE)
+    fleet.send(agent(0, trace="1" * 32))
+    fleet.look()
+    fleet.run(fleet.engine.flush())
+    before = fleet.rows("trace_assemblies", "*"), fleet.rows("exchanges", "*"), open_traces(fleet)
+    runner_over(fleet.store).rebuild()
+    fleet.assembler = TraceAssembler(fleet.engine)
+    fleet.look()
+    assert before == (fleet.rows("trace_assemblies", "*"), fleet.rows("exchanges", "*"), open_traces(fleet))
+    fleet.pass_by(SETTLE)
+    assert [(0,), (0,)] == fleet.rows("trace_assemblies", "revision")
+
+
+@pytest.mark.parametrize("session", ["s1", None])
+def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session: str | None) -> None:
+    """Nor does its state stay; what else is open is assembled."""
+    other = agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"})
+    fleet.send(agent(0), tool(1), *([other] if session else []))
+    fleet.look()
+    fleet.run(request_erasure(fleet.engine, erasure("north", session, "root", None, fleet.now)))
+    fleet.pass_by(SETTLE)
+    expected = [("other",)] if session else []
+    assert expected == fleet.rows("exchanges", "session_id")
+    assert expected == fleet.rows("trace_assemblies", "session_id")
+    assert [] == open_traces(fleet)
 
 
 def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -531,3 +644,93 @@ def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait:
     assert {"token_usage": 1, "tool_call": 1, "tool_output": 1} == Counter(
         row[0] for row in fleet.rows("agent_events", "event")
     )
+
+
+def steps() -> list[tuple[timedelta, list[Json]]]:
+    """Spans that come at a time: traces that settle, are late, tell of a new version, have a rating, and are parts of one turn."""
+    first, rest = late_root()
+    of_versions = [
+        agent(0, trace=mark * 32, attributes={"gen_ai.agent.version": version}) for mark, version in (("1", "1"), ("2", "2"))
+    ]
+    return [
+        (timedelta(0), [*of_versions, tool(8, trace="1" * 32), *first]),
+        (SETTLE, []),
+        (IDLE, []),
+        (IDLE, [*rest, tool(9, trace="1" * 32), agent(0, trace="3" * 32, events=[rating("relevance", 0.5)])]),
+        (IDLE, parts_of_a_turn()),
+        (IDLE + SETTLE, []),
+        (2 * IDLE, []),
+    ]
+
+
+class Life:
+    """Processes over one file, each of which is killed at the append of its number."""
+
+    def __init__(self, kills: Sequence[int], *, is_written: bool) -> None:
+        self.appends = 0
+        self.now = NOW
+        self._kills = kills
+        self._is_written = is_written
+
+    async def append(self, log: LocalLog, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
+        """Append, unless the process is killed before that, or right after it."""
+        self.appends += 1
+        is_killed = self.appends in self._kills
+        if self._is_written or not is_killed:
+            await APPEND(log, commit, records)
+        if is_killed:
+            raise Killed
+
+    async def live(self, store: Store, left: list[tuple[timedelta, list[Json]]]) -> None:
+        """Go through the steps that are left; whoever was cut short by a kill sends again."""
+        engine = Engine(store, Policy(), REDACTOR, lambda: self.now)
+        await engine.start()
+        assembler = TraceAssembler(engine)
+        while left:
+            work = asyncio.create_task(self._step(engine, assembler, *left[0]))
+            end = asyncio.create_task(engine.broken.wait())
+            await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
+            if engine.broken.is_set():
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                engine._log.close()
+                return
+            await work
+            end.cancel()
+            left.pop(0)
+        self._kills = ()
+        await engine.stop()
+
+    async def _step(self, engine: Engine, assembler: TraceAssembler, at: timedelta, sent: Sequence[Json]) -> None:
+        self.now = NOW + at
+        await engine.publish("spans", span_records(sent, self.now))
+        await engine.flush()
+        await assembler.run()
+        await engine.drained()
+
+
+APPEND = LocalLog.append
+MADE = ("deployments", "exchanges", "agent_events", "reviews", "trace_assemblies", "judging_requests", "scores", "dead_letters")
+
+
+def test_a_kill_between_any_two_appends_makes_the_same_records(
+    empty_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records, states and positions are one entry of the log: all of it is there, or nothing."""
+
+    def lived(life: Life) -> dict[str, list[tuple[object, ...]]]:
+        file, left = Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb")), steps()
+        monkeypatch.setattr(LocalLog, "append", lambda log, commit, records: life.append(log, commit, records))  # noqa: PLW0108 - a method would not be bound to the log
+        while left:
+            with Store(file) as store:
+                asyncio.run(life.live(store, left))
+        with Store(file) as store:
+            return {table: rows(store, table, "* EXCLUDE (_offset)") for table in MADE}
+
+    whole = Life([], is_written=True)
+    expected = lived(whole)
+    assert all(expected[table] for table in MADE if table != "dead_letters")
+    for number in range(1, whole.appends + 1):
+        assert expected == lived(Life([number], is_written=True)), number
+    assert expected == lived(Life(range(1, 200, 3), is_written=True))
+    assert expected == lived(Life(range(1, 200, 2), is_written=False))

@@ -1,0 +1,108 @@
+"""Traces over Kafka: the stage runs in the serving process, publishes what it made, and keeps its states in the tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from engines import NOW, rows
+from msgspec.structs import replace
+from otlp.captured import records_of
+from otlp.spans import agent, chat, request, tool
+from sinks import MakeTopics, gateway_over
+from streams.kafka.gateway import Gateway
+
+from analytics.store.store import Store
+from schemas.records import Record
+from schemas.registry import topics
+from streams.kafka.connection import KafkaConnection
+from streams.log.admission import Committed, Submission
+from streams.upkeep.assembling import TraceAssembler
+
+MARKS = "1234"
+TRACES = [
+    span
+    for mark in MARKS
+    for span in (
+        agent(0, trace=mark * 32, attributes={"gen_ai.conversation.id": mark}),
+        chat(1, trace=mark * 32, attributes={"gen_ai.response.id": mark}),
+        tool(2, trace=mark * 32),
+    )
+]
+SPANS = [replace(span, ingested_at=NOW) for span in records_of([request(*TRACES)])]
+"""Spans of traces that are complete by a gateway's clock, which is a day ahead."""
+
+
+class Killed(BaseException):
+    """The process is killed here."""
+
+
+def kill_at(gateway: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process be killed before it publishes to a topic, or before it stores states."""
+    take = gateway._taken
+
+    async def taken(name: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+        if name == topic:
+            raise Killed
+        return await take(name, records, messages)
+
+    def store_states(submission: Submission) -> None:
+        if topic == "states" and submission.records:
+            raise Killed
+        Gateway._store_states(gateway, submission)
+
+    monkeypatch.setattr(gateway, "_taken", taken)
+    monkeypatch.setattr(gateway, "_store_states", store_states)
+
+
+@pytest.mark.any_broker
+@pytest.mark.parametrize("topic", ["agent-events", "trace-assemblies", "states"])
+def test_a_kill_makes_nothing_twice(
+    kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """What was published is known to the next process, whichever states and positions the tables have."""
+    make_topics(*topics())
+
+    async def begin(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            await gateway.publish("spans", SPANS)
+            await gateway.wait_for_tables("spans")
+            kill_at(gateway, topic, monkeypatch)
+            with pytest.raises(Killed):
+                await TraceAssembler(gateway).run()
+
+    async def go_on(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            await TraceAssembler(gateway).run()
+            for name in topics():
+                await gateway.wait_for_tables(name)
+
+    with Store(None) as store:
+        asyncio.run(begin(store))
+        asyncio.run(go_on(store))
+        found = rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*")
+        asyncio.run(go_on(store))
+        assert found == (rows(store, "exchanges", "*"), rows(store, "agent_events", "*"), rows(store, "trace_assemblies", "*"))
+        assert len(MARKS) == len(found[0]) == len({row[0] for row in rows(store, "exchanges", "exchange_id")})
+        assert [(mark * 32, 0, 3) for mark in MARKS] == rows(store, "trace_assemblies", "trace_id, revision, spans")
+        assert [] == rows(store, "stage_state WHERE stage = 'traces'")
+
+
+@pytest.mark.any_broker
+def test_the_stage_is_poked_when_spans_have_landed(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
+    """It reads on at once, and asks no table whether there is more."""
+    make_topics(*topics())
+
+    async def run(store: Store) -> None:
+        async with gateway_over(store, kafka) as gateway:
+            poked = asyncio.Event()
+            gateway.has_more = lambda: poked.set() if sum(gateway.ends_of("spans").values()) else None
+            await gateway.publish("spans", SPANS)
+            await asyncio.wait_for(poked.wait(), 60)
+            await gateway.wait_for_tables("spans")
+            assert len(SPANS) == sum(gateway.ends_of("spans").values())
+
+    with Store(None) as store:
+        asyncio.run(run(store))
+        assert len(SPANS) == store.count("spans")
