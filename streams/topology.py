@@ -56,7 +56,11 @@ ASSEMBLING = Stage(
     OpenTrace,
     10_000,
 )
-"""The stage that makes spans into exchanges and events (`streams.upkeep.assembling`). What it decided stays as it is."""
+"""The stage that makes spans into exchanges and events (`streams.upkeep.assembling`). What it decided stays as it is.
+
+Its sinks stand in the order in which a kill between two of them loses nothing: whoever knows an exchange looks for no new version in
+it, and nothing more is made of what was decided on.
+"""
 
 
 def keeping_calls(stage: JudgedStage[Any]) -> Stage:

@@ -27,6 +27,7 @@ from streams.log.log import Commit
 from streams.log.new_records import NewRecords
 from streams.log.ownership import require_kafka
 from streams.log.sink import write_states
+from streams.topology import ASSEMBLING
 
 PRODUCING_SECONDS = 10.0
 """Seconds that a broker has to take a record."""
@@ -34,6 +35,8 @@ SETTLING_SECONDS = 10.0
 """Seconds to wait for a session's last records to reach the tables."""
 MOST_PENDING = 200_000
 """Records that may be on their way to the tables."""
+_ORDER = {topic: number for number, topic in enumerate(ASSEMBLING.sinks)}
+"""The order in which topics are produced to."""
 
 
 class KafkaLog:
@@ -92,8 +95,7 @@ class KafkaLog:
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """See `Log`. BrokerError: some of the records may be with the broker, and all may be sent again."""
-        # In the order of their names: deployments before the exchanges that show them, and decisions on traces last.
-        for topic, of_topic in sorted(records.items()):
+        for topic, of_topic in sorted(records.items(), key=lambda item: _ORDER.get(item[0], 0)):
             keys = [key_of(record) for record in of_topic]
             produced = await self._producer.send(topic, list(zip(keys, commit.records[topic], strict=True)))
             for record, name, key, (number, offset) in zip(of_topic, names_of(topic, of_topic), keys, produced, strict=True):

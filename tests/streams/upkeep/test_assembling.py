@@ -257,7 +257,7 @@ def as_on_kafka(engine: Engine, *, killed_at: str = "") -> Callable[[Submission]
     """Commit what a stage made topic by topic, and states and positions last; or be killed before one of these."""
 
     async def commit(submission: Submission) -> None:
-        for topic, records in sorted(submission.records.items()):
+        for topic, records in submission.records.items():
             if topic == killed_at:
                 raise Killed
             await engine.publish(topic, records)
