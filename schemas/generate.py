@@ -1,6 +1,6 @@
-"""Writes `records.py` from the `.avsc` files and publishes new schema versions.
+"""Writes `records.py` and `codec/record_writers.py` from the `.avsc` files and publishes new schema versions.
 
-    python -m schemas.generate             write records.py, publish what changed compatibly
+    python -m schemas.generate             write them, publish what changed compatibly
     python -m schemas.generate --check     change nothing, exit 1 when something is out of date
 
 A version is *published* by its self-contained definition in `history/<Record>/<n>.avsc`. Published files never change: they
@@ -22,6 +22,7 @@ from schemas.errors import SchemaError
 from schemas.evolution import check_evolution
 from schemas.generated import bring_up_to_date
 from schemas.registry import Json, RecordSchema
+from schemas.writer_source import writers_text
 
 FOLDER = Path(__file__).parent
 PRIMITIVES = {
@@ -141,7 +142,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     schemas = registry.current_schemas()
     try:
-        wanted = {FOLDER / "records.py": records_text(schemas), **unpublished(schemas)}
+        versions = sorted(registry.schemas_by_prefix().values(), key=lambda version: (version.name, version.prefix))
+        writers = formatted(writers_text(schemas.values(), versions))
+        wanted = {
+            FOLDER / "records.py": records_text(schemas),
+            FOLDER / "codec" / "record_writers.py": writers,
+            **unpublished(schemas),
+        }
     except SchemaError as error:
         print(f"{error}\n{error.hint}", file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ import msgspec
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.bounds.record_bounds import check_fields
 from schemas.bounds.validation_messages import decoding_words
-from schemas.codec.writers import fields_writer, record_writer
+from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS
 from schemas.errors import (
     BoundsError,
     FramingError,
@@ -45,7 +45,7 @@ def encode(record: Record) -> bytes:
     """The record in single-object encoding; BoundsError naming the field when it may not be written."""
     schema = schema_of(type(record).__name__)
     try:
-        message = record_writer(schema.prefix)(record)
+        message = RECORD_WRITERS[schema.prefix](record)
     except Exception:  # noqa: BLE001 - whatever a value of another type runs into; the other way finds the words
         message = _checked(schema, record)
     _check_size(schema, message)
@@ -69,7 +69,7 @@ def encode_fields(name: str, fields: dict[str, Any]) -> bytes:
 
 def _written(schema: RecordSchema, fields: dict[str, Any]) -> bytes:
     try:
-        return fields_writer(schema.prefix)(fields)
+        return FIELDS_WRITERS[schema.prefix](fields)
     except Exception:  # noqa: BLE001 - as above
         return _written_by_schema(schema, fields)
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from trials import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
-from schemas.codec.writers import fields_writer, record_writer
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError
 from schemas.records import AgentEvent, DimensionScore, Exchange, Heartbeat, Record, Review, Score, StageState
 from schemas.registry import MARKER, current_schemas, earlier_schemas, schema_of
@@ -91,8 +91,8 @@ def test_a_compiled_writer_writes_what_the_general_one_does(
     fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
     expected = io.BytesIO()
     fastavro.schemaless_writer(expected, schema.parsed, fields)
-    assert schema.prefix + expected.getvalue() == record_writer(schema.prefix)(record)
-    assert schema.prefix + expected.getvalue() == fields_writer(schema.prefix)(fields)
+    assert schema.prefix + expected.getvalue() == RECORD_WRITERS[schema.prefix](record)
+    assert schema.prefix + expected.getvalue() == FIELDS_WRITERS[schema.prefix](fields)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_compiled_writer_writes_what_the_general_one_does(
 )
 def test_a_compiled_writer_raises_on_a_value_of_another_type(wrong: dict[str, Any]) -> None:
     """What it wrote of such a value would be another value, and nobody would hear of it."""
-    write = record_writer(schema_of("AgentEvent").prefix)
+    write = RECORD_WRITERS[schema_of("AgentEvent").prefix]
     assert write(EVENT)
     with pytest.raises((TypeError, ValueError, AttributeError, LookupError)):
         write(msgspec.structs.replace(EVENT, **wrong))
