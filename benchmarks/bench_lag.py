@@ -31,7 +31,7 @@ from schemas.records import Exchange, Reservation
 from service.supervisor.child_processes import serving
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of, partition_of
-from streams.kafka.worker.worker import GROUP
+from streams.kafka.topics import GROUP
 from streams.topology import Stage, stage_named
 
 SCORING, JUDGEMENTS = stage_named("scoring"), "judgements"

@@ -22,15 +22,13 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import JudgedState
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.judged_stage import KafkaJudging, KafkaTasks
+from streams.kafka.ownership import Pulse
+from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import state_topic
-from streams.kafka.worker.judging_processor import JudgingProcessor
-from streams.kafka.worker.kafka_tasks import KafkaJudging
-from streams.kafka.worker.offset_tracker import Delivery, OffsetTracker
-from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.watchdog import Pulse
 
 PARTITIONS = 2
 PATIENCE = 300.0
@@ -91,27 +89,34 @@ class Mortal:
         return await self._producer.send(topic, messages, partition=partition)
 
 
-class Committing(OffsetTracker):
-    """Commits what may be committed as soon as a chunk is done."""
+class Committing:
+    """Works on a partition, and commits what may be committed as soon as a chunk is done."""
 
-    def __init__(self, committed: dict[int, int]) -> None:
-        super().__init__()
-        self._committed = committed
-        self.chunks_done: Counter[int] = Counter()
-        """By partition, how many chunks are done."""
+    def __init__(self, process: Process, number: int, work: PartitionWork) -> None:
+        self.work = work
+        self._process = process
+        self._number = number
 
-    def done(self, delivery: Delivery) -> None:
-        """Note that a chunk is done."""
-        assert not delivery.finished, "done twice"
-        super().done(delivery)
-        partition = delivery.chunk.partition
-        self.chunks_done[partition] += 1
-        offset = self.committable((delivery.chunk.topic, partition))
-        self._committed[partition] = max(self._committed[partition], offset or 0)
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Have a chunk taken, and note when it is done."""
+        is_done = False
+
+        def noted() -> None:
+            nonlocal is_done
+            assert not is_done, "done twice"
+            is_done = True
+            done()
+            self._process.note_done(self._number)
+
+        await self.work.take(chunk, noted)
+
+    async def end(self, grace: float) -> None:
+        """Pass it on."""
+        await self.work.end(grace)
 
 
 class Process:
-    """A process that judges: it is handed chunks from where the group stands, as a transport would."""
+    """A process that judges: it is handed chunks from where the group stands, as an agent would."""
 
     def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
         stage, redactor = rig.stage, Redactor(rig.policy.redaction)
@@ -129,45 +134,67 @@ class Process:
             states=self.states,
             **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
-        self.processor = JudgingProcessor(context)
+        self.works: dict[int, PartitionWork] = {}
+        """By partition, what works on it."""
         self.mortal = producer
-        self.tracker = Committing(rig.committed)
-        self._queues = PartitionQueues({stage.source: self.processor}, self.tracker, rig.failures.append)
+        self.chunks_done: Counter[int] = Counter()
+        """By partition, how many chunks are done."""
+
+        def open_partition(number: int) -> Committing:
+            self.works[number] = context.open_partition(number)
+            return Committing(self, number, self.works[number])
+
+        self._stage = KafkaStage(stage.source, open_partition, records_at_once=1, fail=rig.failures.append)
+        self._agents: list[asyncio.Task[None]] = []
         self._rig = rig
+
+    @property
+    def tasks(self) -> dict[int, KafkaTasks]:
+        """By partition, its tasks."""
+        return {number: work if isinstance(work, KafkaTasks) else work._tasks for number, work in self.works.items()}  # type: ignore[attr-defined]
 
     async def work(self, *partitions: int, size: int = 3) -> None:
         """Take up partitions where the group stands, in chunks of so many records."""
-        source = self._rig.stage.source
-        await self._queues.assigned(frozenset((source, partition) for partition in partitions))
+        self._stage.records_at_once = size
+        self._stage.assign(partitions)
         for partition in partitions:
             records = [one for one in self._rig.records[partition] if one.offset >= self._rig.committed[partition]]
-            for first in range(0, len(records), size):
-                self._queues.put(self.tracker.deliver(Chunk(source, partition, records[first : first + size])))
+            self._stage.partitions[partition].fetch(records)
+            self._agents.append(asyncio.create_task(self._take_all(partition)))
+
+    async def _take_all(self, number: int) -> None:
+        for chunk in self._stage.partitions[number].deliver():
+            await self._stage.run(chunk)
 
     async def take_again(self, partition: int) -> None:
         """Hand the partition's records over once more."""
-        await self.processor.take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
+        await self.works[partition].take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
+
+    def note_done(self, number: int) -> None:
+        """Commit what may be committed."""
+        self.chunks_done[number] += 1
+        offset = self._stage.partitions[number].committable()
+        self._rig.committed[number] = max(self._rig.committed[number], offset or 0)
 
     def has_taken_all(self) -> bool:
         """Whether no chunk waits to be taken."""
-        return not any(map(len, self._queues._lanes.values()))
+        return all(agent.done() for agent in self._agents)
 
     async def drained(self) -> None:
         """Return when everything is taken and done."""
         await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
         assert [] == self._rig.failures
 
-    async def revoke(self, *partitions: int) -> None:
-        """Give partitions away."""
-        await self._queues.revoked(frozenset((self._rig.stage.source, partition) for partition in partitions))
+    async def revoke(self, partition: int, grace: float = 10.0) -> None:
+        """Give a partition away."""
+        await self._stage.partitions[partition].end(grace)
 
     async def kill(self) -> None:
         """End as after kill -9: nothing is finished, nothing more gets out."""
         self.mortal.dead.set()
-        partitions = self.processor._partitions.values()
-        queues = [*self._queues._lanes.values(), *(one.partition.sessions for one in partitions)]
-        running = [task for one in queues for task in one._runners.values()]
-        running += [task for one in partitions for task in one._lease._under_way]
+        running = [*self._agents, *(one.taking for one in self._stage.partitions.values() if one.taking is not None)]
+        for tasks in self.tasks.values():
+            running += [*tasks.partition.sessions._runners.values(), *tasks._guard._under_way]
         for task in running:
             task.cancel()
         self._rig.failures += [
@@ -177,7 +204,8 @@ class Process:
 
     async def stop(self, grace: float = 10.0) -> None:
         """End in good order."""
-        await self._queues.stop(grace)
+        await self._stage.stop(grace)
+        await asyncio.gather(*self._agents)
         self.states.close()
 
 

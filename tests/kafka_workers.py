@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
@@ -19,16 +20,15 @@ from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
+from streams.kafka.agents import Worker
+from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import Membership, Pulse
+from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import GROUP
-from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.processing import Processor
-from streams.kafka.worker.stage_processor import StageProcessor
-from streams.kafka.worker.watchdog import Pulse
-from streams.kafka.worker.worker import Worker
 from streams.topology import Stage, stage_named
 
 PATIENCE = 300.0
@@ -39,38 +39,30 @@ STAGES = (EXCHANGES, EVENTS)
 POLICY = Policy()
 
 
+class Means(Protocol):
+    """What a stage works on partitions with."""
+
+    def open_partition(self, number: int) -> PartitionWork:
+        """Begin the work on a partition."""
+        ...
+
+
 @dataclass
 class Collecting:
-    """A processor that takes note of what it gets. Each chunk waits for its `gate`, then `finish` says when it is done."""
+    """Takes note of what it gets. Each chunk waits for its `gate`, then `finish` says when it is done."""
 
     seen: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     chunks: list[Chunk] = field(default_factory=list)
-    told: list[tuple[str, frozenset[int]]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    """Partitions that went away, each as often as it did."""
     gate: Callable[[Chunk], bool] = lambda _: True
     finish: Callable[[Chunk, Callable[[], None]], object] = lambda _, done: done()
     mine: set[int] = field(default_factory=set)
 
-    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Note the chunk once the gate is open."""
-        assert chunk.partition in self.mine
-        self.chunks.append(chunk)
-        await eventually(lambda: self.gate(chunk), "the gate")
-        self.seen[chunk.partition] += [record.offset for record in chunk.records]
-        self.finish(chunk, done)
-
-    async def assigned(self, partitions: frozenset[int]) -> None:
+    def open_partition(self, number: int) -> PartitionWork:
         """Note it."""
-        self.mine |= partitions
-        self.told.append(("assigned", partitions))
-
-    async def end(self, partitions: frozenset[int], grace: float) -> None:
-        """Note it."""
-        self.told.append((f"end {grace:g}", partitions))
-
-    def revoked(self, partitions: frozenset[int]) -> None:
-        """Note it."""
-        self.mine -= partitions
-        self.told.append(("revoked", partitions))
+        self.mine.add(number)
+        return _CollectedPartition(self, number)
 
     @property
     def count(self) -> int:
@@ -78,28 +70,48 @@ class Collecting:
         return sum(map(len, self.seen.values()))
 
 
+@dataclass
+class _CollectedPartition:
+    """A partition of `Collecting`."""
+
+    notes: Collecting
+    number: int
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Note the chunk once the gate is open."""
+        assert chunk.partition == self.number
+        assert chunk.partition in self.notes.mine
+        records = chunk.records
+        self.notes.chunks.append(Chunk(chunk.topic, chunk.partition, records))
+        await eventually(lambda: self.notes.gate(chunk), "the gate")
+        self.notes.seen[chunk.partition] += [record.offset for record in records]
+        self.notes.finish(chunk, done)
+
+    async def end(self, grace: float) -> None:  # noqa: ARG002 - as the protocol has it
+        """Note it."""
+        self.notes.mine.discard(self.number)
+        self.notes.ended.append(self.number)
+
+
 @asynccontextmanager
 async def working(
     connection: KafkaConnection,
-    processors: Mapping[Stage, Processor],
+    means: Mapping[Stage, Means],
     *,
-    foreign: Mapping[str, Processor] | None = None,
+    foreign: Iterable[KafkaStage] = (),
     grace: float = 5.0,
     membership: Membership | None = None,
     **consumer: object,
 ) -> AsyncIterator[Worker]:
-    """A worker with these processors, stopped at the end."""
+    """A worker with these stages, stopped at the end."""
     failures: list[BaseException] = []
-    worker = Worker(
-        connection,
-        list(processors),
-        {stage.name: processor for stage, processor in processors.items()},
-        foreign=foreign,
-        membership=membership,
-        fail=failures.append,
-        settings=FAST,
-        consumer=consumer,
-    )
+    stages = [
+        KafkaStage(stage.source, of_stage.open_partition, records_at_once=stage.records_at_once)
+        for stage, of_stage in means.items()
+    ]
+    for stage in (*stages, *foreign):
+        stage._fail = failures.append
+    worker = Worker(connection, [*stages, *foreign], membership=membership, settings=FAST, consumer=consumer)
     await worker.start()
     try:
         yield worker
@@ -110,23 +122,29 @@ async def working(
 
 @asynccontextmanager
 async def processing(
-    kafka: KafkaConnection, stages: Sequence[Stage] = STAGES, wrap: Callable[[Stage, Processor], Processor] = lambda _, one: one
+    kafka: KafkaConnection, stages: Sequence[Stage] = STAGES, wrap: Callable[[Stage, Means], Means] = lambda _, one: one
 ) -> AsyncIterator[Worker]:
     """A worker with these stages as they are; `wrap` may put something between it and a stage."""
     redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
     await producer.start()
     runs = StageRuns(POLICY, nothing_recorded, redactor, Clock(NOW))
     states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
-    processors = {
+    means = {
         stage: wrap(
             stage,
-            StageProcessor(
-                stage, runs, redactor=redactor, now=Clock(NOW), producer=producer, states=states[stage.name], pulse=Pulse(60)
+            Computing(
+                stage=stage,
+                runs=runs,
+                redactor=redactor,
+                now=Clock(NOW),
+                producer=producer,
+                states=states[stage.name],
+                pulse=Pulse(60),
             ),
         )
         for stage in stages
     }
-    async with working(kafka, processors) as worker:
+    async with working(kafka, means) as worker:
         yield worker
     assert worker.app._crash_reason is None
     await producer.stop()

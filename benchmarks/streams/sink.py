@@ -22,8 +22,8 @@ async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: 
     """Run until the diagnoses are in the file; the meter ends the process."""
     all_of = sinks.partitions_on
 
-    def some_of(connection: KafkaConnection) -> Sequence[Partition]:
-        return [partition for partition in all_of(connection) if partition[0] in topics]
+    def some_of(connection: KafkaConnection, _: object) -> Sequence[Partition]:
+        return all_of(connection, topics)
 
     sinks.partitions_on = some_of  # type: ignore[assignment]
     with Store(file) as store:

@@ -1,6 +1,6 @@
 """Consume, decode and fold with Driftline's transport: python -m benchmarks.streams.with_driftline BROKER PREFIX EVENTS.
 
-The worker is the real one, with a processor in the place of the diagnosis stage that only folds.
+The worker is the real one, with something in the place of the diagnosis stage that only folds.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.streams.meter import Meter
 from schemas.codec.arrow import decode_batch
+from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.partitions import KafkaStage
 from streams.kafka.reading import Chunk
-from streams.kafka.worker.worker import Worker
 from streams.topology import stage_named
 
 COLUMNS = ("session_id", *FOLD_COLUMNS[1:])
@@ -35,20 +36,16 @@ class Folding:
         done()
         self._meter.count(frame.height, self._evidence.values())
 
-    async def assigned(self, partitions: frozenset[int]) -> None:
-        """Nothing is kept by partition."""
-
-    async def revoked(self, partitions: frozenset[int]) -> None:
-        """Nothing is under way between two chunks."""
-
-    async def stop(self, grace: float) -> None:
+    async def end(self, grace: float) -> None:
         """Nothing is under way between two chunks."""
 
 
 async def main(broker: str, prefix: str, events: str) -> None:
     """Run until the meter ends the process."""
     stage = stage_named("diagnosis")
-    worker = Worker(KafkaConnection(broker, prefix=prefix), [stage], {stage.name: Folding(Meter(int(events)))})
+    folding = Folding(Meter(int(events)))
+    at_work = KafkaStage(stage.source, lambda _: folding, records_at_once=stage.records_at_once)
+    worker = Worker(KafkaConnection(broker, prefix=prefix), [at_work])
     await worker.start()
     raise await worker.failed()
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from benchmarks.streams.meter import Meter
 from service.settings import Settings
 from service.supervisor import worker_process
+from streams.kafka import computed_stage
+from streams.kafka.computed_stage import ComputedPartition
 from streams.kafka.reading import Chunk
-from streams.kafka.worker.stage_processor import StageProcessor
 from streams.topology import stage_named
 
 
-class Timed(StageProcessor):
+class Timed(ComputedPartition):
     """Notes when the first chunk comes."""
 
     meter = Meter(1)
@@ -26,7 +27,7 @@ class Timed(StageProcessor):
 
 
 if __name__ == "__main__":
-    worker_process.StageProcessor = Timed  # type: ignore[misc]
+    computed_stage.ComputedPartition = Timed  # type: ignore[misc]
     broker, prefix = sys.argv[1:]
     worker_process.run_worker(Settings(kafka=broker, kafka_prefix=prefix), [stage_named("diagnosis")], None)
     Timed.meter.report()

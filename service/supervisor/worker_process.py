@@ -23,16 +23,14 @@ from streams.garbage_collection import collect_rarely
 from streams.judges.protocol import Judge
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.recorded_judgements import nothing_recorded
+from streams.kafka.agents import Worker
+from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import STUCK, SURE_SECONDS, Membership, Pulse, Watchdog
+from streams.kafka.partitions import KafkaStage, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
 from streams.kafka.states import StateTopic
-from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.partition_queues import end_process
-from streams.kafka.worker.processing import Processor
-from streams.kafka.worker.stage_processor import StageProcessor
-from streams.kafka.worker.watchdog import STUCK, Pulse, Watchdog
-from streams.kafka.worker.worker import SURE_SECONDS, Worker
 from streams.stop_signals import handled_in_loop
 from streams.topology import Stage
 
@@ -94,24 +92,9 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         states = {stage.name: _states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
-        processors = {stage.name: _processor(stage, states[stage.name], parts) for stage in stages}
-        worker = Worker(
-            connection,
-            [_chunked(stage, judge) for stage in stages],
-            processors,
-            foreign=_collector(collected, parts),
-            membership=membership,
-        )
+        at_work = [_at_work(stage, states[stage.name], parts) for stage in stages]
+        worker = Worker(connection, [*at_work, *_collector(collected, parts)], membership=membership)
         return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
-
-
-def _chunked(stage: Stage, judge: Judge | None) -> Stage:
-    """Return the stage with chunks of a size that suits its work."""
-    if stage.judged is None or judge is None:
-        return stage
-    from streams.kafka.worker.judging_processor import with_judge  # noqa: PLC0415 - a worker without such a stage asks no judge
-
-    return with_judge(stage)
 
 
 def _states(stage: Stage, parts: _Parts) -> StateTopic:
@@ -121,13 +104,13 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
     )
 
 
-def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
-    """Return the processor of the stage."""
+def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
+    """Return the stage with the means to work on partitions."""
+    most = chunk_records(stage, parts.judge)
     if stage.judged is not None:
-        from streams.kafka.worker.judging_processor import JudgingProcessor  # noqa: PLC0415 - a worker without such a stage asks no judge
-        from streams.kafka.worker.kafka_tasks import KafkaJudging  # noqa: PLC0415 - as above
+        from streams.kafka.judged_stage import KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
 
-        context = KafkaJudging(
+        judging = KafkaJudging(
             stage=stage.judged,
             policy=parts.policy,
             judge=parts.judge,
@@ -141,11 +124,10 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
             pulse=parts.pulse,
             is_sure=parts.membership.is_sure,
         )
-        return JudgingProcessor(context)
-    runs = StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now)
-    return StageProcessor(
-        stage,
-        runs,
+        return KafkaStage(stage.source, judging.open_partition, records_at_once=most)
+    computing = Computing(
+        stage=stage,
+        runs=StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now),
         redactor=parts.redactor,
         now=utc_now,
         producer=parts.producer,
@@ -153,15 +135,25 @@ def _processor(stage: Stage, states: StateTopic, parts: _Parts) -> Processor:
         pulse=parts.pulse,
         reframe=None if parts.framing is None else parts.framing.insist,
     )
+    return KafkaStage(stage.source, computing.open_partition, records_at_once=most)
 
 
-def _collector(topics: Mapping[str, str], parts: _Parts) -> Mapping[str, Processor]:
-    """Return a processor for each topic of a Collector."""
+def chunk_records(stage: Stage, judge: Judge | None) -> int:
+    """How many records a chunk of the stage may have: few where a judge is asked, because the offset waits for all of a chunk."""
+    if stage.judged is None or judge is None:
+        return stage.records_at_once
+    from streams.kafka.judged_stage import CHUNK_TASKS  # noqa: PLC0415 - a worker without such a stage asks no judge
+
+    return CHUNK_TASKS
+
+
+def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
+    """Return a stage for each topic of a Collector."""
     if not topics:
-        return {}
-    from streams.kafka.collector_processor import processors_of  # noqa: PLC0415 - most workers need no protobuf
+        return ()
+    from streams.kafka.collector import collector_stages  # noqa: PLC0415 - most workers need no protobuf
 
-    return processors_of(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
+    return collector_stages(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
 
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
@@ -169,7 +161,7 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
     asked = asyncio.Queue[str]()
     with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
         await worker.start()
-        watchdog = Watchdog(worker.tracker, worker.consumer.waiting, patient=patient)
+        watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=patient)
         stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
         with _background([watchdog.run()]):
             await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary, WeakSet
@@ -73,7 +73,7 @@ class RawRecord(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Records of one partition in the order of their offsets, at least one.
 
@@ -97,7 +97,7 @@ class Chunk:
 
     def part(self, start: int, stop: int) -> Chunk:
         """Some of its records, by their places."""
-        return replace(self, records=self.records[start:stop])
+        return Chunk(self.topic, self.partition, self.records[start:stop])
 
 
 class Range(NamedTuple):

@@ -30,7 +30,7 @@ from schemas.records import DeadLetter, Span
 from schemas.registry import topics
 from service.cli.main import application
 from service.workspace import utc_now
-from streams.kafka.collector_processor import processors_of
+from streams.kafka.collector import collector_stages
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.topics import COLLECTOR
@@ -56,7 +56,7 @@ async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: 
     producer = RecordProducer(kafka)
     await producer.start()
     wanted = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
-    stages = processors_of(wanted, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer)
+    stages = collector_stages(wanted, policy=POLICY, redactor=Redactor(POLICY.redaction), now=utc_now, producer=producer)
     try:
         async with working(kafka, {}, foreign=stages):
             yield

@@ -25,8 +25,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Record, Span
-from streams.kafka import collector_processor
-from streams.kafka.collector_processor import CollectorProcessor
+from streams.kafka import collector
+from streams.kafka.collector import CollectorProcessor
 from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
 from streams.log.dead_letters import Stays, way_back
@@ -169,13 +169,13 @@ def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
     letters = work(traces(*bad).as_protobuf).letters
 
-    assert collector_processor.MAX_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
+    assert collector.MAX_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
     assert "149 more spans of this message cannot be taken" in {one.detail for one in letters}
 
 
 def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is that of the chunk; the messages beside it are read."""
-    monkeypatch.setattr(collector_processor, "MAX_SPANS", 3)
+    monkeypatch.setattr(collector, "MAX_SPANS", 3)
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
     broker = work(small, large, small)
 
@@ -262,7 +262,7 @@ def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
 
 def test_a_large_chunk_is_produced_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand messages of thousands of spans must not stand in memory as records all at once."""
-    monkeypatch.setattr(collector_processor, "SPANS_AT_ONCE", 4)
+    monkeypatch.setattr(collector, "SPANS_AT_ONCE", 4)
     sizes: list[int] = []
 
     class Counting(Broker):

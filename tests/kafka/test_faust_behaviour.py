@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -16,11 +20,11 @@ from faust.tables.recovery import Recovery
 from faust.transport.consumer import Consumer, Fetcher
 from faust.transport.drivers import aiokafka as driver
 from kafka import KafkaAdminClient
-from kafka_workers import EVENTS, Collecting, eventually, numbered, offsets, produce, until_committed, working
+from kafka_workers import EVENTS, FAST, Collecting, eventually, numbered, offsets, produce, until_committed, working
 
+from streams.kafka.agents import SETTINGS
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker.transport import BatchConsumer, BatchConsumerThread
-from streams.kafka.worker.worker import SETTINGS
+from streams.kafka.transport import ChunkConsumer, ChunkConsumerThread
 
 MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source
@@ -30,12 +34,12 @@ TOPIC = EVENTS.source
     ("ours", "theirs", "names"),
     [
         (
-            BatchConsumer,
+            ChunkConsumer,
             driver.Consumer,
             ["_drain_messages", "_new_offset", "_filter_tps_with_pending_acks", "_new_consumer_thread", "perform_seek"],
         ),
-        (BatchConsumer, driver.Consumer, ["on_partitions_revoked", "on_partitions_assigned", "verify_event_path", "seek"]),
-        (BatchConsumerThread, driver.AIOKafkaConsumerThread, ["_create_worker_consumer"]),
+        (ChunkConsumer, driver.Consumer, ["on_partitions_revoked", "on_partitions_assigned", "verify_event_path"]),
+        (ChunkConsumerThread, driver.AIOKafkaConsumerThread, ["_create_worker_consumer"]),
     ],
 )
 def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, names: list[str]) -> None:
@@ -110,7 +114,7 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
         async with working(kafka, {EVENTS: Collecting()}) as worker:
             assert worker.app.conf.web_enabled is False
             assert not [service for service in worker.app._children if isinstance(service, faust.web.Web)]
-            await eventually(lambda: bool(worker.queues.held), "partitions")
+            await eventually(lambda: any(stage.partitions for stage in worker.stages), "partitions")
 
     asyncio.run(run())
     assert [kafka.topic(TOPIC)] == [name for name in admin.list_topics() if name.startswith(kafka.prefix)]
@@ -129,12 +133,9 @@ def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: Make
 
 
 def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Any) -> None:
-    """So nothing may escape an agent: ours only hand chunks on, and offsets are committed by what stages say."""
+    """So nothing may escape an agent: what a stage lets out ends the process, and offsets are committed by what stages say."""
     make_topics(TOPIC, partitions=1)
-    group = kafka.topic("plain")
-    plain = faust.App(
-        group, broker=f"kafka://{kafka.bootstrap}", datadir=str(tmp_path), **{**SETTINGS, "broker_commit_interval": 0.1}
-    )
+    plain = plain_app(kafka, tmp_path)
     seen: list[bytes] = []
 
     @plain.agent(plain.topic(kafka.topic(TOPIC), value_type=bytes, value_serializer="raw"))
@@ -153,6 +154,75 @@ def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics
 
     asyncio.run(run())
     assert [b"value-0", b"value-1", b"value-2"] == seen
+
+
+def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
+    """An app as Faust makes it, without our transport."""
+    return faust.App(kafka.topic("plain"), broker=f"kafka://{kafka.bootstrap}", datadir=str(folder), **{**SETTINGS, **FAST})
+
+
+def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
+    kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
+) -> None:
+    """So the transport has stages end their work before Faust is told, and a chunk is worked on in a task of its own.
+
+    Otherwise a chunk would be lost in the middle, and an agent would be left over for a partition that is another's.
+    """
+    make_topics(TOPIC, partitions=2)
+    begun, cut = Counter[str](), list[str]()
+    first, second = plain_app(kafka, tmp_path / "first"), plain_app(kafka, tmp_path / "second")
+
+    def add_agent(app: faust.App, name: str) -> None:
+        @app.agent(app.topic(kafka.topic(TOPIC), value_type=bytes, value_serializer="raw"), isolated_partitions=True)
+        async def slow(stream: Any) -> None:
+            begun[name] += 1
+            try:
+                async for _ in stream:
+                    await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cut.append(name)
+                raise
+
+    async def run() -> None:
+        add_agent(first, "first")
+        add_agent(second, "second")
+        for partition in range(2):
+            await produce(kafka, TOPIC, numbered(10), partition)
+        await first.start()
+        await eventually(lambda: begun["first"] == 2, "an agent for each partition")
+        await second.start()
+        await eventually(lambda: begun["first"] == 3, "the agent that was cut off to be started again")
+        assert ["first"] == cut
+        await second.stop()
+        await first.stop()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_has_lost_every_partition_gets_one_back(
+    kafka: KafkaConnection, make_topics: MakeTopics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Faust's register of topics has one for each partition that is ours: none would be left to subscribe to, were it asked again."""
+    make_topics(TOPIC, partitions=1)
+
+    async def run() -> None:
+        await produce(kafka, TOPIC, numbered(10))
+        first, second = Collecting(), Collecting()
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(working(kafka, {EVENTS: first}))
+            await eventually(lambda: first.count == 10, "the first records")
+            async with working(kafka, {EVENTS: second}) as other:
+                await eventually(lambda: len(first.ended) == 1 and len(first.mine | second.mine) == 1, "one of them to have it")
+                await until_committed(kafka, TOPIC, 1)
+                assert not one.app.topics._subscription_changed.is_set()
+                assert not other.app.topics._subscription_changed.is_set()
+            await eventually(lambda: first.mine == {0}, "the partition to come back")
+            await produce(kafka, TOPIC, numbered(10, 10))
+            await eventually(lambda: first.count + second.count == 20, "the last records")
+        assert "Restarting" not in caplog.text
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
 
 
 def test_the_settings_are_known_to_faust() -> None:

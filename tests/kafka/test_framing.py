@@ -35,7 +35,9 @@ from service.kafka import framing_of
 from service.settings import load_settings
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
+from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import Pulse
 from streams.kafka.producing import key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.schema_registry import (
@@ -47,8 +49,6 @@ from streams.kafka.schema_registry import (
     refusal_of,
 )
 from streams.kafka.states import StoredState
-from streams.kafka.worker.stage_processor import StageProcessor
-from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.replay.history.topic_history import TopicHistory
 from streams.replay.plan import Part, Segment
@@ -428,9 +428,9 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
     sent, policy, done = Sent(), Policy(), list[bool]()
     redactor = Redactor(policy.redaction)
     states: Any = NoStates()
-    processor = StageProcessor(
-        stage_named("intake"),
-        StageRuns(policy, nothing_recorded, redactor, Clock(NOW)),
+    computing = Computing(
+        stage=stage_named("intake"),
+        runs=StageRuns(policy, nothing_recorded, redactor, Clock(NOW)),
         redactor=redactor,
         now=Clock(NOW),
         producer=sent,
@@ -438,7 +438,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
         pulse=Pulse(60),
         reframe=framing.insist,
     )
-    await processor.take(
+    await computing.open_partition(0).take(
         Chunk("exchanges", 0, [Raw(offset, value, KEY) for offset, value in enumerate(values)]), lambda: done.append(True)
     )
     assert [True] == done

@@ -28,13 +28,13 @@ from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import JudgedState
 from streams.judging.recorded_judgements import nothing_recorded
+from streams.kafka import computed_stage
+from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import Pulse
 from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
 from streams.kafka.states import ENCODE, StateTopic, StoredState
 from streams.kafka.topics import state_topic
-from streams.kafka.worker import stage_processor
-from streams.kafka.worker.stage_processor import StageProcessor
-from streams.kafka.worker.watchdog import Pulse
 from streams.log.admission import DEAD_LETTERS
 from streams.steps.diagnosis import DiagnosisState
 from streams.topology import Stage
@@ -55,14 +55,20 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
     await producer.start()
     runs = StageRuns(POLICY, nothing_recorded, REDACTOR, Clock(NOW))
     states = {stage: states_of(kafka, stage, producer) for stage in stages}
-    processors = {
-        stage: StageProcessor(
-            stage, runs, redactor=REDACTOR, now=Clock(NOW), producer=producer, states=states[stage], pulse=Pulse(600)
+    means = {
+        stage: Computing(
+            stage=stage,
+            runs=runs,
+            redactor=REDACTOR,
+            now=Clock(NOW),
+            producer=producer,
+            states=states[stage],
+            pulse=Pulse(600),
         )
         for stage in stages
     }
     try:
-        async with working(kafka, processors):
+        async with working(kafka, means):
             yield
     finally:
         await producer.stop()
@@ -214,14 +220,14 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
 ) -> None:
     """Whatever fault of ours a record finds next: it costs that record, and neither its chunk, its partition nor the process."""
     make_topics(*topics(), *STATES, partitions=1)
-    sift = stage_processor.sift
+    sift = computed_stage.sift
 
     def trips(batch: Any, *arguments: Any) -> Any:
         for _, _, record in batch.records():
             assert getattr(record, "event_id", "") != "event_13", "a fault of ours"
         return sift(batch, *arguments)
 
-    monkeypatch.setattr(stage_processor, "sift", trips)
+    monkeypatch.setattr(computed_stage, "sift", trips)
 
     async def run() -> None:
         await produce(kafka, EVENTS.source, keyed(*(build.event("s", number) for number in range(50)), build.closing("s", 50)))

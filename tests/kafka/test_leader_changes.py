@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.partitioner import murmur2
 from invariants import rows
 from kafka_cluster import Cluster
-from kafka_workers import EVENTS, EXCHANGES, eventually, keyed, processing, until_committed
+from kafka_workers import EVENTS, EXCHANGES, Means, eventually, keyed, processing, until_committed
 from sinks import sink_over
 
 from analytics.store.store import Store
@@ -24,10 +24,10 @@ from schemas.errors import BrokerError
 from schemas.records import Record
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.partitions import PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.sink import Sink
-from streams.kafka.worker.processing import Processor
 from streams.topology import Stage
 
 pytestmark = pytest.mark.slow
@@ -53,31 +53,36 @@ SESSIONS = [session_of(partition) for partition in range(PARTITIONS)]
 class Noting:
     """Lets a stage work, and takes note of how far it is done with each partition."""
 
-    stage: Processor
+    means: Means
     topic: str
     reached: Places
 
+    def open_partition(self, number: int) -> PartitionWork:
+        """Begin the work on a partition."""
+        return _NotedPartition(self, (self.topic, number), self.means.open_partition(number))
+
+
+@dataclass
+class _NotedPartition:
+    """A partition of `Noting`."""
+
+    notes: Noting
+    place: tuple[str, int]
+    work: PartitionWork
+
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Have it taken, and note when it is done."""
-        place, end = (self.topic, chunk.partition), chunk.next_offset
+        end = chunk.next_offset
 
         def noted() -> None:
-            self.reached[place] = max(self.reached[place], end)
+            self.notes.reached[self.place] = max(self.notes.reached[self.place], end)
             done()
 
-        await self.stage.take(chunk, noted)
+        await self.work.take(chunk, noted)
 
-    async def assigned(self, partitions: frozenset[int]) -> None:
+    async def end(self, grace: float) -> None:
         """Pass it on."""
-        await self.stage.assigned(partitions)
-
-    async def end(self, partitions: frozenset[int], grace: float) -> None:
-        """Pass it on."""
-        await self.stage.end(partitions, grace)
-
-    def revoked(self, partitions: frozenset[int]) -> None:
-        """Pass it on."""
-        self.stage.revoked(partitions)
+        await self.work.end(grace)
 
 
 async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Places:
@@ -133,8 +138,8 @@ class Installation:
         """Two workers and a sink."""
         done: Places = defaultdict(int)
 
-        def noting(stage: Stage, processor: Processor) -> Processor:
-            return Noting(processor, stage.source, done)
+        def noting(stage: Stage, means: Means) -> Means:
+            return Noting(means, stage.source, done)
 
         sink = sink_over(store, connection)
         await sink.start()

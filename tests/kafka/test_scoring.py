@@ -29,9 +29,10 @@ from schemas.records import Exchange, Judgement, ScoringTask
 from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
+from streams.kafka import ownership
+from streams.kafka.computed_stage import ComputedPartition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker import ownership_guard, partition_queues
-from streams.kafka.worker.watchdog import Pulse
+from streams.kafka.ownership import Pulse
 from streams.steps.intake import IntakeStep
 
 ALL = policy_of(sampling={"enabled": False})
@@ -116,11 +117,8 @@ def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(
     run(work())
 
 
-def test_a_partition_that_goes_to_another_process_is_scored_once(
-    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaConnection) -> None:
     """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
-    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.3)
 
     async def work() -> None:
         exchanges = sessions(6, 3)
@@ -130,11 +128,11 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
             first = rig.process(first_judge)
             await first.work(*range(PARTITIONS))
             await came(lambda: 3 == len(first_judge.hanging), "the calls that hang")
-            await first.revoke(0)
+            await first.revoke(0, grace=0.3)
             second = rig.process(SoundJudge())
             await second.work(0)
             await came(lambda: rig.committed[0] > rig.records[0][-1].offset, "the partition to be done")
-            await first.revoke(1)
+            await first.revoke(1, grace=0.3)
             await second.work(1)
             await second.drained()
             await asyncio.gather(first.stop(), second.stop())
@@ -149,11 +147,8 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(
     run(work())
 
 
-def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_goes(
-    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_goes(kafka: KafkaConnection) -> None:
     """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
-    monkeypatch.setattr(partition_queues, "RELEASE_SECONDS", 0.0)
     on_its_way, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
@@ -173,8 +168,8 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             first = rig.process(SoundJudge(), Slow(rig.producer))
             await first.work(partition)
             await on_its_way.wait()
-            scored = first.processor._partitions[partition]
-            revoking = asyncio.create_task(first.revoke(partition))
+            scored = first.tasks[partition]
+            revoking = asyncio.create_task(first.revoke(partition, grace=0.0))
             await came(lambda: not scored.partition.sessions._runners, "the session to be given up")
             assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
@@ -210,7 +205,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await process.work(*rig.records)
             await came(lambda: bool(judge.subjects), "a call")
             stopping = asyncio.create_task(process.stop(20))
-            await came(lambda: process.processor._partitions[next(iter(rig.records))].partition.is_closed, "the stop")
+            await came(lambda: process.tasks[next(iter(rig.records))].partition.is_closed, "the stop")
             release.set()
             await stopping
             assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
@@ -241,7 +236,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
                 if any(record.key == b"local/s0" for record in records[first : first + 2])
             )
             expected = {number: -(-len(records) // 2) - with_s0[number] for number, records in rig.records.items()}
-            await came(lambda: expected == dict(process.tracker.chunks_done), "every chunk without that session")
+            await came(lambda: expected == dict(process.chunks_done), "every chunk without that session")
             scored = {one.exchange_id for one in await rig.scores()}
             assert {one.exchange_id for one in exchanges if one.session_id != "s0"} == scored
             assert not rig.is_done()
@@ -262,10 +257,10 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await process.work(*rig.records, size=2)
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
-            await came(lambda: len(process.processor._partitions[partition].partition.under_way) == 4, "two chunks")
+            await came(lambda: len(process.tasks[partition].partition.under_way) == 4, "two chunks")
             assert not process.has_taken_all()
             await process.stop(0)
-            assert 4 == len(process.processor._partitions[partition].partition.under_way)
+            assert 4 == len(process.tasks[partition].partition.under_way)
 
     run(work())
 
@@ -457,14 +452,14 @@ def test_what_is_finished_while_its_partition_goes_is_scored_from_what_was_recor
             await scored.wait()
             await first.kill()
             second, third = rig.process(None), rig.process(None)
-            compute = second.processor._unjudged._work
+            compute = ComputedPartition._work
 
             def held(*arguments: Any) -> Any:
                 begun.set()
                 assert release.wait(PATIENCE)
                 return compute(*arguments)
 
-            monkeypatch.setattr(second.processor._unjudged, "_work", held)
+            monkeypatch.setattr(ComputedPartition, "_work", held)
             await second.work(partition)
             await came(begun.is_set, "a chunk to be under way")
             revoking = asyncio.create_task(second.revoke(partition))
@@ -533,7 +528,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
             await process.work(partition)
             await frozen.wait()
-            await came(lambda: process.processor._partitions[partition].partition.is_closed, "scoring to end")
+            await came(lambda: process.tasks[partition].partition.is_closed, "scoring to end")
             judgements, reservations = await rig.calls()
             assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
             with pytest.raises(SystemError, match="stood still"):
@@ -547,7 +542,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a broker does not answer, others may already have been given the partitions: two would pay for one call."""
-    monkeypatch.setattr(ownership_guard, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.0)
 
     async def work() -> None:
         sure, exchanges = [True], dialogue("s", 2)
@@ -580,7 +575,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
 
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away for a while costs time, and nothing else."""
-    monkeypatch.setattr(ownership_guard, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
         """Fails each second time, now and then after the broker had it."""
@@ -647,7 +642,7 @@ def test_without_a_judge_a_chunk_takes_a_handful_of_writes(kafka: KafkaConnectio
             await process.work(*range(PARTITIONS), size=50)
             await process.drained()
             await process.stop()
-            assert process.mortal.sends <= 2 * process.tracker.chunks_done.total()
+            assert process.mortal.sends <= 2 * process.chunks_done.total()
             await rig.check(exchanges)
 
     run(work())

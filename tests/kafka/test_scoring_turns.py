@@ -21,7 +21,7 @@ from streams.engine.turns import Turns
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.worker.kafka_tasks import CHUNK_TASKS
+from streams.kafka.judged_stage import CHUNK_TASKS
 from streams.topology import TOPOLOGY, stage_named
 
 POLICY = policy_of(sampling={"enabled": False})
@@ -81,7 +81,7 @@ class Backlog:
     async def work(self) -> None:
         """Work until all is done, one answer after the other."""
         await self.process.work(*self.rig.records, size=CHUNK)
-        partitions = self.process.processor._partitions
+        partitions = self.process.tasks
         await came(
             lambda: len(partitions) == PARTITIONS and all(one.partition.under_way for one in partitions.values()),
             "all to be queued",
@@ -97,7 +97,7 @@ class Backlog:
 
     def _is_settled(self) -> bool:
         """Whether everything that is under way waits for the judge: what came of the others is written."""
-        partitions = self.process.processor._partitions.values()
+        partitions = self.process.tasks.values()
         under_way = sum(len(one.partition.sessions._runners) for one in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
 
@@ -105,9 +105,7 @@ class Backlog:
         begun = Counter(self.partition_of[one] for one in {*self.judge.asked})
         if all(begun[number] < len(records) for number, records in self.rig.records.items()):
             self.spreads.append(max(begun.values()) - min(begun[number] for number in self.rig.records))
-        self.most_waiting = max(
-            self.most_waiting, *(len(one.partition.under_way) for one in self.process.processor._partitions.values())
-        )
+        self.most_waiting = max(self.most_waiting, *(len(one.partition.under_way) for one in self.process.tasks.values()))
         for number in self.rig.records:
             if step := self.rig.committed[number] - self._committed[number]:
                 self.steps[number].append(step)
@@ -159,8 +157,8 @@ def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
 def test_only_what_waits_for_a_judge_comes_in_small_chunks() -> None:
     """Without a judge a chunk takes a handful of writes, whatever its size: there large ones are thousands of tasks a second."""
     judge = SoundJudge(answer)
-    with_one = {stage.name: worker_process._chunked(stage, judge).records_at_once for stage in TOPOLOGY}
-    without = {stage.name: worker_process._chunked(stage, None).records_at_once for stage in TOPOLOGY}
+    with_one = {stage.name: worker_process.chunk_records(stage, judge) for stage in TOPOLOGY}
+    without = {stage.name: worker_process.chunk_records(stage, None) for stage in TOPOLOGY}
     assert {"scoring": CHUNK_TASKS, "evaluation": CHUNK_TASKS} == {
         name: count for name, count in with_one.items() if count != without[name]
     }

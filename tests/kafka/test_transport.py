@@ -25,14 +25,12 @@ from kafka_workers import (
     working,
 )
 
+from streams.kafka import partitions
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import Chunk
+from streams.kafka.ownership import Membership
+from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, split
 from streams.kafka.topics import GROUP
-from streams.kafka.worker import offset_tracker
-from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import OffsetTracker, split
-from streams.kafka.worker.partition_queues import PartitionQueues
 
 MakeTopics = Callable[..., None]
 TOPIC = EVENTS.source
@@ -42,86 +40,89 @@ class Raw(SimpleNamespace):
     """A record, which can be referred to weakly as well."""
 
 
-def chunk(first: int, count: int = 10, partition: int = 0, step: int = 1) -> Chunk:
-    """A chunk whose records have nothing but offsets."""
-    return Chunk(TOPIC, partition, [Raw(offset=first + step * place, key=b"", value=b"12345678") for place in range(count)])
+def records(first: int, count: int = 10, step: int = 1) -> list[Raw]:
+    """Records that have nothing but offsets."""
+    return [Raw(offset=first + step * place, key=b"", value=b"12345678") for place in range(count)]
+
+
+def stage_of(notes: Collecting, fail: Callable[[BaseException], None] = lambda _: None) -> KafkaStage:
+    """A stage at work on two partitions."""
+    stage = KafkaStage(TOPIC, notes.open_partition, records_at_once=100, fail=fail)
+    stage.assign([0, 1])
+    return stage
+
+
+def delivered(partition: WorkedPartition, of_chunk: list[Raw]) -> DeliveredChunk:
+    """A chunk that the stage has taken."""
+    partition.fetch(of_chunk)
+    (chunk,) = partition.deliver()
+    partition.waiting -= 1
+    return chunk
 
 
 def test_a_gap_in_the_offsets_is_passed_over() -> None:
     """Compaction and transactions leave offsets out; what is done behind them must be committed all the same."""
-    tracker = OffsetTracker()
-    first, second = tracker.deliver(chunk(0, 10, step=7)), tracker.deliver(chunk(500))
-    tracker.done(first)
-    assert 64 == tracker.committable((TOPIC, 0))
-    tracker.done(second)
-    assert 510 == tracker.committable((TOPIC, 0))
-    assert tracker.committable((TOPIC, 0)) is None
+    partition = stage_of(Collecting()).partitions[0]
+    first, second = delivered(partition, records(0, step=7)), delivered(partition, records(500))
+    first.done()
+    assert 64 == partition.committable()
+    second.done()
+    assert 510 == partition.committable()
+    assert partition.committable() is None
 
 
 def test_what_is_under_way_holds_back_what_came_later() -> None:
     """Committing past it would lose it with the process."""
-    tracker = OffsetTracker()
-    first, second, third = (tracker.deliver(chunk(start)) for start in (0, 10, 20))
-    tracker.done(third)
-    tracker.done(second)
-    assert tracker.committable((TOPIC, 0)) is None
-    tracker.done(first)
-    assert 30 == tracker.committable((TOPIC, 0))
+    partition = stage_of(Collecting()).partitions[0]
+    first, second, third = (delivered(partition, records(start)) for start in (0, 10, 20))
+    third.done()
+    second.done()
+    assert partition.committable() is None
+    first.done()
+    assert 30 == partition.committable()
 
 
 def test_what_is_done_keeps_no_records_while_it_waits() -> None:
     """One slow judge call holds back the offset for minutes: what others have done meanwhile must not pile up in memory."""
-    tracker = OffsetTracker()
-    first, *others = (tracker.deliver(chunk(start)) for start in range(0, 100, 10))
-    records = [weakref.ref(record) for one in others for record in one.chunk.records]
-    for one in others:
-        tracker.done(one)
-    assert {None} == {record() for record in records}
-    tracker.done(first)
-    assert 100 == tracker.committable((TOPIC, 0))
+    partition = stage_of(Collecting()).partitions[0]
+    first, *others = (delivered(partition, records(start)) for start in range(0, 100, 10))
+    kept = [weakref.ref(record) for chunk in others for record in chunk.records]
+    for chunk in others:
+        chunk.done()
+    assert {None} == {record() for record in kept}
+    first.done()
+    assert 100 == partition.committable()
 
 
-def test_a_chunk_that_is_delivered_again_is_another_delivery() -> None:
+def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -> None:
     """After a rebalance the same records come again while the first delivery may still be at work: its end says nothing of the second."""
-    tracker = OffsetTracker()
-    before = tracker.deliver(chunk(0))
-    tracker.forget([(TOPIC, 0)])
-    again = tracker.deliver(chunk(0))
-    tracker.done(before)
-    assert (False, True) == (before.current, again.current)
-    assert tracker.committable((TOPIC, 0)) is None
-    tracker.done(again)
-    assert 10 == tracker.committable((TOPIC, 0))
-
-
-def test_a_partition_that_goes_before_its_lane_has_begun_is_taken_up_again() -> None:
-    """A task that is cancelled before its first step never runs its end: the partition would stand still for ever."""
-
-    async def run() -> list[int]:
-        tracker, stage, failures = OffsetTracker(), Collecting(), list[BaseException]()
-        lanes, place = PartitionQueues({TOPIC: stage}, tracker, failures.append), frozenset([(TOPIC, 0)])
-        await lanes.assigned(place)
-        lanes.put(tracker.deliver(chunk(0)))
-        await lanes.revoked(place)
-        assert [] == stage.chunks
-        tracker.forget(place)
-        await lanes.assigned(place)
-        lanes.put(tracker.deliver(chunk(0)))
-        await eventually(lambda: tracker.committable((TOPIC, 0)) == 10, "the chunk that came again")
-        await lanes.stop(1)
-        assert not failures
-        return stage.seen[0]
-
-    assert list(range(10)) == asyncio.run(run())
+    stage = stage_of(Collecting())
+    before = delivered(stage.partitions[0], records(0))
+    stage.forget()
+    stage.assign([0])
+    again = delivered(stage.partitions[0], records(0))
+    before.done()
+    assert stage.partitions[0].committable() is None
+    again.done()
+    assert 10 == stage.partitions[0].committable()
 
 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
     """Memory is bounded by partition, so a slow one takes none of another's."""
-    tracker = OffsetTracker()
-    held = [tracker.deliver(chunk(start)) for start in range(0, 10 * offset_tracker.AHEAD, 10)]
-    assert (False, True) == (tracker.has_room((TOPIC, 0)), tracker.has_room((TOPIC, 1)))
-    tracker.taken(held[0])
-    assert tracker.has_room((TOPIC, 0))
+
+    async def run() -> None:
+        stage = stage_of(Collecting())
+        slow, other = stage.partitions[0], stage.partitions[1]
+        for start in range(0, 10 * partitions.AHEAD + 10, 10):
+            slow.fetch(records(start))
+        held = list(slow.deliver())
+        assert (partitions.AHEAD, 10) == (len(held), slow.fetched)
+        assert (False, True) == (slow.has_room, other.has_room)
+        await stage.run(held[0])
+        assert slow.has_room
+        assert stage.changed.is_set()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
 )
 def test_chunks_are_bounded_in_records_and_in_bytes(most: int, most_bytes: int, expected: list[int]) -> None:
     """Ten records of eight bytes; one that is larger than the limit comes alone."""
-    assert expected == [len(part) for part in split(chunk(0).records, most, most_bytes)]
+    assert expected == [len(part) for part in split(records(0), most, most_bytes)]
 
 
 def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -291,7 +292,7 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
         _, ends = await offsets(kafka, TOPIC, 6)
         assert sent == sum(ends)
         assert [] == unseen(workers, ends)
-        assert 2 <= sum(kind == "revoked" for kind, _ in workers[0].told)
+        assert 12 <= len(workers[0].ended), "each of two changes took all away"
 
     asyncio.run(run())
 
@@ -300,23 +301,34 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
     """Chunks that the agent still had would be worked on by two processes, and their states written by both; so would those after a stop."""
 
     async def run() -> Collecting:
-        tracker, failures, stage = OffsetTracker(), list[BaseException](), Collecting()
-        lanes = PartitionQueues({TOPIC: stage}, tracker, failures.append)
-        await lanes.assigned(frozenset({(TOPIC, 0), (TOPIC, 1)}))
-        late = [tracker.deliver(Chunk(EVENTS.source, number, [SimpleNamespace(offset=0)])) for number in (0, 1)]
-        await lanes.revoked(frozenset({(TOPIC, 0)}))
-        for one in late:
-            lanes.put(one)
-        await eventually(lambda: bool(stage.chunks), "the chunk that is ours")
-        await lanes.stop(1)
-        await lanes.assigned(frozenset({(TOPIC, 0)}))
-        lanes.put(late[0])
-        for _ in range(3):
-            await asyncio.sleep(0)
+        notes, failures = Collecting(), list[BaseException]()
+        stage = stage_of(notes, failures.append)
+        late = [delivered(partition, records(0)) for partition in stage.partitions.values()]
+        await stage.partitions[0].end(1)
+        for chunk in late:
+            await stage.run(chunk)
+        await stage.stop(1)
+        stage.assign([0])
+        await stage.run(delivered(stage.partitions[0], records(0)))
         assert [] == failures
-        return stage
+        return notes
 
     assert [1] == [chunk.partition for chunk in asyncio.run(run()).chunks]
+
+
+def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> None:
+    """The agent goes on all the same: Faust would start one that was cancelled again, beside the one of the partition's next owner."""
+
+    async def run() -> None:
+        notes, failures = Collecting(gate=lambda _: False), list[BaseException]()
+        stage = stage_of(notes, failures.append)
+        agent = asyncio.create_task(stage.run(delivered(stage.partitions[0], records(0))))
+        await eventually(lambda: bool(notes.chunks), "the chunk to be taken")
+        await stage.end(0)
+        await agent
+        assert ([], None, {}) == (failures, stage.partitions[0].committable(), dict(notes.seen))
+
+    asyncio.run(run())
 
 
 def test_a_member_is_sure_of_its_place_only_while_the_broker_answers(own_broker: Broker) -> None:

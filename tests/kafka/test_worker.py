@@ -20,7 +20,6 @@ from kafka_workers import (
     STAGES,
     Collecting,
     contents,
-    eventually,
     keyed,
     processing,
     produce,
@@ -36,12 +35,11 @@ from schemas.records import DeadLetter, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import Pulse, Watchdog
+from streams.kafka.partitions import KafkaStage
 from streams.kafka.reading import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
-from streams.kafka.worker.offset_tracker import OffsetTracker
-from streams.kafka.worker.partition_queues import PartitionQueues
-from streams.kafka.worker.watchdog import Pulse, Watchdog
 from streams.log.admission import DEAD_LETTERS, Accepted
 from streams.stage_batches import StageBatch
 
@@ -166,11 +164,7 @@ def test_a_worker_that_stood_still_produces_nothing_more() -> None:
 
 
 HERE, THERE = (EVENTS.source, 0), (EVENTS.source, 1)
-
-
-def chunk(partition: int) -> Chunk:
-    """A chunk of one record."""
-    return Chunk(EVENTS.source, partition, [SimpleNamespace(offset=0, key=b"", value=b"")])
+RECORD = SimpleNamespace(offset=0, key=b"", value=b"")
 
 
 @pytest.mark.parametrize(
@@ -189,13 +183,17 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
 ) -> None:
     """A client can stop bringing the records of one partition without a word; a judge may take as long as it wants."""
     clock, ends = SimpleNamespace(time=0.0), list[str]()
-    tracker = OffsetTracker(now=lambda: clock.time)
-    watchdog = Watchdog(tracker, lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append)
+    stage = KafkaStage(EVENTS.source, Collecting().open_partition, records_at_once=1, now=lambda: clock.time)
+    stage.assign([0, 1])
+    watchdog = Watchdog(
+        [stage], lambda: waiting | {THERE: 7}, patient=patient, limit=120, end=ends.append, now=lambda: clock.time
+    )
     if is_under_way:
-        tracker.deliver(chunk(0))
+        stage.partitions[0].fetch([RECORD])
+        list(stage.partitions[0].deliver())
     for second in range(0, 122, 10):
         clock.time = float(second)
-        tracker.done(tracker.deliver(chunk(1)))
+        stage.partitions[1].note_move()
         watchdog.check()
     assert [] == ends
     clock.time = 121.0
@@ -206,7 +204,7 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
 def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
     """What was quiet for an hour is not stuck when its next record comes."""
     clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
-    watchdog = Watchdog(OffsetTracker(now=lambda: clock.time), lambda: waiting, limit=120, end=ends.append)
+    watchdog = Watchdog([], lambda: waiting, limit=120, end=ends.append, now=lambda: clock.time)
     watchdog.check()
     clock.time, waiting[HERE] = 100.0, 0
     watchdog.check()
@@ -221,17 +219,23 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
     class Panic(BaseException):
         """What no handler of exceptions catches."""
 
-    class Broken(Collecting):
+    class Broken:
+        """Cannot work on anything."""
+
         async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:  # noqa: ARG002 - as the protocol has it
             raise Panic(chunk.topic)
 
+        async def end(self, grace: float) -> None:
+            """Nothing goes on."""
+
     async def run() -> list[BaseException]:
-        tracker, failures = OffsetTracker(), list[BaseException]()
-        lanes = PartitionQueues({EVENTS.source: Broken()}, tracker, failures.append)
-        await lanes.assigned(frozenset({(EVENTS.source, 0)}))
-        lanes.put(tracker.deliver(Chunk(EVENTS.source, 0, [SimpleNamespace(offset=0)])))
-        await eventually(lambda: bool(failures), "the failure")
-        assert tracker.committable((EVENTS.source, 0)) is None
+        failures = list[BaseException]()
+        stage = KafkaStage(EVENTS.source, lambda _: Broken(), records_at_once=1, fail=failures.append)
+        stage.assign([0])
+        stage.partitions[0].fetch([RECORD])
+        (chunk,) = stage.partitions[0].deliver()
+        await stage.run(chunk)
+        assert (None, False) == (stage.partitions[0].committable(), stage.partitions[0].has_room)
         return failures
 
     (failure,) = asyncio.run(run())

@@ -25,6 +25,7 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from streams.engine.stage_runs import stage_failed
 from streams.kafka.decoding import time_of
+from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
@@ -40,6 +41,8 @@ GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resou
 """The names of the one member of a request in JSON, by signal."""
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
+MESSAGES_AT_ONCE = 1_000
+"""Messages that a chunk may have: each may hold many spans."""
 SPANS_AT_ONCE = 2_000
 """Spans that are made before they are produced, a message more or less."""
 MAX_SPANS = 100_000
@@ -75,7 +78,7 @@ class _Source(NamedTuple):
 
 
 class CollectorProcessor:
-    """See the module; a `streams.kafka.worker.processing.Processor` of one topic, whose `signal` is traces or logs."""
+    """See the module; the `streams.kafka.partitions.PartitionWork` of every partition of a topic, whose `signal` is traces or logs."""
 
     def __init__(
         self, signal: str, *, policy: Policy, redactor: Redactor, now: Callable[[], datetime], producer: Sender
@@ -90,15 +93,6 @@ class CollectorProcessor:
         self._asked_for = frozenset(name for route in policy.collector.routes for name in route.headers)
         self._owner = functools.lru_cache(MAX_SERVICES)(self._found_owner)
 
-    async def assigned(self, partitions: frozenset[int]) -> None:
-        """Nothing is kept by partition."""
-
-    async def end(self, partitions: frozenset[int], grace: float) -> None:
-        """Return at once: nothing goes on when `take` has returned."""
-
-    def revoked(self, partitions: frozenset[int]) -> None:
-        """Nothing is kept by partition."""
-
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Make a chunk into spans, some at a time, until all of them are durable."""
         place = 0
@@ -110,6 +104,9 @@ class CollectorProcessor:
             )
             place = made.next
         done()
+
+    async def end(self, grace: float) -> None:
+        """Return at once: nothing goes on when `take` has returned."""
 
     def _made(self, chunk: Chunk, start: int) -> Made:
         """Make spans of the messages from a place on, until there are enough."""
@@ -169,14 +166,18 @@ class CollectorProcessor:
         return SpanOwner(*filing)
 
 
-def processors_of(
+def collector_stages(
     topics: Mapping[str, str], *, policy: Policy, redactor: Redactor, now: Callable[[], datetime], producer: Sender
-) -> dict[str, CollectorProcessor]:
-    """Return a processor for each topic; `topics` are their names on the cluster, with the signal of each."""
-    return {
+) -> list[KafkaStage]:
+    """Return a stage for each topic; `topics` are their names on the cluster, with the signal of each."""
+    processors = {
         topic: CollectorProcessor(signal, policy=policy, redactor=redactor, now=now, producer=producer)
         for topic, signal in topics.items()
     }
+    return [
+        KafkaStage(topic, lambda _, processor=processor: processor, records_at_once=MESSAGES_AT_ONCE, is_foreign=True)  # type: ignore[misc]
+        for topic, processor in processors.items()
+    ]
 
 
 def _service(observed: Observed) -> str:

@@ -1,9 +1,11 @@
 """A transport for Faust that hands agents one message for each chunk of a partition, where Faust's own hands over each record.
 
 It replaces four parts of Faust's aiokafka driver, and nothing else: how records become messages (the drain), which offsets may be
-committed (the book of deliveries), how the client is set up (read_committed, our connection), and the producer, which idles: stages
+committed (`streams.kafka.partitions`), how the client is set up (read_committed, our connection), and the producer, which idles: stages
 produce through `streams.kafka.producing`. Group membership, rebalancing and the timing of commits stay Faust's. Topics are declared
 without acks, so Faust's own account of single offsets is empty and has no say.
+
+A rebalance takes all partitions of a member away and deals all out again, also those that it keeps.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,25 +29,21 @@ from faust.types import TP, ConsumerMessage, Message
 
 from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.reading import Chunk, RawRecord
-from streams.kafka.worker.membership import Membership
-from streams.kafka.worker.offset_tracker import OffsetTracker, Partition, split
-from streams.kafka.worker.partition_queues import PartitionQueues
+from streams.kafka.ownership import Membership
+from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, log
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
-CHUNK_BYTES = 32 * 1024 * 1024
-"""In one chunk, uncompressed; a larger record is a chunk of its own."""
 IDLE_SECONDS = 0.5
 """Seconds that a fetch waits for records if every partition could take some."""
 BUSY_SECONDS = 0.02
 """Seconds that it waits if one could not: it is looked after again as soon as it can."""
+RELEASE_SECONDS = 10.0
+"""Seconds to wait for what is under way in partitions that go away; their next owner waits as long."""
 BEGINNING_SECONDS = 5.0
 """Seconds that the leaders of partitions that never committed have to say where those begin."""
 TOLD_SECONDS = 30.0
 """Seconds for which a partition counts as read to its end after its leader said so, which it does twice a second."""
-
-
 QUIET = "debug"
 """Level at which a service of Faust's says that it starts and stops."""
 
@@ -55,27 +53,28 @@ class TransportHooks:
     """The objects that our side hands to the transport."""
 
     connection: KafkaConnection
-    queues: PartitionQueues
-    tracker: OffsetTracker
-    chunk_records: Mapping[str, int]
-    """Records a chunk may have, by topic (without prefix)."""
+    stages: Mapping[str, KafkaStage]
+    """By the name of their topic on the cluster."""
+    changed: asyncio.Event
+    """Set when a partition has room again."""
     membership: Membership
-    foreign: Collection[str] = ()
-    """Topics of other programs, whose names have no prefix."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For aiokafka's consumer, over what is set here."""
 
-    def place(self, tp: TP) -> Partition:
-        """The partition by our name of its topic."""
-        ours = tp.topic not in self.foreign
-        return tp.topic.removeprefix(self.connection.prefix) if ours else tp.topic, tp.partition
+    def partition(self, tp: TP) -> WorkedPartition | None:
+        """The partition, if it is ours."""
+        return self.stages[tp.topic].partitions.get(tp.partition)
 
-    def topic(self, name: str) -> str:
-        """The name on the cluster of a topic by our name."""
-        return name if name in self.foreign else self.connection.topic(name)
+    def partitions(self) -> list[tuple[TP, WorkedPartition]]:
+        """All partitions that are ours."""
+        return [
+            (TP(topic, number), partition)
+            for topic, stage in self.stages.items()
+            for number, partition in stage.partitions.items()
+        ]
 
 
-class BatchConsumerThread(driver.AIOKafkaConsumerThread):
+class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
     """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
 
     mundane_level = QUIET
@@ -84,7 +83,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         """Start the client, and hear of its place in the group."""
         with reading.noting(self):
             await super().on_start()
-        transport = cast("BatchTransport", self.transport)
+        transport = cast("ChunkTransport", self.transport)
         transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
 
     async def on_thread_stop(self) -> None:
@@ -95,7 +94,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             reading.close(self)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
-        conf, hooks = self.app.conf, cast("BatchTransport", transport).hooks
+        conf, hooks = self.app.conf, cast("ChunkTransport", transport).hooks
         # Faust's own assignor takes part where there are tables only, and its choice expects this attribute.
         self._assignor = RoundRobinPartitionAssignor
         options: dict[str, Any] = {
@@ -130,40 +129,40 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         return left if left or time.time() - state.timestamp / 1000 < TOLD_SECONDS else None
 
 
-class BatchConsumer(driver.Consumer):
-    """Yields one message for each chunk; its value is the delivery that stands in the book."""
+class ChunkConsumer(driver.Consumer):
+    """Yields one message for each chunk, which is its value."""
 
     mundane_level = QUIET
 
-    def _new_consumer_thread(self) -> BatchConsumerThread:
-        return BatchConsumerThread(self, loop=self.loop, beacon=self.beacon)
+    def _new_consumer_thread(self) -> ChunkConsumerThread:
+        return ChunkConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
     def hooks(self) -> TransportHooks:
         """Our side."""
-        return cast("BatchTransport", self.transport).hooks
+        return cast("ChunkTransport", self.transport).hooks
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._held: dict[TP, deque[Sequence[RawRecord]]] = {}
         self._fetching = asyncio.Lock()
-        self._era = 0
         super().__init__(*arguments, **options)
 
-    def waiting(self) -> dict[Partition, int | None]:
-        """Records that could be given to a stage and were not yet, by partition; None where that is not known, and should be.
+    def waiting(self) -> dict[tuple[str, int], int | None]:
+        """Records that could be given to a stage and were not yet, by topic (without prefix) and partition.
 
-        While the group does not answer either, that cannot be known, and another process could not do better.
+        None where that is not known, and should be: while the group does not answer either, it cannot be known, and another process
+        could not do better.
         """
         if not self.flow_active:
             return {}
         unknown = None if self.hooks.membership.is_sure() else 0
-        found: dict[Partition, int | None] = {}
+        counts: dict[tuple[str, int], int | None] = {}
         for tp in self._get_active_partitions():
-            place, held = self.hooks.place(tp), sum(map(len, self._held.get(tp, ())))
-            if self.hooks.tracker.has_room(place):
-                left = cast("BatchConsumerThread", self._thread).unfetched(tp)
-                found[place] = held + left if left is not None else held or unknown
-        return found
+            partition = self.hooks.partition(tp)
+            if partition is not None and partition.has_room:
+                left = cast("ChunkConsumerThread", self._thread).unfetched(tp)
+                count = partition.fetched + left if left is not None else partition.fetched or unknown
+                counts[partition.stage.source, tp.partition] = count
+        return counts
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Fetch and deliver until the consumer stops; what is called by Faust's fetcher."""
@@ -172,36 +171,24 @@ class BatchConsumer(driver.Consumer):
                 if not self.flow_active:
                     await self.can_resume_flow.wait()
                     continue
-                for message in self._messages():
-                    await self.callback(message)
+                for tp, partition in self.hooks.partitions():
+                    for chunk in partition.deliver():
+                        await self.callback(self._message(tp, chunk))
                 await self._fetch()
         except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.app.should_stop:
                 raise
 
-    def _messages(self) -> Iterator[Message]:
-        """Turn what was fetched into messages, as far as partitions have room."""
-        era = self._era
-        for tp in list(self._held):
-            while self._era == era and self._held[tp] and self.hooks.tracker.has_room(self.hooks.place(tp)):
-                yield self._message(tp, self._held[tp].popleft())
-            if self._era != era:
-                return
-            if not self._held[tp]:
-                del self._held[tp]
-
-    def _message(self, tp: TP, records: Sequence[RawRecord]) -> Message:
-        topic, partition = self.hooks.place(tp)
-        delivery, first = self.hooks.tracker.deliver(Chunk(topic, partition, records)), records[0]
+    def _message(self, tp: TP, chunk: DeliveredChunk) -> Message:
         return ConsumerMessage(
             topic=tp.topic,
             partition=tp.partition,
-            offset=first.offset,
-            timestamp=first.timestamp / 1000,
+            offset=chunk.first_offset,
+            timestamp=chunk.records[0].timestamp / 1000,
             timestamp_type=0,
             headers=None,
             key=None,
-            value=cast("Any", delivery),
+            value=cast("Any", chunk),
             checksum=None,
             tp=tp,
             generation_id=self.app.consumer_generation_id,
@@ -209,71 +196,52 @@ class BatchConsumer(driver.Consumer):
 
     async def _fetch(self) -> None:
         """Fetch for the partitions that have room and of which nothing is held; wait for one where there is none."""
-        tracker, hooks = self.hooks.tracker, self.hooks
-        tracker.changed.clear()
-        mine = set(self._get_active_partitions())
-        free = {tp for tp in mine if tp not in self._held and tracker.has_room(hooks.place(tp))}
+        self.hooks.changed.clear()
+        active = {tp: partition for tp, partition in self.hooks.partitions() if tp in self._get_active_partitions()}
+        free = {tp for tp, partition in active.items() if not partition.fetched and partition.has_room}
         if not free:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(tracker.changed.wait(), IDLE_SECONDS)
+                await asyncio.wait_for(self.hooks.changed.wait(), IDLE_SECONDS)
             return
-        era = self._era
         async with self._fetching:
-            fetched = await self._getmany(free, timeout=IDLE_SECONDS if free == mine else BUSY_SECONDS)
-        if self._era != era:
-            return  # the partitions were sought to another place meanwhile, and these records come again
-        for key, records in (fetched or {}).items():
-            tp = TP(key.topic, key.partition)
-            topic, _ = hooks.place(tp)
-            self._held[tp] = deque(split(records, hooks.chunk_records[topic], CHUNK_BYTES))
-
-    def _forget(self, partitions: Iterable[TP] | None = None) -> None:
-        """Drop what was fetched of these partitions, or of all, and what of it is under way."""
-        self._era += 1
-        for tp in list(self._held) if partitions is None else partitions:
-            self._held.pop(tp, None)
-        self.hooks.tracker.forget(None if partitions is None else map(self.hooks.place, partitions))
-
-    def _reset_state(self) -> None:
-        super()._reset_state()
-        self._forget()
+            fetched = await self._getmany(free, timeout=IDLE_SECONDS if len(free) == len(active) else BUSY_SECONDS)
+            for tp, records in (fetched or {}).items():
+                # Of one that has gone meanwhile, or came anew, they come again.
+                active[TP(tp.topic, tp.partition)].fetch(records)
 
     async def perform_seek(self) -> None:
-        """Go back to what is committed, everywhere; a fetch that is under way ends first, and counts for nothing."""
-        self._forget()
+        """Go to what is committed, everywhere. A fetch that is under way ends first: what it brings is behind the client's position."""
         async with self._fetching:
             await super().perform_seek()
 
-    async def seek(self, partition: TP, offset: int) -> None:
-        """Go to another place in one partition."""
-        self._forget([partition])
-        async with self._fetching:
-            await super().seek(partition, offset)
-
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Let the stages end what they do there, commit what is done, and forget the rest."""
+        """Let the stages end what they do, commit what is done, and forget the rest."""
         self.stop_flow()
-        await self.hooks.queues.revoked(frozenset(map(self.hooks.place, revoked)))
+        await asyncio.gather(*(stage.end(RELEASE_SECONDS) for stage in self.hooks.stages.values()))
         await self.commit()
-        self._forget()
+        for stage in self.hooks.stages.values():
+            stage.forget()
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Tell the stages before the first record comes. No heartbeat is sent meanwhile, so they only take note."""
-        await self.hooks.queues.assigned(frozenset(map(self.hooks.place, assigned)))
+        """Tell the stages before the first record comes."""
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for tp in sorted(assigned):
+            numbers[tp.topic].append(tp.partition)
+        for topic, of_topic in numbers.items():
+            self.hooks.stages[topic].assign(of_topic)
+        _log_assignment({self.hooks.stages[topic].source: of_topic for topic, of_topic in numbers.items()})
         await super().on_partitions_assigned(assigned, generation_id)
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        for topic, partition in self.hooks.tracker.partitions():
-            tp = TP(self.hooks.topic(topic), partition)
-            if topics is None or tp in topics or tp.topic in topics:
-                yield tp
+        return (tp for tp, _ in self.hooks.partitions() if topics is None or tp in topics or tp.topic in topics)
 
     def _new_offset(self, tp: TP) -> int | None:
-        return self.hooks.tracker.committable(self.hooks.place(tp))
+        partition = self.hooks.partition(tp)
+        return None if partition is None else partition.committable()
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust would warn of partitions where nothing comes; `streams.kafka.worker.watchdog` looks after that."""
+        """Faust would warn of partitions where nothing comes; `streams.kafka.ownership.Watchdog` looks after that."""
 
 
 class IdleProducer(Producer):
@@ -285,15 +253,22 @@ class IdleProducer(Producer):
         """Nothing waits."""
 
 
-class BatchTransport(driver.Transport):
+class ChunkTransport(driver.Transport):
     """The transport; assign it to `app.transport` before the app starts."""
 
-    Consumer = BatchConsumer
+    Consumer = ChunkConsumer
     Producer = IdleProducer
 
     def __init__(self, url: Any, app: Any, hooks: TransportHooks) -> None:
         super().__init__(url, app)
         self.hooks = hooks
+
+
+def _log_assignment(numbers: Mapping[str, Sequence[int]]) -> None:
+    if numbers:
+        log.info("assigned: %s", "; ".join(f"{topic} {', '.join(map(str, of_topic))}" for topic, of_topic in numbers.items()))
+    else:
+        log.warning("no partition is left for this worker: there are more workers than partitions; it waits for one to go")
 
 
 async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:

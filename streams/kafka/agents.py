@@ -1,0 +1,122 @@
+"""The worker: a Faust app with one agent for each stage. Read this first; what a stage does with a chunk is in its own module.
+
+Faust owns membership, rebalancing, heartbeats and the timing of commits. Each partition has an actor of its own (`isolated_partitions`),
+so partitions do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterable, Iterable, Mapping
+from typing import Any, cast
+
+import faust
+
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import SESSION_SECONDS, SURE_SECONDS, Membership
+from streams.kafka.partitions import DeliveredChunk, KafkaStage
+from streams.kafka.topics import GROUP
+from streams.kafka.transport import ChunkConsumer, ChunkTransport, TransportHooks
+
+SETTINGS: dict[str, Any] = {
+    "broker_session_timeout": SESSION_SECONDS,
+    "broker_heartbeat_interval": 3.0,
+    "broker_max_poll_interval": 604_800.0,  # a client that does not poll for long leaves the group and never comes back
+    "broker_commit_interval": 1.0,
+    "consumer_auto_offset_reset": "earliest",
+    "stream_buffer_maxsize": 65_536,  # never full: partitions have room or are not fetched (see streams.kafka.partitions)
+    "stream_wait_empty": False,  # what is under way is ended by the stages
+    "stream_recovery_delay": 0.0,
+    "topic_disable_leader": True,
+    "topic_allow_declare": False,
+    "web_enabled": False,
+}
+
+
+class Undecoded(faust.Schema[Any, Any]):
+    """Passes the chunk through as it is."""
+
+    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
+        """The key, of which a chunk has none."""
+        return message.key
+
+    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
+        """The chunk."""
+        return message.value
+
+
+def add_agent(app: faust.App, topic: str, stage: KafkaStage) -> None:
+    """Have a stage work on what comes on its topic."""
+
+    @app.agent(app.topic(topic, schema=Undecoded(), acks=False), name=stage.source, isolated_partitions=True)
+    async def work(chunks: AsyncIterable[DeliveredChunk]) -> None:
+        async for chunk in chunks:
+            await stage.run(chunk)
+
+
+class Worker:
+    """Some stages at work. A topic that is not there yet is read as soon as it is."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        stages: Iterable[KafkaStage],
+        *,
+        membership: Membership | None = None,
+        settings: Mapping[str, Any] | None = None,
+        consumer: Mapping[str, Any] | None = None,
+    ) -> None:
+        by_topic = {stage.source if stage.is_foreign else connection.topic(stage.source): stage for stage in stages}
+        self.stages = tuple(by_topic.values())
+        changed = asyncio.Event()
+        for stage in self.stages:
+            stage.changed = changed
+        self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
+        # Faust takes the addresses for its own client, which never connects: the transport's does, with the whole connection.
+        self.app = faust.App(
+            connection.topic(GROUP),
+            broker="kafka://" + ";kafka://".join(connection.servers),
+            **{"datadir": self._folder.name} | SETTINGS | dict(settings or {}),
+        )
+        hooks = TransportHooks(
+            connection=connection,
+            stages=by_topic,
+            changed=changed,
+            membership=membership or Membership(SURE_SECONDS),
+            options=consumer or {},
+        )
+        self.app.transport = ChunkTransport(self.app.conf.broker, self.app, hooks)
+        for topic, stage in by_topic.items():
+            add_agent(self.app, topic, stage)
+
+    @property
+    def consumer(self) -> ChunkConsumer:
+        """The consumer."""
+        return cast("ChunkConsumer", self.app.consumer)
+
+    async def start(self) -> None:
+        """Join the group and begin."""
+        await self.app.start()
+
+    async def failed(self) -> BaseException:
+        """Return when the worker cannot go on, with the reason."""
+        await self.app._crashed.wait()  # noqa: SLF001 - there is no public way to wait for it
+        return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
+
+    async def hurry(self) -> None:
+        """Give up what is under way, while `stop` waits for it."""
+        await self._end_stages(0)
+
+    async def stop(self, grace: float) -> None:
+        """Finish what is under way, for `grace` seconds at most, commit what is done, and leave the group."""
+        self.consumer.stop_flow()
+        await self._end_stages(grace)
+        with contextlib.suppress(Exception):
+            await self.consumer.commit()
+        await self.app.stop()
+        self._folder.cleanup()
+
+    async def _end_stages(self, grace: float) -> None:
+        await asyncio.gather(*(stage.stop(grace) for stage in self.stages))

@@ -1,0 +1,244 @@
+"""Whether this process still has its partitions, and what ends it when it does not get on.
+
+1. A worker of which the broker heard nothing for the session timeout has lost its partitions to others. A process that was frozen for most
+   of that must write nothing more (`Pulse`). Where the broker was the one that stood still, the worker cannot know for how long: what
+   counts is when the last request was sent that was answered (`Membership`).
+2. While that is too long ago, nothing is written that must not be written by two: it waits until the next heartbeat is answered, or
+   until the partitions are taken away (`OwnershipGuard`).
+3. A client can stop bringing the records of a partition without a word: then another process takes this one's place (`Watchdog`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from schemas.errors import BrokerError
+from streams.judging.call_budget import StoppedError
+from streams.kafka.partitions import KafkaStage
+from streams.kafka.producing import Message, Sender
+
+SESSION_SECONDS = 15.0
+"""A worker of which the broker heard nothing for so long has lost its partitions to others."""
+SURE_SECONDS = SESSION_SECONDS * 2 / 3
+"""Seconds after a sign of life in which no other worker can have them, with time for what is on its way to arrive."""
+STUCK = 75
+"""Exit code of a worker that should be started again."""
+STUCK_SECONDS = 120.0
+TICK_SECONDS = 0.5
+RETRY_SECONDS = 1.0
+LAST_SECONDS = 5.0
+"""Seconds to wait for work begun with the broker when a partition goes away: the next owner must not miss it."""
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, where the system has such a clock."""
+log = logging.getLogger(__name__)
+
+
+def boot_time() -> float:
+    """Seconds since the machine started."""
+    return time.clock_gettime(CLOCK)
+
+
+def leave(reason: str) -> None:
+    """End the process at once: it must produce nothing more."""
+    log.critical("%s; this worker ends, and what it had not finished comes again", reason)
+    logging.shutdown()
+    os._exit(STUCK)
+
+
+class Membership:
+    """Whether the group still counts this process in, as far as the broker has said.
+
+    `limit` is in seconds, and shorter than the session timeout: what is being written needs a while to arrive.
+    """
+
+    def __init__(self, limit: float, now: Callable[[], float] = boot_time) -> None:
+        self._limit = limit
+        self._now = now
+        self._heard = float("-inf")
+
+    def is_sure(self) -> bool:
+        """Tell whether no other worker can have our partitions. May be called from any thread."""
+        return self._now() - self._heard <= self._limit
+
+    def watch(self, coordinator: Any) -> None:
+        """Learn it from the part of a client of Kafka that keeps it in its group, which tells it nowhere else."""
+        beat, join = coordinator._do_heartbeat, coordinator._do_rejoin_group  # noqa: SLF001
+
+        async def heartbeat() -> bool:
+            sent = self._now()
+            answered = bool(await beat())
+            if answered:
+                self._heard = sent
+            return answered
+
+        async def rejoin(subscription: Any) -> bool:
+            joined = bool(await join(subscription))
+            if joined:
+                self._heard = self._now()
+            return joined
+
+        coordinator._do_heartbeat, coordinator._do_rejoin_group = heartbeat, rejoin  # noqa: SLF001
+
+
+class Pulse:
+    """Beats with the event loop. Once a beat comes too late the process ends before anything else is produced."""
+
+    def __init__(self, limit: float, end: Callable[[str], None] = leave, now: Callable[[], float] = boot_time) -> None:
+        self._limit = limit
+        self._end = end
+        self._now = now
+        self._last = self._now()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        self._last = self._now()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.check()
+            self._last = self._now()
+
+    def check(self) -> None:
+        """End the process where the last beat is too long ago; called before anything is produced."""
+        silent = self._now() - self._last
+        if silent > self._limit:
+            self._end(f"the process stood still for {silent:.0f} s, so others may have its partitions")
+
+
+class OwnershipGuard:
+    """Repeats a partition's calls to the broker until they succeed or the partition is lost.
+
+    Nothing begins while the group may have given the partition to another, and a write counts only if we still own the partition
+    afterwards: a broker that stood still takes what came to it before, and what its new owner sends, one after the other. `pulse` raises
+    when this process stood still, and then `on_lost` is called.
+    """
+
+    def __init__(
+        self, producer: Sender, pulse: Callable[[], None], is_sure: Callable[[], bool], on_lost: Callable[[], None]
+    ) -> None:
+        self._producer = producer
+        self._pulse = pulse
+        self._is_sure = is_sure
+        self._on_lost = on_lost
+        self._given_up = False
+        self._under_way: set[asyncio.Task[object]] = set()
+        self.lost: Exception | None = None
+        """Why the partition may not be ours any more."""
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> None:
+        """Produce; durable on return. StoppedError once the partition is not ours."""
+        if messages:
+            await self.insist(lambda: self._producer.send(topic, messages, partition=partition))
+
+    async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do something with the broker until it is done. StoppedError once the partition is not ours.
+
+        A caller that is cancelled here leaves at once, and what was begun goes on: what was handed to the broker may arrive, and the client
+        swallows a cancellation that meets it while it closes. `end` waits for it.
+        """
+        while True:
+            await self._await_ownership()
+            try:
+                await asyncio.shield(self._begin(work))
+            except BrokerError as error:
+                log.warning("%s; trying again", error)
+            else:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        if not self._is_sure():
+            await self._await_ownership()
+
+    async def end(self) -> None:
+        """Begin nothing more."""
+        self._given_up = True
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
+
+    async def _await_ownership(self) -> None:
+        """Return when the partition is certainly ours. StoppedError when it is not."""
+        self._check()
+        while not self._is_sure():
+            await asyncio.sleep(RETRY_SECONDS)
+            self._check()
+
+    def _begin(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[object]:
+        async def do() -> object:
+            return await work()
+
+        begun = asyncio.create_task(do())
+        self._under_way.add(begun)
+        begun.add_done_callback(self._note_end)
+        return begun
+
+    def _note_end(self, begun: asyncio.Task[object]) -> None:
+        self._under_way.discard(begun)
+        if not begun.cancelled():
+            begun.exception()  # whoever waits has it; where nobody does any more, nobody is to be warned
+
+    def _check(self) -> None:
+        if self._given_up or self.lost is not None:
+            raise StoppedError
+        try:
+            self._pulse()
+        except Exception as error:
+            self.lost = error
+            self._on_lost()
+            raise StoppedError from error
+
+
+class Watchdog:
+    """Ends the process where records of a partition wait and nothing of it has moved for long.
+
+    `waiting` counts the records that could be fetched, by topic and partition, and has None where that is not known, which counts as if
+    some waited; `patient` are the topics whose stage waits for others, such as a judge, and may take as long as that takes.
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[KafkaStage],
+        waiting: Callable[[], Mapping[tuple[str, int], int | None]],
+        *,
+        patient: Collection[str] = (),
+        limit: float = STUCK_SECONDS,
+        end: Callable[[str], None] = leave,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stages = tuple(stages)
+        self._waiting = waiting
+        self._patient = patient
+        self._limit = limit
+        self._end = end
+        self._now = now
+        self._since: dict[tuple[str, int], float] = {}
+        """By partition that has something to do: since when it has had."""
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.check()
+
+    def check(self) -> None:
+        """End the process where a partition has stood still for too long."""
+        now = self._now()
+        partitions = {
+            (stage.source, partition.number): partition for stage in self._stages for partition in stage.partitions.values()
+        }
+        under_way = {place: partition.under_way for place, partition in partitions.items() if place[0] not in self._patient}
+        waiting = {place: count for place, count in self._waiting().items() if count != 0}
+        busy = waiting.keys() | {place for place, count in under_way.items() if count}
+        self._since = {place: self._since.get(place, now) for place in busy}
+        still = {
+            place: now - max(since, partitions[place].moved_at if place in partitions else since)
+            for place, since in self._since.items()
+        }
+        if still and still[longest := max(still, key=lambda place: still[place])] > self._limit:
+            count = waiting.get(longest, 0)
+            self._end(
+                f"{longest[0]}, partition {longest[1]}: {'an unknown number of' if count is None else count} records wait, "
+                f"{under_way.get(longest, 0)} chunks are under way, and nothing has moved for {still[longest]:.0f} s"
+            )

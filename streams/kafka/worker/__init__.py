@@ -1,1 +1,0 @@
-"""A worker: chunks of partitions handed to the stages, their offsets, states and calls."""
