@@ -26,7 +26,8 @@ from schemas.registry import current_schemas, topics
 from streams.topology import TOPOLOGY, Stage
 
 DEFAULT_PARTITIONS = 12
-FEW_PARTITIONS = 3
+OTHER_PARTITIONS = 3
+"""Partitions of topics that no session keys: they see few records."""
 REPLICATION = 3
 """Copies of a partition, where there are as many brokers."""
 GROUP = "driftline"
@@ -47,7 +48,7 @@ _FOR_EVER = -1
 _KEPT = {"heartbeats": 7 * _DAY, "spans": 7 * _DAY}
 """Retention by topic, in milliseconds, if it is not for ever: an old sign of life says nothing, and a span is in its trace's exchanges."""
 
-Role = Literal["session", "few", "state"]
+Role = Literal["session", "other", "state"]
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ class TopicSpec:
     @property
     def is_keyed(self) -> bool:
         """True if it must have as many partitions as the other topics keyed by session."""
-        return self.role != "few"
+        return self.role != "other"
 
     def partitions(self, keyed: int) -> int:
         """Return its number of partitions, if the topics keyed by session have `keyed`."""
-        return keyed if self.is_keyed else min(FEW_PARTITIONS, keyed)
+        return keyed if self.is_keyed else min(OTHER_PARTITIONS, keyed)
 
 
 def state_topic(stage: str) -> str:
@@ -82,7 +83,7 @@ def specs_of(stages: Iterable[Stage]) -> dict[str, TopicSpec]:
 
 def _records(name: str, types: tuple[str, ...]) -> TopicSpec:
     fields = [{field["name"] for field in current_schemas()[record].fields if field["type"] == "string"} for record in types]
-    role: Role = "session" if all({"connection", "session_id"} <= names for names in fields) else "few"
+    role: Role = "session" if all({"connection", "session_id"} <= names for names in fields) else "other"
     config = {"cleanup.policy": "delete", "retention.ms": _KEPT.get(name, _FOR_EVER), "retention.bytes": _FOR_EVER}
     return TopicSpec(name, role, ", ".join(types), _config(config))
 

@@ -14,7 +14,7 @@ _DAY = 24 * 60 * 60 * 1000
 _STAGES = (*TOPOLOGY, ASSEMBLING)
 _ROLES = {
     "session": "`connection/session_id`; as many partitions as all topics keyed by session",
-    "few": "the record's id or project; three partitions at most",
+    "other": "the record's id or project; three partitions at most",
     "state": "`connection/session_id`; as many partitions as all topics keyed by session",
 }
 
