@@ -9,11 +9,13 @@ STREAMS := .venv-streams/.installed
 ROUNDS ?= 50
 SEED ?= 1
 WORKERS ?= 3
+SEEDS ?= 200
+FIRST ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo pages serve kafka test test-slow slow-tests check lint docs pictures bench bench-stream chaos soak format generate constraints wheel-demo clean
+.PHONY: help demo pages serve kafka test test-slow slow-tests check lint docs pictures bench bench-stream chaos simulate soak format generate constraints wheel-demo clean
 
 help:                    ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -82,6 +84,9 @@ bench-stream: $(INSTALLED) $(STREAMS) ## run the benchmark on Kafka beside other
 # Nothing of it is in the tests but a few rounds: it takes minutes.
 chaos: $(INSTALLED)      ## break a whole installation at random points and check what must hold: make chaos ROUNDS=50 SEED=1
 	PYTHONPATH=tests:. $(BIN)/python -m chaos --rounds $(ROUNDS) --seed $(SEED) --report docs/reliability.md
+
+simulate: $(INSTALLED)   ## live through simulated histories and check what must hold: make simulate SEEDS=10000
+	PYTHONPATH=tests:. POLARS_MAX_THREADS=1 $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST)
 
 # A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/soak.py).
 soak: $(INSTALLED)       ## run the tests with the full counts of kills, rounds and versions, then 400 runs and a week of the real OpenClaw: hours

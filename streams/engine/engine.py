@@ -121,6 +121,8 @@ class Engine(RecordIntake):
         self._stuck = ""
         """Why a stage cannot take up its next batch; empty if none is stuck."""
         self._is_started = self._stopping = False
+        self._has_all = False
+        """Whether nothing more is submitted: the stages have ended."""
         self._loop: asyncio.Task[None] | None = None
         self._at_work: list[asyncio.Task[None]] = []
         self._upkeep: asyncio.Task[None] | None = None
@@ -158,6 +160,7 @@ class Engine(RecordIntake):
         self._given_up.set()
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
+        self._has_all = True
         self._has_waiting.set()
         # A broker may not answer for long; a database does.
         await asyncio.wait([self._loop], timeout=None if self._log.runs_stages else grace)
@@ -170,7 +173,7 @@ class Engine(RecordIntake):
 
     async def _commit_submissions(self) -> None:
         """The loop: commit what was submitted, as much at once as has come together, until the engine stops."""
-        while self._waiting or not self._given_up.is_set():
+        while self._waiting or not self._has_all:
             if not self._waiting:
                 self._has_waiting.clear()
                 await self._has_waiting.wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -230,11 +229,11 @@ class RecordIntake(ABC):
         pause = self._limits.idle_check
         while True:
             await asyncio.sleep(pause)
-            began = time.monotonic()
+            began = asyncio.get_running_loop().time()
             try:
                 parts = idle_closings(self.store, self.policy, self.now()) if await self._shows_now() else ()
                 looked = await asyncio.to_thread(list, parts)
-                pause = max(self._limits.idle_check, _REST * (time.monotonic() - began))
+                pause = max(self._limits.idle_check, _REST * (asyncio.get_running_loop().time() - began))
                 for part in looked:
                     await self._close(part)
             except Exception:

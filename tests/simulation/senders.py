@@ -1,0 +1,188 @@
+"""Senders, who outlive the server, and the record of what they were told: the model that the tables are compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import builders as build
+import duckdb
+from simulation.history import Step
+from simulation.world import World
+
+from schemas.errors import BusyError, StoreError
+from schemas.records import AgentEvent, Exchange
+from streams.engine.engine import Engine
+from streams.engine.record_intake import IngestResult
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN
+from streams.upkeep.erasing import erasure, request_erasure
+
+AGAIN = 1.0
+"""Seconds after which a sender who was refused tries again."""
+REFUSED = (BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
+"""What a sender hears as 503: nothing is promised."""
+Key = tuple[str, str, int]
+"""Kind ("exchanges" or "events"), session and number."""
+
+
+@dataclass
+class Attempt:
+    """A record that was sent, and what came back; None: nothing, or that it could not be taken."""
+
+    content: int
+    is_late: bool = False
+    """Whether the session was erased before."""
+    outcome: str | None = None
+
+
+class Answers:
+    """What senders were told, and the laws that hold for each answer."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.attempts: dict[Key, list[Attempt]] = defaultdict(list)
+        self.erasing: set[str] = set()
+        """Sessions whose erasure was asked for."""
+        self.erased: set[str] = set()
+        """Those of which it was answered."""
+
+    def accepted(self, key: Key) -> int | None:
+        """The content that was accepted under a key; None as long as nobody was told."""
+        told = (attempt.content for attempt in self.attempts[key] if attempt.outcome in {WRITTEN, KNOWN})
+        return next(told, None)
+
+    def begin(self, key: Key, content: int) -> Attempt:
+        """A record is sent."""
+        attempt = Attempt(content, is_late=key[1] in self.erased)
+        self.attempts[key].append(attempt)
+        return attempt
+
+    def end(self, key: Key, attempt: Attempt, outcome: str) -> None:
+        """The sender is told what became of it."""
+        name, accepted = f"{key}, content {attempt.content}", self.accepted(key)
+        others = [other for other in self.attempts[key] if other is not attempt]
+        attempt.outcome = outcome
+        if attempt.is_late:
+            self._require(outcome == KNOWN, f"{name} is {outcome}, and its session is erased")
+        elif key[1] not in self.erasing:
+            if accepted is not None:
+                self._require(
+                    outcome == (KNOWN if accepted == attempt.content else CONFLICT), f"{name} is {outcome}, not {accepted}"
+                )
+            elif outcome != WRITTEN:
+                is_same = outcome == KNOWN
+                self._require(
+                    any((other.content == attempt.content) == is_same for other in others),
+                    f"{name} is {outcome}: nobody sent it",
+                )
+
+    def _require(self, holds: bool, detail: str) -> None:
+        self._world.require(holds, "new, known and in conflict are told apart", detail)
+
+
+def exchange_of(session: str, number: int, content: int) -> Exchange:
+    """The exchange that a sender tells of."""
+    text = f"It is done, {number} of {session}" + (f", corrected {content} times." if content else ".")
+    if number % 4 == 3:
+        text = "I can't do that."  # what is remarkable is asked about more than once
+    return build.exchange(
+        session,
+        number,
+        f"{text} {content}",
+        user_message=f"Is the backup {number} of {session} healthy?",
+        agent_thinking="It may be." if number % 3 == 0 else None,
+        content_digest=f"{session}{number:03}{content:012}",
+    )
+
+
+def event_of(session: str, number: int, content: int) -> AgentEvent:
+    """The event that a sender tells of."""
+    return build.event(session, number, type="message", text=f"{number} of {session}: {content}")
+
+
+class Sender:
+    """Takes its steps one after another, each until it is answered. `read` returns what a reader finds of some records."""
+
+    def __init__(self, world: World, answers: Answers, number: int, steps: list[Step]) -> None:
+        self._world = world
+        self._answers = answers
+        self._number = number
+        self._steps = steps
+        self._done = 0
+        self._tried = False
+
+    async def run(self, engine: Engine) -> None:
+        """Go on where an earlier server left off."""
+        while self._done < len(self._steps):
+            step = self._steps[self._done]
+            if not self._tried:
+                self._tried = True
+                await asyncio.sleep(step.pause)
+            try:
+                await getattr(self, f"_do_{step.does}")(engine, step)
+            except REFUSED as error:
+                self._note(step, f"refused: {error}")
+                await asyncio.sleep(AGAIN)
+                continue
+            self._done, self._tried = self._done + 1, False
+
+    async def _do_exchanges(self, engine: Engine, step: Step) -> None:
+        keys = [("exchanges", step.session, step.first + index) for index in range(step.count)]
+        sent = [self._answers.begin(key, step.content) for key in keys]
+        exchanges = [exchange_of(session, number, step.content) for _, session, number in keys]
+        self._note(step, "sends")
+        taken = await engine.take_exchanges(exchanges) if step.count > 1 else [await engine.take_exchange(exchanges[0])]
+        for key, attempt, answer in zip(keys, sent, taken, strict=True):
+            outcome = answer.outcome if isinstance(answer, IngestResult) else str(answer)
+            self._note(step, f"{key[2]} {outcome}")
+            self._answers.end(key, attempt, outcome)
+
+    async def _do_events(self, engine: Engine, step: Step) -> None:
+        keys = [("events", step.session, step.first + index) for index in range(step.count)]
+        sent = [self._answers.begin(key, step.content) for key in keys]
+        self._note(step, "sends")
+        published = await engine.publish(
+            "agent-events", [event_of(session, number, step.content) for _, session, number in keys]
+        )
+        for key, attempt, outcome in zip(keys, sent, published.outcomes, strict=True):
+            self._note(step, f"{key[2]} {outcome}")
+            self._answers.end(key, attempt, outcome)
+
+    async def _do_end(self, engine: Engine, step: Step) -> None:
+        self._note(step, f"ended: {await engine.finalize('local', step.session)}")
+
+    async def _do_erase(self, engine: Engine, step: Step) -> None:
+        self._answers.erasing.add(step.session)
+        await request_erasure(engine, erasure("local", step.session, "me", None, self._world.read_clock()))
+        self._answers.erased.add(step.session)
+        self._note(step, "erased")
+
+    async def _do_rejudge(self, engine: Engine, step: Step) -> None:
+        self._note(step, f"asked for again: {await engine.rejudge(None, None, 100)}")
+
+    async def _do_read(self, engine: Engine, step: Step) -> None:
+        accepted = {key for key in self._answers.attempts if self._answers.accepted(key) is not None}
+        await engine.flush()
+        with contextlib.closing(engine.store.cursor()) as cursor:
+            shown = stored_keys(cursor)
+        missing = {key for key in accepted - shown if key[1] not in self._answers.erasing}
+        self._world.require(not missing, "a reader sees what was answered", f"{sorted(missing)}")
+        self._note(step, f"reads {len(shown)} records")
+
+    def _note(self, step: Step, text: str) -> None:
+        self._world.note(f"sender {self._number}, {step.does} {step.session} {step.first}: {text}")
+
+
+def stored_keys(cursor: Any) -> set[Key]:
+    """The keys of all records that the tables have."""
+    exchanges = cursor.execute("SELECT exchange_id FROM log.exchanges").fetchall()
+    events = cursor.execute("SELECT session_id, seq FROM log.agent_events").fetchall()
+    return {("exchanges", *_parts(name)) for (name,) in exchanges} | {("events", session, seq) for session, seq in events}
+
+
+def _parts(exchange_id: str) -> tuple[str, int]:
+    session, _, number = exchange_id.partition(":")
+    return session, int(number)
