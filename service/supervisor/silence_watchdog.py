@@ -113,6 +113,7 @@ class SilenceWatchdog:
         _LISTENING[self._engine], self._last_look = listening, now
         if now - listening <= self._shortest:
             return
+        await self._engine.flush()
         silent = await asyncio.to_thread(self._silent, now, listening)
         fresh = self._fresh(silent)
         await self._alerts.raise_alerts(list(_notices(fresh)))
