@@ -16,6 +16,8 @@ from schemas.lazy.polars import pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 
+BY_VALUES = 4
+"""Up to so many records are written by their values, not as a frame: a server at rest, which only moves watermarks, does without 80 MB of polars."""
 _PLACE = {"_topic": "", "_partition": PARTITION, "_offset": 0}
 """These rows belong to no topic."""
 
@@ -25,6 +27,10 @@ def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) ->
     if not records:
         return
     schema = schema_of(type(records[0]).__name__)
+    if len(records) <= BY_VALUES:
+        for record in records:
+            _replace_by_values(connection, schema, record)
+        return
     frame = _frame(schema, records).unique(subset=schema.identity, keep="last", maintain_order=True)
     matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
     with registered(connection, frame):
@@ -47,3 +53,14 @@ def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
     # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
     frame = pl.DataFrame(map(_values_of, records), schema=empty_frame(schema.name).schema)
     return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})
+
+
+def _replace_by_values(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> None:
+    values = _values_of(record)
+    changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
+    same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
+    ((updated,),) = connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
+    if not updated:
+        row = values | _PLACE
+        columns, marks = ", ".join(map(quote, row)), ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({marks})", list(row.values()))
