@@ -27,7 +27,7 @@ class SessionStates:
 
     def has_read(self, keys: Iterable[str]) -> bool:
         """Tell whether the states of these sessions are in memory; those of sessions that never had one need not be read."""
-        if not self._is_current:
+        if not self._is_current or self._is_full:
             return False
         missing = self._missing(keys)
         if missing and len(self._sessions.unknown(missing)) == len(missing):
@@ -38,7 +38,7 @@ class SessionStates:
     def read(self, keys: Iterable[str]) -> None:
         """Read the states of sessions from the tables, unless they are in memory."""
         # Another way into the tables, such as a deletion, has changed states.
-        if not self._is_current or len(self._states[self._stages[0]]) > SESSIONS:
+        if not self._is_current or self._is_full:
             self._states = {stage: {} for stage in self._stages}
         wanted = self._missing(keys)
         with contextlib.closing(self._store.cursor()) as cursor:
@@ -59,11 +59,11 @@ class SessionStates:
         return {key: state for key in keys if (state := states[key]) is not None}
 
     def add(self, changed: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Take in states that were appended to the log, by stage and session key."""
-        for stage in self._stages:
+        """Take in states that were appended to the log, by stage and session key; those of sessions not in memory are read when needed."""
+        for stage, in_memory in self._states.items():
             states = changed.get(stage, {})
-            self._sessions.add([key for key in states if self._states[stage].get(key) is None])
-            self._states[stage] |= states
+            self._sessions.add(self._sessions.unknown([key for key in states if in_memory.get(key) is None]))
+            in_memory |= {key: state for key, state in states.items() if key in in_memory}
 
     def _missing(self, keys: Iterable[str]) -> list[str]:
         return list(dict.fromkeys(key for key in keys for states in self._states.values() if key not in states))
@@ -73,6 +73,10 @@ class SessionStates:
             newest = {**stored.get(stage, {}), **self._log.states(stage, keys)}
             for key in keys:
                 states.setdefault(key, newest.get(key))
+
+    @property
+    def _is_full(self) -> bool:
+        return any(len(states) > SESSIONS for states in self._states.values())
 
     @property
     def _is_current(self) -> bool:

@@ -24,6 +24,7 @@ from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
+from streams.engine import session_states
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.judges.protocol import CallBudget, Judge, Verdict
@@ -432,6 +433,24 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
     assert (True, False) == run(work())
     last = store.cursor().execute("SELECT turn_number, sampling_reason, revision FROM scores ORDER BY 1").fetchall()
     assert [(6, "last_turns", 1), (7, "last_turns", 1), (8, "last_turns", 1)] == last[5:]
+
+
+def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server meets new sessions for months. Those that are forgotten go on where they were when they come back."""
+    monkeypatch.setattr(session_states, "SESSIONS", 5)
+
+    async def work() -> None:
+        async with engine_over(store) as engine:
+            for turn in (1, 2):
+                for number in range(20):
+                    await engine.take_exchange(build.exchange(f"s{number}", turn))
+                    assert all(len(states) <= 6 for states in engine._states._states.values())
+            await engine.drained()
+
+    run(work())
+    turns = [(f"s{number}", [1, 2]) for number in range(20)]
+    scored = "SELECT session_id, list(turn_number ORDER BY turn_number) FROM log.scores GROUP BY ALL"
+    assert sorted(turns) == sorted(store.cursor().execute(scored).fetchall())
 
 
 class PausedJudge:
