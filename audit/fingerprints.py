@@ -40,11 +40,6 @@ def canonical_bytes(value: Any) -> bytes:
     return _encode_quickly(value) if _is_quick(value) else _encode(value).encode()
 
 
-def sorted_bytes(value: Any) -> bytes:
-    """`canonical_bytes` of a value that is known to hold no float with an exponent and no names but texts."""
-    return _encode_quickly(value)
-
-
 def _is_quick(value: Any) -> bool:
     """Tell whether msgspec writes a value as Python does, in a tenth of the time: what may be a float with an exponent is not.
 

@@ -82,12 +82,8 @@ class KnownIdentities:
             known = self._hashes.get((topic, schema.name))
             return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
 
-    def are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> bool:
-        """Tell whether none of the identities may be on the topic, as far as it was read; `name` is of their record type."""
-        return all(self.which_are_new(name, topic, identities))
-
     def which_are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> list[bool]:
-        """For each of the identities, whether it is certainly not on the topic, as far as it was read; `name` as of `are_new`."""
+        """For each of the identities, whether it is certainly not on the topic, as far as it was read; `name` is of their record type."""
         with self._lock:
             hashes = self._hashes.get((topic, name))
             if hashes is None:
@@ -96,7 +92,7 @@ class KnownIdentities:
 
     @property
     def is_busy(self) -> bool:
-        """True while another thread has it, so that `are_new` would wait."""
+        """True while another thread has it, so that `which_are_new` would wait."""
         return self._lock.locked()
 
     def has_read(self, topic: str, end: int) -> bool:

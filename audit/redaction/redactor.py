@@ -228,24 +228,6 @@ _NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
 _VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
 
 
-def plain_texts(value: dict[str, Any]) -> list[str] | None:
-    """The texts of a flat object of texts, 64-bit integers and booleans, members' names too, of which none tells a secret; else None.
-
-    Where each of them is clean by itself, so is the object.
-    """
-    texts: list[str] = []
-    for name, item in value.items():
-        kind = type(item)
-        if kind is str:
-            texts.append(item)
-        elif not (kind is bool or item is None or (kind is int and -_SHORT < item < _SHORT)):
-            return None
-        if is_sensitive(name):
-            return None
-        texts.append(name)
-    return texts if _VALUE_KEYS.isdisjoint(value) else None
-
-
 def texts_in(value: Any) -> Iterator[str]:
     """The texts in a JSON value, keys too, for a first look; level by level, so that no depth can exhaust the stack."""
     left = [value]
@@ -260,7 +242,6 @@ def texts_in(value: Any) -> Iterator[str]:
             left += node
 
 
-_SHORT = 1 << 63
 _NOTHING: Counter[str] = Counter()
 
 

@@ -73,13 +73,6 @@ class Accepted:
         self.records += 1
         self.size += len(message)
 
-    def add_all(self, topic: str, messages: Sequence[bytes]) -> None:
-        """Add encoded records to a topic."""
-        if messages:
-            self.messages.setdefault(topic, []).extend(messages)
-            self.records += len(messages)
-            self.size += sum(map(len, messages))
-
     def extend(self, other: Accepted) -> None:
         """Add what was accepted elsewhere, topic by topic."""
         for topic, messages in other.messages.items():

@@ -115,7 +115,7 @@ def test_numbers_and_times_are_known_again(topic: str, records: list[Record]) ->
 
 def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:
     name = type(records[0]).__name__
-    return known.are_new(name, topic, identities_of(name, records))
+    return all(known.which_are_new(name, topic, identities_of(name, records)))
 
 
 def _held(known: KnownIdentities, frame: pl.DataFrame) -> int:
