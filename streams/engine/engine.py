@@ -31,7 +31,6 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
-from schemas.lazy.duckdb import duckdb
 from schemas.records import Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine_state import EngineLimits
@@ -48,7 +47,7 @@ from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import WRITTEN, Committed, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward
-from streams.log.sink import trouble
+from streams.log.sink import note_fatal, trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
 from streams.stage_progress import stage_progress
 from streams.topology import Stage, stage_named
@@ -280,7 +279,7 @@ class Engine(RecordIntake):
             if self._clock() - self._failed_at >= RECENT:
                 log.warning("%s takes no records: %s", self._log.name, first_line(error))
             self._failed_at = self._clock()
-            self._note_fatal(error)
+            note_fatal(error, self.broken)
             raise
         self._failed_at = -RECENT
         return committed
@@ -317,7 +316,7 @@ class Engine(RecordIntake):
             except trouble() as error:
                 self._stuck = f"{stage.name} could not take up its next batch: {first_line(error)}"
                 log.warning("%s; trying again", self._stuck)
-                self._note_fatal(error)
+                note_fatal(error, self.broken)
                 await asyncio.sleep(AGAIN_SECONDS)
             except StoppedError:
                 return
@@ -453,12 +452,6 @@ class Engine(RecordIntake):
             flush=partial(self._insist, self.flush),
             erased=ErasedNow(self.store),
         )
-
-    def _note_fatal(self, error: Exception) -> None:
-        """A database that has given up has to be opened again by another process."""
-        if isinstance(error, duckdb.FatalException) and not self.broken.is_set():
-            log.critical("the database has given up and has to be opened again: %s", first_line(error))
-            self.broken.set()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a stage or the loop but a stop; if something does, another process has to take it up."""

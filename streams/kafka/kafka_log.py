@@ -80,18 +80,11 @@ class KafkaLog:
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
         """See `Log`."""
-        pending = [self._pending.outcome(name, record) for name, record in zip(names_of(topic, records), records, strict=True)]
-        rest = [index for index, outcome in enumerate(pending) if outcome is None]
-        new = self._new.outcomes(topic, [records[index] for index in rest])
-        doubtful = [index for index, outcome in zip(rest, new, strict=True) if outcome is None]
-        outcomes = pending
-        for index, outcome in zip(rest, new, strict=True):
+        outcomes = [self._pending.outcome(name, record) for name, record in zip(names_of(topic, records), records, strict=True)]
+        rest = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        for index, outcome in zip(rest, self._new.outcomes(topic, [records[index] for index in rest]), strict=True):
             outcomes[index] = outcome
-        if doubtful:
-            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
-            for index, outcome in zip(doubtful, found, strict=True):
-                outcomes[index] = outcome
-        return [outcome for outcome in outcomes if outcome is not None]
+        return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """See `Log`. BrokerError: some of the records may be with the broker, and all may be sent again."""

@@ -22,12 +22,11 @@ from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
 from schemas.errors import StoreError, first_line
-from schemas.lazy.duckdb import duckdb
 from schemas.records import Record
 from streams.log.log import Commit, move_forward
 from streams.log.new_records import NewRecords
 from streams.log.ownership import log_folder
-from streams.log.sink import next_commit, trouble, write_commits
+from streams.log.sink import next_commit, note_fatal, trouble, write_commits
 from streams.stage_progress import SOURCES
 
 FLUSH_RECORDS = 5_000
@@ -136,13 +135,9 @@ class LocalLog:
         if not self._new.has_read(topic):
             await asyncio.to_thread(self._new.read, topic)
         outcomes = self._new.outcomes(topic, records)
-        doubtful = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        if doubtful:
+        if None in outcomes:
             await self.flush()
-            found = await asyncio.to_thread(self._new.in_tables, topic, [messages[index] for index in doubtful])
-            for index, outcome in zip(doubtful, found, strict=True):
-                outcomes[index] = outcome
-        return [outcome for outcome in outcomes if outcome is not None]
+        return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """See `Log`. StoreError: it is as if it had never been brought."""
@@ -225,9 +220,7 @@ class LocalLog:
             await asyncio.to_thread(write_commits, self._store, pending.commits, pending.end)
         except trouble() as error:
             self._not_flushed = first_line(error)
-            if isinstance(error, duckdb.FatalException):
-                log.critical("the database has given up and has to be opened again: %s", self._not_flushed)
-                self.broken.set()
+            note_fatal(error, self.broken)
             raise
         finally:
             self._flushing = None

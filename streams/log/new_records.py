@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from streams.upkeep.erased_now import ErasedNow
 
 
 class NewRecords:
-    """See the module. Belongs to one event loop; `read` and `in_tables` are called in a thread meanwhile."""
+    """See the module. Belongs to one event loop; `read` is called in a thread meanwhile."""
 
     def __init__(self, store: Store, seen: Callable[[], KnownIdentities] | None = None) -> None:
         """`seen` returns the hashes where somebody else has them follow the tables."""
@@ -48,24 +49,27 @@ class NewRecords:
         hashes = self._hashes()
         # While a thread sorts hashes, the tables are asked: the event loop must not wait for it.
         is_busy = hashes.is_busy
-        by_type: dict[str, list[int]] = defaultdict(list)
-        for index, record in enumerate(records):
-            by_type[type(record).__name__].append(index)
         outcomes: list[str | None] = [None] * len(records)
-        for name, indexes in by_type.items():
-            of_type = [records[index] for index in indexes]
-            identities = identities_of(name, of_type)
+        for name, of_type in _identities(records).items():
+            identities = [identity for _, identity in of_type]
             counts = Counter(identities)
             is_new = [False] * len(of_type) if is_busy else hashes.which_are_new(name, topic, identities)
-            for index, record, identity, is_unseen in zip(indexes, of_type, identities, is_new, strict=True):
+            for (index, identity), is_unseen in zip(of_type, is_new, strict=True):
+                record = records[index]
                 if name in self._of_sessions and self._erased.has(record.connection, record.session_id):  # type: ignore[attr-defined]
                     outcomes[index] = KNOWN
                 elif is_unseen and counts[identity] == 1 and not _may_have_twin(record):
                     outcomes[index] = WRITTEN
         return outcomes
 
-    def in_tables(self, topic: str, messages: Sequence[bytes]) -> list[str]:
-        """What the tables say of each encoded record: WRITTEN, KNOWN or CONFLICT. Everything has to be in them."""
+    async def look_up(self, topic: str, outcomes: Sequence[str | None], messages: Sequence[bytes]) -> list[str]:
+        """Ask the tables for the outcomes that are None; `messages` are the records, encoded. Everything they may repeat is in the tables."""
+        doubtful = [message for outcome, message in zip(outcomes, messages, strict=True) if outcome is None]
+        in_tables = iter(await asyncio.to_thread(self._look_up, topic, doubtful) if doubtful else ())
+        return [outcome or next(in_tables) for outcome in outcomes]
+
+    def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
+        """What the tables say of each encoded record: WRITTEN, KNOWN or CONFLICT."""
         outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_own(messages).frames.items():
@@ -78,11 +82,19 @@ class NewRecords:
 
     def add(self, topic: str, records: Sequence[Record], end: int) -> None:
         """Remember the identities of records that were appended to a topic, which ends at `end` now."""
-        identities: Mapping[str, list[Identity]] = defaultdict(list)
-        for record in records:
-            name = type(record).__name__
-            identities[name] += identities_of(name, [record])
+        identities = {name: [identity for _, identity in of_type] for name, of_type in _identities(records).items()}
         self._hashes().note(topic, identities, end)
+
+
+def _identities(records: Sequence[Record]) -> Mapping[str, list[tuple[int, Identity]]]:
+    """The identity of each record with its index, by record type."""
+    indexes: dict[str, list[int]] = defaultdict(list)
+    for index, record in enumerate(records):
+        indexes[type(record).__name__].append(index)
+    return {
+        name: list(zip(of_type, identities_of(name, [records[index] for index in of_type]), strict=True))
+        for name, of_type in indexes.items()
+    }
 
 
 def _may_have_twin(record: Record) -> bool:

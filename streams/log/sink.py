@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -9,16 +11,25 @@ from functools import cache
 from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Store, Transaction
-from schemas.errors import StoreError
+from schemas.errors import StoreError, first_line
 from schemas.lazy.duckdb import duckdb
 from streams.log.log import Commit, move_forward
 from streams.stage_progress import SOURCES
+
+log = logging.getLogger(__name__)
 
 
 @cache
 def trouble() -> tuple[type[Exception], ...]:
     """Return the errors that keep a database from taking records whatever they hold, such as a full disk."""
     return StoreError, duckdb.OperationalError, duckdb.FatalException
+
+
+def note_fatal(error: Exception, broken: asyncio.Event) -> None:
+    """Set `broken` if a database has given up: another process has to open it again."""
+    if isinstance(error, duckdb.FatalException) and not broken.is_set():
+        log.critical("the database has given up and has to be opened again: %s", first_line(error))
+        broken.set()
 
 
 def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own: bool = True) -> None:
