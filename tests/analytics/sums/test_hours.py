@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import pytest
 from builders import score
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from summed import publish, publish_by_chance, score_by_chance
+from summed import publish, publish_by_chance, same, score_by_chance
 
 from analytics.queries import run_query
 from analytics.store.connection import fetch
@@ -69,20 +68,6 @@ def added_up(hours: pl.DataFrame, values: Mapping[str, Any]) -> list[Row]:
 def one_by_one(store: Store, values: Mapping[str, Any]) -> list[Row]:
     """The same of the single scores."""
     return fetch(store.cursor(), ONE_BY_ONE, values).to_dicts()
-
-
-def same(first: Sequence[Row], second: Sequence[Row]) -> bool:
-    """Whether two answers are the same but for the last bits of what is rounded to doubles."""
-    return len(first) == len(second) and all(
-        one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
-        for one, other in zip(first, second, strict=True)
-    )
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
-    return bool(one == other)
 
 
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
