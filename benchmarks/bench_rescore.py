@@ -23,8 +23,8 @@ from service.replays.jobs import Aim, ReplayJob
 from service.replays.replays import Wanted, replay_of
 from service.settings import Settings
 from streams.garbage_collection import collect_rarely
-from streams.replay.digests import digests_in
 from streams.replay.plan import Asking, Scope
+from streams.replay.result import read_digests
 
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "5"))
 READ = ("exchanges", "judgements", "scores")
@@ -42,9 +42,9 @@ def rescore(database: Path, label: str) -> None:
     """Score the history again as a replay's process does; RuntimeError when the scores are others."""
     settings = Settings(database=database)
     replay = replay_of(settings, Wanted("tables", Scope(), Asking.RECORDED, label, 1))
-    replay.files.keep(replay.plan)
+    replay.files.write_plan(replay.plan)
     ReplayJob(settings, replay.plan, Aim.REPLAY, 1)(0, lambda _heard: None)
-    made, live = digests_in([replay.files.digests(0)], only_made=False)
+    made, live = read_digests([replay.files.digests(0)], only_made=False)
     if made != live:
         raise RuntimeError("the replay did not come to the scores that are there")
 

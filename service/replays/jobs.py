@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -15,19 +15,16 @@ import msgspec
 
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
-from schemas.lazy.polars import pl
 from service.judge_setup import open_judge, traits_of
 from service.kafka import connection_of, framing_of
 from service.settings import Settings
 from service.wiring import policy_of, redactor_of
 from service.workspace import utc_now
 from streams.judges.credentials import credentials
-from streams.replay.digests import keep_digests
-from streams.replay.estimating import Estimate
-from streams.replay.history.history import History
-from streams.replay.history.live_digests import live_digests
-from streams.replay.history.table_history import PARQUET, TABLES, TableHistory, Tables
-from streams.replay.part_processes import Heard
+from streams.replay.asking import Estimate
+from streams.replay.history import PARQUET, TABLES, History, Tables
+from streams.replay.part import PartWork
+from streams.replay.part_processes import Tell
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles
 
 
@@ -47,44 +44,38 @@ class ReplayJob:
     aim: Aim
     workers: int
 
-    def __call__(self, number: int, tell: Callable[[Heard], None]) -> Estimate | None:
+    def __call__(self, number: int, tell: Tell) -> Estimate | None:
         """Work on the part of a number; return its estimate if that is the aim."""
         files = ReplayFiles(self.settings.database, self.plan.label)
         if self.aim is Aim.REPLAY and files.digests(number).exists():
             return None
         return asyncio.run(self._work(number, files, tell))
 
-    async def _work(self, number: int, files: ReplayFiles, tell: Callable[[Heard], None]) -> Estimate | None:
+    async def _work(self, number: int, files: ReplayFiles, tell: Tell) -> Estimate | None:
         policy = policy_of(self.settings)
         if policy.digest != self.plan.policy_digest:
             raise SettingsError(
                 "--policy: the policy has changed since the replay began", hint="Begin another replay with --label."
             )
-        # Late, because the client of the judge's API takes a second to load.
-        from streams.replay.part_run import PartWork, estimate_part, replay_part  # noqa: PLC0415
-
         part = next(one for one in self.plan.parts if one.number == number)
-        report = partial(_report, tell, number)
         async with self._history(part, files) as history, self._judges(policy, files, number) as judges:
             redactor = redactor_of(self.settings, policy)
             work = PartWork(self.plan, number, files, policy, redactor, utc_now, **judges)
             if self.aim is Aim.ESTIMATE:
-                return await estimate_part(work, history, report)
-            made = await replay_part(work, history, report, lambda answered: tell(Heard(number, answered=answered)))
-            # With them the part is done.
-            keep_digests(files.digests(number), made, await self._live_digests(part, files, history, made))
+                return await work.estimate(history, tell)
+            await work.replay(history, tell)
         return None
 
     @contextlib.asynccontextmanager
     async def _history(self, part: Part, files: ReplayFiles) -> AsyncIterator[History]:
         if self.plan.origin.kind in {TABLES, PARQUET}:
-            history: History = TableHistory(self.plan.origin, part, self.plan.scope)
+            history = History(Tables(self.plan.origin), part, self.plan.scope)
         else:
-            from streams.replay.history.topic_history import open_history  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.topics import open_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
             framing = framing_of(self.settings)
             reframe = None if framing is None else framing.insist
-            history = await open_history(connection_of(self.settings), part, files, reframe)
+            history = await open_topics(connection_of(self.settings), part, self.plan.scope, files, reframe)
         with contextlib.closing(history):
             yield history
 
@@ -108,17 +99,3 @@ class ReplayJob:
             for judge in judges.values():
                 if judge is not None:
                     await judge.aclose()
-
-    async def _live_digests(self, part: Part, files: ReplayFiles, history: History, made: pl.DataFrame) -> pl.DataFrame:
-        """The digests of the scores that the source has of the part's sessions, beside those that were `made`."""
-        scope, path = self.plan.scope, files.part(part.number)
-        if isinstance(history, TableHistory):
-            return live_digests(history.tables, scope, part, path, made)
-        from streams.replay.history.topic_history import live_scores  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
-
-        with Tables(await live_scores(connection_of(self.settings), part, files)) as tables:
-            return live_digests(tables, scope, None, path, made)
-
-
-def _report(tell: Callable[[Heard], None], number: int, position: int, seen: int) -> None:
-    tell(Heard(number, position, seen))

@@ -22,12 +22,11 @@ from service.replays.jobs import Aim, ReplayJob
 from service.settings import Settings
 from service.wiring import policy_of
 from service.workspace import open_workspace, require_database, stages_behind, utc_now
-from streams.replay.estimating import Estimate
-from streams.replay.history.exported import origin_of_parquet
-from streams.replay.history.merging import merge, outcome_in
-from streams.replay.history.table_history import TABLES, Contents, Tables, origin_of_tables, parts_of_tables
+from streams.replay.asking import Estimate
+from streams.replay.history import TABLES, Contents, Tables, origin_of_parquet, origin_of_tables, parts_of_tables
 from streams.replay.part_processes import Heard, in_processes
 from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
+from streams.replay.result import merge, outcome_in
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
@@ -88,7 +87,7 @@ class Replay:
     def run(self, tell: Tell) -> Outcome:
         """Run it to its end. InputError if another process runs it; finished work stays, whatever ends it."""
         with _locked(self.files):
-            self.files.keep(self.plan)
+            self.files.write_plan(self.plan)
             self._work(Aim.REPLAY, tell)
             outcome = merge(self.files, self.plan, utc_now())
         if not outcome.exchanges:
@@ -159,7 +158,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
         require_database(settings.database)
         return origin_of_tables(settings.database)
     if wanted.source == TOPICS:
-        from streams.replay.history.topic_history import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.replay.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
         return origin_of_topics(connection_of(settings))
     return origin_of_parquet(Path(wanted.source))
@@ -168,7 +167,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
 def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a new replay, and notes on the source."""
     if origin.kind == TOPICS:
-        from streams.replay.history.offsets import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
+        from streams.replay.topics import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
 
         first, last = (
             bounds_of(option, text)

@@ -14,7 +14,7 @@ from service.cli.progress import counting
 from service.cli.terminal import MISSING, counted, table
 from service.judge_setup import SIMULATED, OpenedJudge
 from service.replays.replays import Replay
-from streams.replay.estimating import Estimate
+from streams.replay.asking import Estimate
 from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan
 

@@ -22,8 +22,8 @@ from schemas.errors import InputError, StoreError
 from schemas.lazy.duckdb import duckdb
 from service.cli.terminal import plain
 from service.known_projects import unknown_project
-from streams.replay.history.merging import outcome_in
 from streams.replay.plan import LIVE, folder_of
+from streams.replay.result import outcome_in
 
 Row = Mapping[str, Any]
 Document = dict[str, Any]

@@ -6,7 +6,6 @@ engine takes a reservation that nothing settles for a call that was cut off, and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
@@ -15,18 +14,15 @@ from analytics.queries import query_records
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.estimating import is_batched, judging_task_of, settled_questions
 from streams.judges.batch.judge import Asked, BatchJudge
 from streams.judges.batch.plans import BatchJournal
-from streams.judging.call_budget import DurableBudget, interrupted
+from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask
 from streams.judging.recorded_judgements import recorded_in
-from streams.log.group_commit import GroupCommit
-from streams.replay.question_rounds import ask_all
+from streams.replay.asking import ask_all
 
-_AT_ONCE = 256
 Call = Judgement | Reservation
 """A record of a call."""
 Note = Callable[[Call], None]
@@ -47,24 +43,21 @@ async def ask_in_batches(
 
     Batches of a process that was killed are found again, by the same journal.
     """
-    wanted = [one for one in requests if is_batched(one)]
+    batched = [request for request in requests if is_batched(request)]
     planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
     reserved = _under_way(store, planned, now())
-    log: GroupCommit[Call] = GroupCommit(lambda records: _append(store, records), at_once=_AT_ONCE)
+    recorder = CallRecorder(store)
 
     async def publish(record: Call) -> None:
-        await asyncio.wrap_future(log.submit(record))
+        await recorder.publish(record)
         note(record)
 
     def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
-        known = reserved.pop(question.fingerprint, None)
-        return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=known)
+        reservation_id = reserved.pop(question.fingerprint, None)
+        return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=reservation_id)
 
-    try:
-        while asked := _open(store, policy, wanted, budget):
-            await ask_all(judge, asked, lambda _: None)
-    finally:
-        log.close()
+    while questions := _open(store, policy, batched, budget):
+        await ask_all(judge, questions, lambda: None)
 
 
 def _open(
@@ -77,25 +70,21 @@ def _open(
 
     A batch takes a question once, so evaluations that ask the same have to be gone through again.
     """
-    recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in requests])
-    asked: dict[str, Asked] = {}
+    recorded = recorded_in(store)([EVALUATION.subject_of(request) for request in requests])
+    questions: dict[str, Asked] = {}
     for request in requests:
         judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
         for question, reply in settled_questions(request, judging_task):
-            if reply is None and question.fingerprint not in asked:
+            if reply is None and question.fingerprint not in questions:
                 paying = budget(question, judging_task)
-                asked[question.fingerprint] = Asked(question, paying, paying)
-    return list(asked.values())
+                questions[question.fingerprint] = Asked(question, paying, paying)
+    return list(questions.values())
 
 
 def _under_way(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
     """Ids of the reservations for batches that an earlier process made, by fingerprint. Any other open one is charged in full."""
     with closing(store.cursor()) as cursor:
-        found = list(query_records(cursor, "open_reservations", Reservation))
-    _append(store, [interrupted(one, now) for one in found if one.fingerprint not in planned])
-    return {one.fingerprint: one.reservation_id for one in found if one.fingerprint in planned}
-
-
-def _append(store: Store, records: Sequence[Call]) -> None:
-    with store.transaction() as transaction:
-        transaction.append("judgements", [encode(one) for one in records])
+        reservations = list(query_records(cursor, "open_reservations", Reservation))
+    lost = [reservation for reservation in reservations if reservation.fingerprint not in planned]
+    append_calls(store, [interrupted(reservation, now) for reservation in lost])
+    return {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}

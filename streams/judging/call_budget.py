@@ -6,8 +6,9 @@ judgement settles belongs to a call whose outcome is not known: it is charged in
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -230,6 +231,42 @@ class DurableBudget:
         )
 
 
+class CallRecorder:
+    """Makes records of judge calls durable in a store that no engine has: that of a replay, or of evaluations in batches.
+
+    The records of one turn of the event loop are one transaction, because a commit takes as long for one record as for hundreds.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._group: list[Judgement | Reservation] = []
+        self._durable: asyncio.Future[None] | None = None
+
+    async def publish(self, record: Judgement | Reservation) -> None:
+        """See `Publish`. A record is written even if its caller does not wait for that any more."""
+        if self._durable is None:
+            loop = asyncio.get_running_loop()
+            self._durable = loop.create_future()
+            loop.call_soon(self._commit, self._durable)
+        self._group.append(record)
+        await asyncio.shield(self._durable)
+
+    def _commit(self, durable: asyncio.Future[None]) -> None:
+        records, self._group, self._durable = self._group, [], None
+        try:
+            append_calls(self._store, records)
+        except Exception as error:  # noqa: BLE001 - every caller of the group gets it
+            durable.set_exception(error)
+        else:
+            durable.set_result(None)
+
+
+def append_calls(store: Store, records: Sequence[Judgement | Reservation]) -> None:
+    """Append records of judge calls to a store in one transaction."""
+    with store.transaction() as transaction:
+        transaction.append("judgements", [encode(record) for record in records])
+
+
 def settle_interrupted(store: Store, now: datetime) -> None:
     """Record a judgement for every reservation that none settles.
 
@@ -237,17 +274,16 @@ def settle_interrupted(store: Store, now: datetime) -> None:
     """
     if not store.end_of("judgements"):
         return
-    if found := all_interrupted(query_records(store.cursor(), "open_reservations", Reservation), now):
-        with store.transaction() as transaction:
-            transaction.append("judgements", [encode(one) for one in found])
+    if judgements := all_interrupted(query_records(store.cursor(), "open_reservations", Reservation), now):
+        append_calls(store, judgements)
 
 
 def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[Judgement]:
     """Return the judgements of calls whose outcome is not known, and log how many those are."""
-    found = [interrupted(one, now) for one in reservations]
-    if found:
-        log.warning("%d judge calls were under way when their process ended: charged in full", len(found))
-    return found
+    judgements = [interrupted(reservation, now) for reservation in reservations]
+    if judgements:
+        log.warning("%d judge calls were under way when their process ended: charged in full", len(judgements))
+    return judgements
 
 
 def interrupted(reservation: Reservation, now: datetime) -> Judgement:

@@ -19,23 +19,23 @@ from streams.judging.call_budget import StoppedError
 from streams.stop_signals import end_with_parent
 
 log = logging.getLogger(__name__)
+# Forked processes would inherit DuckDB's and polars' locks without the threads that hold them.
 _SPAWN = multiprocessing.get_context("spawn")
 STOP_SECONDS = 60.0
 """Seconds that parts may take to end the calls that are under way."""
 
 
 class Heard(NamedTuple):
-    """News of a part: where it is, how many more exchanges were seen and questions answered; its result at the end."""
+    """News of a part: where it is, and how many more exchanges were seen and questions answered."""
 
     number: int
     position: int = 0
     seen: int = 0
     answered: int = 0
-    result: Any = None
-    is_done: bool = False
 
 
-Work = Callable[[int, Callable[[Heard], None]], Any]
+Tell = Callable[[Heard], None]
+Work = Callable[[int, Tell], Any]
 """Works on the part of a number and tells of it; it can be pickled."""
 
 
@@ -44,18 +44,15 @@ class PartError(DriftlineError):
 
 
 @dataclass(frozen=True)
-class _Failed:
-    """The error with which a part gave up."""
-
-    message: str
-    hint: str
-    kind: str
+class _Done:
+    number: int
+    result: Any
 
 
-def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Callable[[Heard], None]) -> list[Any]:
+def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Tell) -> list[Any]:
     """Work on the parts, so many at once, each in a process of its own; one after the other in this one where it is one.
 
-    Answers the result of each. DriftlineError of the first part that has one, after the others were stopped in order; StoppedError
+    Returns the result of each. DriftlineError of the first part that has one, after the others were stopped in order; StoppedError
     when a part was told to stop.
     """
     if workers == 1 or len(numbers) == 1:
@@ -64,45 +61,33 @@ def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Callabl
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                receiver, process = _started(work, waiting.pop(0))
-                running[receiver] = process
-            for receiver in [one for one in wait(list(running)) if isinstance(one, Connection)]:
-                heard = _heard(receiver, running[receiver])
-                if isinstance(heard, _Failed):
-                    raise _error(heard)
-                if heard.is_done:
-                    results[heard.number] = heard.result
+                receiver, sender = _SPAWN.Pipe(duplex=False)
+                number = waiting.pop(0)
+                running[receiver] = _SPAWN.Process(target=_run, args=(work, number, sender), name=f"replay part {number}")
+                running[receiver].start()
+                sender.close()
+            for receiver in [ready for ready in wait(list(running)) if isinstance(ready, Connection)]:
+                news = _receive(receiver, running[receiver])
+                if isinstance(news, Heard):
+                    tell(news)
+                elif isinstance(news, _Done):
+                    results[news.number] = news.result
                     running.pop(receiver).join()
                     receiver.close()
                 else:
-                    tell(heard)
+                    raise news
     finally:
         _stop(running)
     return [results[number] for number in numbers]
 
 
-def _started(work: Work, number: int) -> tuple[Connection, SpawnProcess]:
-    # Forked processes would inherit DuckDB's and polars' locks without the threads that hold them.
-    receiver, sender = _SPAWN.Pipe(duplex=False)
-    process = _SPAWN.Process(target=_child, args=(work, number, sender), name=f"replay part {number}")
-    process.start()
-    sender.close()
-    return receiver, process
-
-
-def _heard(receiver: Connection, process: SpawnProcess) -> Heard | _Failed:
+def _receive(receiver: Connection, process: SpawnProcess) -> Heard | _Done | Exception:
     try:
-        heard: Heard | _Failed = receiver.recv()
+        news: Heard | _Done | Exception = receiver.recv()
     except EOFError:
         process.join()
-        return _Failed(f"{process.name} ended with {process.exitcode}", "Run the command again to continue.", "")
-    return heard
-
-
-def _error(failed: _Failed) -> Exception:
-    if failed.kind == StoppedError.__name__:
-        return StoppedError()
-    return PartError(failed.message, hint=failed.hint)
+        return PartError(f"{process.name} ended with {process.exitcode}", hint="Run the command again to continue.")
+    return news
 
 
 def _stop(running: dict[Connection, SpawnProcess]) -> None:
@@ -118,24 +103,19 @@ def _stop(running: dict[Connection, SpawnProcess]) -> None:
         receiver.close()
 
 
-def _child(work: Work, number: int, sender: Connection) -> None:
-    """Run a part in its process: end with the parent, leave Ctrl-C to it, and report the outcome."""
+def _run(work: Work, number: int, sender: Connection) -> None:
+    """Run a part in its process: end with the parent, leave Ctrl-C to it, and send it the result or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     collect_rarely()
     end_with_parent()
-    sender.send(_outcome(work, number, sender))
+    try:
+        news: _Done | Exception = _Done(number, work(number, sender.send))
+    except (DriftlineError, StoppedError) as error:
+        news = error
+    except BaseException as error:
+        log.exception("part %d of the replay failed", number)
+        news = PartError(f"part {number}: {type(error).__name__}: {error}")
+    sender.send(news)
     sender.close()
     # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
     os._exit(0)
-
-
-def _outcome(work: Work, number: int, sender: Connection) -> Heard | _Failed:
-    try:
-        return Heard(number, result=work(number, sender.send), is_done=True)
-    except DriftlineError as error:
-        return _Failed(str(error), error.hint, type(error).__name__)
-    except StoppedError:
-        return _Failed("", "", StoppedError.__name__)
-    except BaseException as error:
-        log.exception("part %d of the replay failed", number)
-        return _Failed(f"part {number}: {type(error).__name__}: {error}", "", "")

@@ -1,4 +1,4 @@
-"""Plan of a replay, fixed before it begins (rule 1 of `README.md`), and the files that it is made in."""
+"""Plan of a replay, fixed before it begins (rule 1 of `README.md`), its outcome, and the files that it is made in."""
 
 from __future__ import annotations
 
@@ -20,16 +20,12 @@ LIVE = "live"
 
 
 class Asking(StrEnum):
-    """The source of the answers to questions."""
+    """The source of the answers to questions: recorded ones, also the judge for the rest (`BATCH`: at half the price), or nothing."""
 
     RECORDED = "recorded"
-    """Recorded answers, and nothing else."""
     LIVE = "live"
-    """Recorded answers, and the judge for the rest."""
     BATCH = "batch"
-    """The same, by way of batches at half the price."""
     NONE = "none"
-    """Nowhere."""
 
     @property
     def pays(self) -> bool:
@@ -44,11 +40,6 @@ class Scope(msgspec.Struct, frozen=True):
     since: datetime | None = None
     until: datetime | None = None
 
-    @property
-    def is_all(self) -> bool:
-        """True if nothing is left out."""
-        return self == Scope()
-
     def holds(self, project: str, occurred_at: datetime) -> bool:
         """Tell whether an exchange is to be scored."""
         return (
@@ -59,7 +50,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The place of the history."""
+    """Where the history is."""
 
     kind: str
     """tables, parquet or topics."""
@@ -70,7 +61,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Consecutive offsets of one partition of the topic exchanges: from `start`, before `end`."""
+    """Consecutive offsets of one partition of a topic: from `start`, before `end`."""
 
     partition: int
     start: int
@@ -78,13 +69,13 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One process' share: these segments, and of the sessions in them those whose key's hash leaves the remainder.
+    """The share of one process: these segments, and of their sessions those whose key's hash leaves the remainder.
 
     A position counts through the segments one after the other, from 0.
     """
 
     number: int
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...] = ()
     divisor: int = 1
     remainder: int = 0
     judgements: Mapping[int, int] = {}
@@ -95,15 +86,15 @@ class Part(msgspec.Struct, frozen=True):
     @property
     def positions(self) -> int:
         """The number of positions."""
-        return sum(one.end - one.start for one in self.segments)
+        return sum(segment.end - segment.start for segment in self.segments)
 
-    def at(self, position: int) -> tuple[Segment, int] | None:
+    def rest(self, position: int) -> tuple[Segment, int] | None:
         """The rest of the segment in which a position lies, and the position of offset 0 in it; None at the end."""
         base = 0
-        for one in self.segments:
-            size = one.end - one.start
+        for segment in self.segments:
+            size = segment.end - segment.start
             if position < base + size:
-                return Segment(one.partition, one.start + position - base, one.end), base - one.start
+                return Segment(segment.partition, segment.start + position - base, segment.end), base - segment.start
             base += size
         return None
 
@@ -117,12 +108,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy_digest: str
     asking: Asking
     range: str = ""
-    """The offsets of the topics, as they were asked for."""
+    """The offsets of the topics, as they were written on the command line."""
     parts: tuple[Part, ...] = ()
     started_at: datetime | None = None
 
     def differs_from(self, other: Plan) -> list[str]:
-        """The names of the options that are others."""
+        """The names of the options that differ."""
         mine, theirs = self._options(), other._options()
         return [name for name, value in mine.items() if theirs[name] != value]
 
@@ -148,7 +139,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     scores: int
     """Scores, all revisions."""
     dispositions: Mapping[str, int]
-    """Exchanges by what became of them in their last revision."""
+    """Exchanges by the disposition of their last revision."""
     calls: Mapping[str, int]
     """Questions that were asked for this replay, by outcome."""
     cost_usd: float
@@ -189,12 +180,12 @@ class ReplayFiles:
         """Return the path of the file that a part writes."""
         return self.parts / f"part-{number}.duckdb"
 
-    def copied(self, topic: str, number: int) -> Path:
-        """Return the path of the records of another topic that a part needs, brought from Kafka once."""
-        return self.parts / f"{topic}-{number}.duckdb"
+    def copied(self, number: int) -> Path:
+        """Return the path of the judgements and scores of a part, brought from Kafka once."""
+        return self.parts / f"topics-{number}.duckdb"
 
     def digests(self, number: int) -> Path:
-        """The digests of each score of a part, of those that were made and of those that the source has; there when it is done."""
+        """The digests of each score that a part made and of each that the source has; there when the part is done."""
         return self.parts / f"digests-{number}.parquet"
 
     def journal(self, number: int) -> Path:
@@ -212,8 +203,8 @@ class ReplayFiles:
                 f"{self._plan}: this is not the plan of a replay: {error}", hint=f"Remove {self.parts} to begin again."
             ) from error
 
-    def keep(self, plan: Plan) -> None:
-        """Write the plan down, durable on return."""
+    def write_plan(self, plan: Plan) -> None:
+        """Write the plan, durable on return."""
         self.parts.mkdir(parents=True, exist_ok=True)
         written = self._plan.with_suffix(".new")
         with written.open("wb") as file:

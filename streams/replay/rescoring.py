@@ -4,237 +4,206 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from audit.cost.session_ledger import Ledger
 from audit.exchanges.judgements import charged
 from audit.exchanges.question_rebuild import questions_about
-from audit.policy.policy import Policy, ProjectPolicy
+from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from schemas.records import Exchange, Judgement, Record, Score, ScoringTask
+from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
-from streams.replay.history.history import History, Window
-from streams.replay.part_file import WindowResult
-from streams.replay.plan import Asking, Scope
+from streams.replay.history import History, Window
+from streams.replay.plan import Asking, Plan
 from streams.stage_batches import encoded_exchange, session_key
 from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
+Report = Callable[[int, int], None]
+"""Called with the position that was reached, and how many more exchanges of the scope were seen."""
 log = logging.getLogger(__name__)
 
 
-class Court(Protocol):
-    """Scores a task, or only looks at it: then there is no score."""
+class ReplayJudge(Protocol):
+    """Judges a task, or only looks at it: then there is no score."""
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Record | None:
-        """The score of a task; what it cost is in its session's ledger."""
+        """The score of a task; its cost is in the ledger of its session."""
         ...
 
 
-class Kept(Protocol):
-    """The place where states and results are kept."""
+@dataclass
+class WindowResult:
+    """The result of a window: scores and dead letters, encoded, and the states that changed, by stage and session."""
+
+    end: int
+    """The position after the window."""
+    made: Accepted = field(default_factory=Accepted)
+    states: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+
+class SessionStates:
+    """The states of sessions in memory, for a pass over history that leaves nothing behind; `PartFile` keeps them on disk."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, dict[str, bytes]] = {}
 
     @property
     def position(self) -> int:
         """The position from which reading goes on."""
-        ...
+        return 0
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
         """The states of a stage for those of the sessions that have one."""
-        ...
+        states = self._states.get(stage, {})
+        return {key: states[key] for key in keys if key in states}
 
     def commit(self, result: WindowResult) -> None:
         """Keep the result of a window, all of it or nothing."""
-        ...
-
-
-Report = Callable[[int, int], None]
-"""Called with the position that was reached, and how many more exchanges of the scope were seen."""
+        for stage, states in result.states.items():
+            self._states.setdefault(stage, {}).update(states)
 
 
 class Rescoring:
-    """Scores windows of history by a policy, within a scope. `now` stamps dead letters and nothing else."""
+    """Scores windows of history as the plan says. `now` stamps dead letters and nothing else."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        scope: Scope,
-        redactor: Redactor,
-        now: Callable[[], datetime],
-        *,
-        asking: Asking,
-        side_by_side: bool = False,
-    ) -> None:
-        """`asking` says what of the recorded judgements counts. `side_by_side`: sessions are scored at the same time."""
+    def __init__(self, plan: Plan, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
+        self._plan = plan
         self._policy = policy
-        self._scope = scope
         self._redactor = redactor
         self._now = now
-        self._asking = asking
-        self._side_by_side = side_by_side
         self._withdrawn: Collection[Subject] = ()
         self._intake = StageRuns(policy, nothing_recorded, redactor, now)
 
-    async def run(self, history: History, kept: Kept, court: Court, recorded: Recorded, report: Report) -> None:
-        """Score a part from where it stands to its end. StoppedError when the court makes no more calls."""
-        self._withdrawn = history.withdrawn
-        async with aclosing(history.windows(kept.position)) as windows:
-            async for window in windows:
-                result, seen = await self._window(window, kept, court, recorded)
-                kept.commit(result)
-                report(window.end, seen)
+    async def run(self, history: History, store: SessionStates, judge: ReplayJudge, recorded: Recorded, report: Report) -> int:
+        """Score a part from where the store is to its end; returns how many exchanges of the scope it saw.
 
-    async def _window(self, window: Window, kept: Kept, court: Court, recorded: Recorded) -> tuple[WindowResult, int]:
+        StoppedError when the judge makes no more calls.
+        """
+        total = 0
+        self._withdrawn = history.withdrawn
+        async with aclosing(history.windows(store.position)) as windows:
+            async for window in windows:
+                result, seen = await self._score_window(window, store, judge, recorded)
+                store.commit(result)
+                report(window.end, seen)
+                total += seen
+        return total
+
+    async def _score_window(
+        self, window: Window, store: SessionStates, judge: ReplayJudge, recorded: Recorded
+    ) -> tuple[WindowResult, int]:
         """Score a window; return its result, and the number of its exchanges that are in scope."""
-        keys = window.batch.keys()
-        outcome = self._intake.run(INTAKE, window.batch, kept.states(INTAKE.name, keys))
-        result = WindowResult(window.end, outcome.dead, {INTAKE.name: outcome.states})
-        tasks: dict[str, list[ScoringTask]] = {}
-        encoded = iter(outcome.made.messages.get("scores", ()))
+        outcome = self._intake.run(INTAKE, window.batch, store.states(INTAKE.name, window.batch.keys()))
+        result = WindowResult(window.end, outcome.dead, {INTAKE.name: outcome.states, SCORING.name: {}})
+        sessions: dict[str, list[ScoringTask]] = {}
         seen = 0
         for topic, record in outcome.records:
-            if topic == "scores":
-                message = next(encoded)
-                is_there = isinstance(record, Score) and (record.connection, record.exchange_id) not in self._withdrawn
-                if isinstance(record, Score) and is_there and self._scope.holds(record.project, record.exchange_at):
-                    result.made.add(topic, message)
+            if isinstance(record, Score):
+                if self._is_wanted(record):
+                    result.made.add(topic, encode(record))
                     seen += record.revision == 0
             elif isinstance(record, ScoringTask):
-                tasks.setdefault(session_key(record), []).append(record)
+                sessions.setdefault(session_key(record), []).append(record)
                 seen += record.revision == 0 and self._is_wanted(record)
-        await self._score(tasks, kept, court, recorded, result)
+        states = store.states(SCORING.name, list(sessions))
+        subjects = [SCORING.subject_of(task) for tasks in sessions.values() for task in tasks]
+        judgements = {} if self._plan.asking is Asking.NONE else recorded(subjects)
+        done = await asyncio.gather(
+            *(
+                self._score_session(
+                    tasks, STATE.decode(states[key]).spent if key in states else 0, judge, judgements, result.end
+                )
+                for key, tasks in sessions.items()
+            ),
+            return_exceptions=True,
+        )
+        # In the order of the tasks, whichever session was done first. Where one fails, the others have come to their end: calls cost money.
+        for key, session in zip(sessions, done, strict=True):
+            if isinstance(session, BaseException):
+                raise session
+            spent, made = session
+            result.states[SCORING.name][key] = msgspec.msgpack.encode(JudgedState(0, spent))
+            result.made.extend(made)
         return result, seen
 
-    async def _score(
-        self, tasks: Mapping[str, list[ScoringTask]], kept: Kept, court: Court, recorded: Recorded, result: WindowResult
-    ) -> None:
-        """Score the tasks, session by session or sessions side by side, and add what came of it."""
-        before = kept.states(SCORING.name, list(tasks))
-        subjects = [SCORING.subject_of(task) for session in tasks.values() for task in session]
-        known = {} if self._asking is Asking.NONE else recorded(subjects)
-
-        def session(key: str) -> Coroutine[Any, Any, tuple[JudgedState, Accepted]]:
-            state = STATE.decode(before[key]) if key in before else JudgedState()
-            return self._session(tasks[key], state, court, known, result.end)
-
-        if self._side_by_side:
-            outcomes = await _all_of([session(key) for key in tasks])
-        else:
-            outcomes = [await session(key) for key in tasks]
-        result.states[SCORING.name] = {}
-        # In the order of the tasks, whichever session was done first.
-        for key, (state, made) in zip(tasks, outcomes, strict=True):
-            result.states[SCORING.name][key] = msgspec.msgpack.encode(state)
-            result.made.extend(made)
-
-    async def _session(
+    async def _score_session(
         self,
         tasks: Sequence[ScoringTask],
-        state: JudgedState,
-        court: Court,
-        known: Mapping[Subject, Sequence[Judgement]],
+        spent: int,
+        judge: ReplayJudge,
+        judgements: Mapping[Subject, Sequence[Judgement]],
         end: int,
-    ) -> tuple[JudgedState, Accepted]:
-        """Score the tasks of one session, one after the other."""
-        spent, made = state.spent, Accepted()
+    ) -> tuple[int, Accepted]:
+        """Score the tasks of a session that has spent so much, one after the other."""
+        made, asking = Accepted(), self._plan.asking
         for task in tasks:
-            ledger = self._ledger(task, spent)
+            cap = self._policy.for_project(task.project).cap
+            ledger = Ledger(cap, spent)
             try:
-                counted = self._counted(task, known.get(SCORING.subject_of(task), ()))
+                recorded = judgements.get(SCORING.subject_of(task), ())
+                counted = [] if asking is Asking.NONE else SCORING.known_of(task, recorded)
+                if asking.pays:
+                    counted = self._of_these_questions(task, counted)
                 if self._is_wanted(task):
-                    score = await court.judge(_bare(task), counted, ledger)
-                    if isinstance(score, Score) and _leaves_unused(score, counted):
-                        ledger = self._ledger(task, spent)
-                        score = await court.judge(_bare(task), self._answers(task, counted), ledger)
+                    bare = msgspec.structs.replace(task, earlier_judgements=())  # those of them that count are in `counted`
+                    score = await judge.judge(bare, counted, ledger)
+                    if isinstance(score, Score) and not asking.pays and not _is_of_all(score, counted):
+                        ledger = Ledger(cap, spent)
+                        score = await judge.judge(bare, self._of_these_questions(task, counted), ledger)
                     if score is not None:
-                        made.add("scores", encode(score))
+                        made.add(SCORING.sink, encode(score))
                 else:
                     ledger.charge(charged(counted, task.revision))
             except StoppedError:
                 raise
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
-                place = Place(SCORING.source, end - 1, 0)
-                Admission(self._redactor, self._now()).set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
+                admission, place = Admission(self._redactor, self._now()), Place(SCORING.source, end - 1, 0)
+                admission.set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
             spent = ledger.spent
-        return JudgedState(0, spent), made
+        return spent, made
 
-    def _counted(self, task: ScoringTask, found: Sequence[Judgement]) -> list[Judgement]:
-        """Return the known judgements of a task's exchange that count: those that it carries and those that were found.
+    def _of_these_questions(self, task: ScoringTask, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """Return the judgements of questions that the policy asks, whatever the answers come to, and of what the exchange was before.
 
-        A paying replay looks only for answers to the present questions. A recorded replay takes all recorded judgements,
-        because nearly always all of them answer these questions; see `_leaves_unused`.
+        Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as the cost of a
+        score. What was judged before a revision came was asked about an earlier one: it counts, whatever the texts are now.
         """
-        if self._asking is Asking.NONE:
+        if not judgements:
             return []
-        known = SCORING.known_of(task, found)
-        if not known or not self._asking.pays:
-            return known
-        return self._answers(task, known)
-
-    def _answers(self, task: ScoringTask, known: Sequence[Judgement]) -> list[Judgement]:
-        """Return the known judgements that answer a question of the policy in force, and those of what the exchange was before.
-
-        What was judged before a revision came was asked about an earlier one: it was paid for, whatever the texts are now.
-        """
         exchange = encoded_exchange(task.exchange)
-        earlier = [one for one in known if exchange.revision and one.judged_at < exchange.ingested_at]
-        current = [one for one in known if one not in earlier] if earlier else known
-        return [*earlier, *of_these_questions(exchange, self._policy.for_project(task.project), current)]
+        fingerprints = {question.fingerprint for question in questions_about(exchange, self._policy.for_project(task.project))}
+        return [
+            judgement
+            for judgement in judgements
+            if judgement.fingerprint in fingerprints or (exchange.revision and judgement.judged_at < exchange.ingested_at)
+        ]
 
-    def _ledger(self, task: ScoringTask, spent: int) -> Ledger:
-        return Ledger(self._policy.for_project(task.project).cap, spent)
-
-    def _is_wanted(self, task: ScoringTask) -> bool:
-        scope = self._scope
-        if SCORING.subject_of(task) in self._withdrawn:
+    def _is_wanted(self, record: Score | ScoringTask) -> bool:
+        """Tell whether an exchange is to be scored, given its score or its task."""
+        scope = self._plan.scope
+        if (record.connection, record.exchange_id) in self._withdrawn:
             return False
         if scope.since is None and scope.until is None:
-            return scope.project is None or scope.project == task.project
-        return scope.holds(task.project, encoded_exchange(task.exchange).occurred_at)
+            return scope.project in {None, record.project}
+        occurred_at = record.exchange_at if isinstance(record, Score) else encoded_exchange(record.exchange).occurred_at
+        return scope.holds(record.project, occurred_at)
 
 
-def _leaves_unused(score: Score, known: Sequence[Judgement]) -> bool:
-    """Tell whether a known judgement answers no question of the score.
-
-    It may be another policy's, and is then not to be charged.
-    """
-    unused = [one for one in known if one.judgement_id not in score.judgement_ids]
-    if not unused:
-        return False
-    used = {one.fingerprint for one in known if one.judgement_id in score.judgement_ids}
-    return any(one.fingerprint not in used for one in unused)
-
-
-def _bare(task: ScoringTask) -> ScoringTask:
-    """The task without the judgements that it carries: what of them counts is handed over beside it."""
-    return msgspec.structs.replace(task, earlier_judgements=()) if task.earlier_judgements else task
-
-
-async def _all_of(sessions: Sequence[Awaitable[tuple[JudgedState, Accepted]]]) -> list[tuple[JudgedState, Accepted]]:
-    """Every session's outcome; when one fails, the others come to their end before that is raised: calls are under way."""
-    done = await asyncio.gather(*sessions, return_exceptions=True)
-    for one in done:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in done if not isinstance(one, BaseException)]
-
-
-def of_these_questions(exchange: Exchange, policy: ProjectPolicy, recorded: Sequence[Judgement]) -> list[Judgement]:
-    """The judgements of questions that the policy asks, whatever the answers come to.
-
-    Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as what a score cost.
-    """
-    asked = {question.fingerprint for question in questions_about(exchange, policy)}
-    return [one for one in recorded if one.fingerprint in asked]
+def _is_of_all(score: Score, judgements: Sequence[Judgement]) -> bool:
+    """Tell whether each of the judgements is of a question that the score rests on; nearly always all of them are, so this is tried first."""
+    fingerprints = {judgement.fingerprint for judgement in judgements if judgement.judgement_id in score.judgement_ids}
+    return all(judgement.fingerprint in fingerprints for judgement in judgements)

@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import builders as build
@@ -50,8 +52,8 @@ from streams.kafka.schema_registry import (
 )
 from streams.kafka.states import StoredState
 from streams.log.admission import Accepted, Admission, Place, Refusal
-from streams.replay.history.topic_history import TopicHistory
-from streams.replay.plan import Part, Segment
+from streams.replay.plan import Part, ReplayFiles, Scope, Segment
+from streams.replay.topics import open_topics
 from streams.topology import stage_named
 
 EXCHANGE = build.exchange("s", 1)
@@ -529,7 +531,7 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
 
 
 def test_a_replay_of_the_topics_reads_framed_values(
-    registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None]
+    registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None], tmp_path: Path
 ) -> None:
     """What workers have scored, a replay must find again."""
     make_topics("exchanges", partitions=1)
@@ -538,7 +540,9 @@ def test_a_replay_of_the_topics_reads_framed_values(
     async def run() -> list[Record]:
         async with producing(kafka) as producer:
             await producer.send("exchanges", [(KEY, framed(1, encode(EXCHANGE)[PREFIX_BYTES:]))])
-        history = TopicHistory(kafka, Part(0, (Segment(0, 0, 1),)), None, RegistryFraming(registry.url).insist)
-        return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
+        files, insist = ReplayFiles(tmp_path / "driftline.duckdb", "again"), RegistryFraming(registry.url).insist
+        files.parts.mkdir(parents=True)
+        with closing(await open_topics(kafka, Part(0, (Segment(0, 0, 1),)), Scope(), files, insist)) as history:
+            return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
 
     assert [EXCHANGE] == asyncio.run(run())

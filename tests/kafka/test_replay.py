@@ -93,7 +93,7 @@ def test_scores_are_the_live_ones(
     driftline: Command, produced: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
     """Repetitions, poison and the split into partitions and fetches change nothing."""
-    monkeypatch.setattr("streams.replay.history.topic_history.WINDOW_RECORDS", window)
+    monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", window)
     document = replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
     assert document["equal"]
     made = merged(Path(document["file"]))
@@ -119,8 +119,8 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     driftline: Command, produced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which records a session has seen is known again, so a repetition after the cut is still one."""
-    monkeypatch.setattr("streams.replay.history.topic_history.WINDOW_RECORDS", 30)
-    from streams.replay.part_file import PartFile
+    monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", 30)
+    from streams.replay.part import PartFile
 
     commit, committed = PartFile.commit, []
 

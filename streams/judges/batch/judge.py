@@ -40,8 +40,7 @@ from streams.judges.batch.calls import Batch, BatchCalls, JudgeUnavailableError
 from streams.judges.batch.making import BatchMaker
 from streams.judges.batch.opening import BatchLimits, BatchOpener
 from streams.judges.batch.pending import OpenBatch, Pending
-from streams.judges.batch.plans import Asked, BatchJournal
-from streams.judges.batch.results import CANCELLED
+from streams.judges.batch.plans import CANCELLED, Asked, BatchJournal
 from streams.judges.circuit_breaker import MAX_UNREADABLE
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client

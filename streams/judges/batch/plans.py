@@ -18,6 +18,8 @@ from audit.exchanges.questions import Question
 from schemas.errors import StoreError
 from streams.judges.protocol import CallBudget
 
+CANCELLED = "the batch was cancelled before the question was asked"
+"""Error of a question that was not asked because its batch was cancelled."""
 _FINGERPRINT_CHARACTERS = 47
 """Of a fingerprint in a custom id, which has room for 64 characters; 188 bits tell questions apart."""
 

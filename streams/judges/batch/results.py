@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streams.judges.batch.plans import CANCELLED
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, blames_format, one_line
 from streams.judges.response_parsing import Message, read_message
 
 _LOG = logging.getLogger(__name__)
-CANCELLED = "the batch was cancelled before the question was asked"
-"""Error of a question that was not asked because its batch was cancelled."""
 _MAX_NAME = 64
 _UNASKED = {
     "expired": Failure(words="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),

@@ -23,8 +23,8 @@ from analytics.store.file_lock import FileLock, lock_file
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from streams.replay.history.table_history import Tables, origin_of_tables
-from streams.replay.part_file import opened
+from streams.replay.history import Tables, origin_of_tables
+from streams.replay.part import open_store
 
 
 def read(path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_part_of_a_replay_waits_for_who_was_killed_with_it(tmp_path: Path, mon
     before = Store(path)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: before.close())
 
-    opened(path).close()
+    open_store(path).close()
 
 
 def test_a_copy_during_which_the_header_changed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

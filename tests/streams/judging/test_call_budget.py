@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import builders as build
 import pytest
@@ -14,9 +15,11 @@ from audit.cost.session_ledger import Ledger
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec import single_object
+from schemas.errors import StoreError
 from schemas.records import Judgement, Record, Reservation, ScoringTask
 from streams.judges.protocol import CallBudget, Verdict
-from streams.judging.call_budget import DurableBudget, StoppedError
+from streams.judging import call_budget
+from streams.judging.call_budget import CallRecorder, DurableBudget, StoppedError, append_calls
 from streams.judging.judged_stages import SCORING, JudgingTask
 
 
@@ -122,3 +125,73 @@ def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
     assert [judgement] == records
     with pytest.raises(StoppedError):
         asyncio.run(DurableBudget(question, judging_task, publish, lambda: build.START, lambda: False).reserve())
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The ids of the judgements in each transaction; one that has `full` in it fails."""
+    groups: list[list[str]] = []
+
+    def append(store: Store, records: Sequence[Judgement]) -> None:
+        groups.append([record.judgement_id for record in records])
+        if "full" in groups[-1]:
+            raise StoreError("the disk is full")
+        append_calls(store, records)
+
+    monkeypatch.setattr(call_budget, "append_calls", append)
+    return groups
+
+
+def test_records_of_one_turn_of_the_event_loop_are_one_transaction(groups: list[list[str]]) -> None:
+    """A commit takes as long for one record as for hundreds; each of them is in the tables when its call goes on."""
+
+    async def publish(store: Store) -> None:
+        recorder = CallRecorder(store)
+
+        async def publish_two(name: str) -> None:
+            for number in range(2):
+                await recorder.publish(build.judgement("s", 1, judgement_id=f"{name}{number}"))
+                assert (f"{name}{number}",) in rows(store, "judgements", "judgement_id")
+
+        await asyncio.gather(*map(publish_two, "abc"))
+
+    with Store(None) as store:
+        asyncio.run(publish(store))
+    assert [["a0", "b0", "c0"], ["a1", "b1", "c1"]] == groups
+
+
+def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]]) -> None:
+    """The records of a transaction that failed are none of them there, and the next transaction is not concerned."""
+
+    async def publish(store: Store) -> list[BaseException | None]:
+        recorder = CallRecorder(store)
+        names = ("full", "beside")
+        outcomes = await asyncio.gather(
+            *(recorder.publish(build.judgement("s", 1, judgement_id=name)) for name in names), return_exceptions=True
+        )
+        await recorder.publish(build.judgement("s", 1, judgement_id="later"))
+        return outcomes
+
+    with Store(None) as store:
+        outcomes = asyncio.run(publish(store))
+        assert [("later",)] == rows(store, "judgements", "judgement_id")
+    assert [StoreError, StoreError] == list(map(type, outcomes))
+    assert [["full", "beside"], ["later"]] == groups
+
+
+def test_a_record_is_written_though_its_caller_is_gone(groups: list[list[str]]) -> None:
+    """The call may have been made: a record that was left out would have it paid for again."""
+
+    async def publish(store: Store) -> None:
+        recorder = CallRecorder(store)
+        gone, stays = (
+            asyncio.ensure_future(recorder.publish(build.judgement("s", 1, judgement_id=name))) for name in ("gone", "stays")
+        )
+        await asyncio.sleep(0)
+        gone.cancel()
+        await stays
+
+    with Store(None) as store:
+        asyncio.run(publish(store))
+        assert {("gone",), ("stays",)} == set(rows(store, "judgements", "judgement_id"))
+    assert [["gone", "stays"]] == groups

@@ -25,7 +25,7 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
     driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
     """Neither the number of processes nor the size of what is scored at once may be seen in a score."""
-    monkeypatch.setattr("streams.replay.history.table_history.WINDOW_RECORDS", window)
+    monkeypatch.setattr("streams.replay.history.WINDOW_RECORDS", window)
     before = contents(database)
     document = replay(driftline, "--workers", workers, "--label", "again")
     assert document["equal"]
@@ -33,15 +33,6 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
     assert scores_in(database) == merged_scores_in(result(database, "again"))
     assert before == contents(database)
     assert not result(database, "again").with_suffix(".parts").exists()
-
-
-@pytest.mark.usefixtures("database")
-def test_a_long_history_gives_the_same(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judgements are looked up in two steps where there are many: their places, and the rows around these."""
-    monkeypatch.setattr("streams.replay.history.table_history.MANY", 0)
-    monkeypatch.setattr("streams.replay.history.table_history._FAR", 2)
-    monkeypatch.setattr("streams.replay.history.table_history.WINDOW_RECORDS", 60)
-    assert replay(driftline, "--workers", "1", "--label", "long")["equal"]
 
 
 def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from soak import SOAK
 
 from service.replays import replays
 from service.simulator import running
-from streams.replay.history import merging
+from streams.replay import result as results
 from streams.replay.plan import ReplayFiles
 
 POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
@@ -24,7 +24,7 @@ LOADED_ONCE = """
 import multiprocessing
 from streams.replay import part_processes
 part_processes._SPAWN = multiprocessing.get_context("forkserver")
-part_processes._SPAWN.set_forkserver_preload(["service.replays.jobs", "streams.replay.part_run"])
+part_processes._SPAWN.set_forkserver_preload(["service.replays.jobs", "streams.replay.part"])
 """
 """Has the processes of a replay's parts load their code once, and not each for itself; not run in a soak run."""
 BEFORE = "" if SOAK else LOADED_ONCE
@@ -139,7 +139,7 @@ def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Pat
     arguments = ("--label", "merged", "--workers", "1")
     parts = ReplayFiles(database, "merged").parts
     with monkeypatch.context() as patch:
-        patch.setattr(merging, "digests_in", ended)
+        patch.setattr(results, "read_digests", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
     assert (False, True) == (result(database, "merged").exists(), parts.exists())

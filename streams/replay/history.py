@@ -1,0 +1,290 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""History in tables: those of a database, or the same as Parquet files. They are read beside others who read, and never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from analytics.store.connection import connect, fetch, store_error
+from analytics.store.file_lock import FileLock
+from analytics.store.inserting import BATCH, registered
+from analytics.store.tables import LOG, columns_of, default_of, literal, quote
+from audit.file_kinds import HEAD, binary_kind, unlike_json
+from audit.file_kinds import PARQUET as PARQUET_FILE
+from schemas.codec.rows import rows_as_records
+from schemas.errors import InputError
+from schemas.lazy.duckdb import duckdb
+from schemas.lazy.polars import pl
+from schemas.records import Judgement
+from schemas.registry import RecordSchema, schema_of, topics
+from streams.judging.recorded_judgements import Subject
+from streams.replay.plan import Origin, Part, Scope, Segment
+from streams.stage_batches import OFFSET, StageBatch
+
+TABLES, PARQUET = "tables", "parquet"
+EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
+RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
+"""Record types that a replay reads."""
+WINDOW_RECORDS = 4_000
+"""Records that are read, scored and committed at once, about; each can hold a megabyte of text."""
+_SCORES_AT_ONCE = 20_000
+_SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
+"""The condition that a session belongs to the part. MD5, because it is the same in every version of DuckDB."""
+_SCOPE = (
+    "($project IS NULL OR project = $project) AND ($since::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ >= $since::TIMESTAMPTZ) "
+    "AND ($until::TIMESTAMPTZ IS NULL OR {at}::TIMESTAMPTZ < $until::TIMESTAMPTZ)"
+)
+_RECORDED = (
+    "SEMI JOIN (SELECT _partition, _offset FROM judgements JOIN judged USING (_partition) "
+    f"SEMI JOIN {BATCH} USING (connection, subject_id) WHERE _topic = 'judgements' AND _offset < next_offset) "
+    "USING (_partition, _offset) WHERE _topic = 'judgements'"
+)
+"""The judgements of the registered subjects. Their places are looked up first, which takes few columns; then only the rows around these are read."""
+
+
+class Contents(NamedTuple):
+    """The contents of tables: exchanges in a scope, projects, and the times of the first and the last exchange."""
+
+    exchanges: int
+    projects: list[str]
+    first: str | None
+    last: str | None
+
+
+class Tables:
+    """The tables of a history as views of one connection, all of them there whatever the source has."""
+
+    def __init__(self, origin: Origin) -> None:
+        """StoreError when a database cannot be opened, InputError when files are no export of a log."""
+        with contextlib.ExitStack() as opening:
+            if origin.kind == TABLES:
+                opening.enter_context(FileLock(Path(origin.place), shared=True))
+            self.connection = opening.enter_context(connect(None))
+            if origin.kind == TABLES:
+                try:
+                    self.connection.execute(f"ATTACH {literal(origin.place)} AS history (READ_ONLY)")
+                except duckdb.Error as error:
+                    raise store_error(Path(origin.place), error) from error
+            for name in RECORDS:
+                self._create_view(schema_of(name), origin)
+            self._opened = opening.pop_all()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def segments(self, topic: str) -> list[Segment]:
+        """Return the topic's segment of each partition."""
+        tables = [schema_of(name).table for name in topics()[topic] if name in RECORDS]
+        offsets = " UNION ALL ".join(f"SELECT _partition, _offset FROM {table} WHERE _topic = $topic" for table in tables)
+        statement = f"SELECT _partition, min(_offset), max(_offset) + 1 FROM ({offsets}) GROUP BY ALL ORDER BY ALL"
+        return [Segment(*row) for row in self.rows(statement, {"topic": topic})]
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Return the offset after the topic's last record in each partition."""
+        return {segment.partition: segment.end for segment in self.segments(topic)}
+
+    def contents(self, scope: Scope) -> Contents:
+        """Return the contents, with the exchanges of the scope counted."""
+        within = _SCOPE.format(at="occurred_at")
+        statement = f"SELECT count(*) FILTER (revision = 0 AND {within}), min(occurred_at)::VARCHAR, max(occurred_at)::VARCHAR FROM exchanges"
+        ((count, first, last),) = self.rows(statement, _values(scope))
+        projects = [name for (name,) in self.rows("SELECT DISTINCT project FROM exchanges ORDER BY ALL")]
+        return Contents(count, projects, first, last)
+
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement."""
+        return self.connection.execute(statement, dict(values or {})).fetchall()
+
+    def frame(self, name: str, where: str, values: Mapping[str, Any]) -> pl.DataFrame:
+        """Rows of a record type with `_partition` and `_offset`, in the order of these; times in UTC."""
+        columns = ", ".join(
+            f"{quote(column)}::{kind} AS {quote(column)}"
+            for column, kind in columns_of(schema_of(name), timestamp="TIMESTAMPTZ").items()
+        )
+        table = schema_of(name).table
+        statement = f"SELECT {columns}, _partition, _offset FROM {table} {where} ORDER BY _partition, _offset"
+        frame = fetch(self.connection, statement, values)
+        # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
+        return frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
+
+    def scores(self, scope: Scope, part: Part) -> Iterator[pl.DataFrame]:
+        """The scores in a scope of a part's sessions, some thousands at a time."""
+        where = (
+            f"WHERE _topic = 'scores' AND {_SCOPE.format(at='exchange_at')} AND {_SHARE} "
+            "AND _partition = $partition AND _offset >= $start AND _offset < $end"
+        )
+        for segment in self.segments(SCORES):
+            for start in range(segment.start, segment.end, _SCORES_AT_ONCE):
+                chunk = Segment(segment.partition, start, min(start + _SCORES_AT_ONCE, segment.end))
+                yield self.frame("Score", where, _values(scope) | _share(part) | _offsets(chunk))
+
+    def _create_view(self, schema: RecordSchema, origin: Origin) -> None:
+        """The table of a record type under its own name; what was written before a column existed has its default."""
+        rows = f"history.{LOG}.{quote(schema.table)}"
+        if origin.kind == PARQUET:
+            file = Path(origin.place) / f"{schema.table}.parquet"
+            if not file.exists():
+                columns = ", ".join(f"{quote(name)} {kind}" for name, kind in columns_of(schema).items())
+                self.connection.execute(
+                    f"CREATE TABLE {schema.table} ({columns}, _topic VARCHAR, _partition INTEGER, _offset BIGINT)"
+                )
+                return
+            rows = f"read_parquet({literal(str(file))})"
+        try:
+            there = {name for name, *_ in self.rows(f"DESCRIBE SELECT * FROM {rows}")}
+        except duckdb.Error as error:
+            raise _no_export(origin, schema, str(error).splitlines()[0]) from error
+        defaults = {field["name"]: default_of(field) for field in schema.fields if "default" in field}
+        names = [*(field["name"] for field in schema.fields), "_topic", "_partition", "_offset"]
+        missing = [name for name in names if name not in there and name not in defaults]
+        if missing:
+            raise _no_export(origin, schema, f"column {', '.join(missing)} is missing")
+        columns = ", ".join(quote(name) if name in there else f"{defaults[name]} AS {quote(name)}" for name in names)
+        self.connection.execute(f"CREATE VIEW {schema.table} AS SELECT {columns} FROM {rows}")
+
+
+class Window(NamedTuple):
+    """Consecutive records of a part; every record's `_offset` is its position in the part."""
+
+    batch: StageBatch
+    end: int
+    """The position after the window: where reading goes on."""
+
+
+class History:
+    """One part of a history: windows of its records from the tables, the judgements of its exchanges, and the scores that the source has."""
+
+    def __init__(self, tables: Tables, part: Part, scope: Scope) -> None:
+        self._tables = tables
+        self._part = part
+        self._scope = scope
+        # Sampling wants to know all of a session that has anything in the scope, and nothing of the others.
+        tables.connection.execute(
+            "CREATE TEMP TABLE wanted AS SELECT DISTINCT connection, session_id FROM exchanges "
+            f"WHERE {_SCOPE.format(at='occurred_at')} AND {_SHARE}",
+            _values(scope) | _share(part),
+        )
+        tables.connection.execute("CREATE TEMP TABLE judged (_partition INTEGER, next_offset BIGINT)")
+        for partition, end in part.judgements.items():
+            tables.connection.execute("INSERT INTO judged VALUES (?, ?)", [partition, end])
+
+    @cached_property
+    def withdrawn(self) -> Collection[Subject]:
+        """The exchanges that turn out to be part of another one: they have no score. Topics tell that only as they are read."""
+        ends = {segment.partition: segment.end for segment in self._part.segments}
+        rows = self._tables.rows("SELECT connection, exchange_id, _partition, _offset FROM exchanges WHERE withdrawn")
+        return {(connection, exchange_id) for connection, exchange_id, number, offset in rows if offset < ends.get(number, 0)}
+
+    async def windows(self, start: int) -> AsyncGenerator[Window]:
+        """The records from a position on; each record once, those of a session in their order."""
+        position = start
+        while (rest := self._part.rest(position)) is not None:
+            segment, base = rest
+            # A part has the sessions of one remainder only, so that many more records are looked through.
+            end = min(segment.start + WINDOW_RECORDS * self._part.divisor, segment.end)
+            frames = {
+                name: self._read(name, Segment(segment.partition, segment.start, end), base) for name in topics()[EXCHANGES]
+            }
+            position = base + end
+            yield Window(StageBatch.of(EXCHANGES, frames), position)
+
+    def _read(self, name: str, segment: Segment, base: int) -> pl.DataFrame:
+        where = (
+            "SEMI JOIN wanted USING (connection, session_id) "
+            "WHERE _topic = 'exchanges' AND _partition = $partition AND _offset >= $start AND _offset < $end"
+        )
+        frame = self._tables.frame(name, where, _offsets(segment))
+        return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
+
+    def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        """The judgements of each of the exchanges that has any, in the order they were recorded."""
+        judgements: dict[Subject, list[Judgement]] = defaultdict(list)
+        if subjects and self._part.judgements:
+            batch = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
+            with registered(self._tables.connection, batch):
+                frame = self._tables.frame("Judgement", _RECORDED, {})
+            for judgement in rows_as_records("Judgement", frame):
+                if isinstance(judgement, Judgement):
+                    judgements[judgement.connection, judgement.subject_id].append(judgement)
+        return judgements
+
+    def scores(self) -> Iterator[pl.DataFrame]:
+        """The scores that the source has in the scope, some thousands at a time."""
+        return self._tables.scores(self._scope, self._part)
+
+    def close(self) -> None:
+        """Give back files and connections."""
+        self._tables.close()
+
+
+def origin_of_tables(database: Path) -> Origin:
+    """The tables of a database."""
+    return Origin(TABLES, str(database.resolve()))
+
+
+def origin_of_parquet(folder: Path) -> Origin:
+    """Parquet files as `driftline export` writes them; InputError when there is none with exchanges."""
+    if folder.is_file():
+        raise InputError(
+            f"--from: {folder} is a file", hint="Use tables, topics, or the folder that `driftline export` has written."
+        )
+    files = [folder / f"{schema_of(name).table}.parquet" for name in RECORDS]
+    for file in filter(Path.is_file, files):
+        _require_parquet(file)
+    if not (folder / "exchanges.parquet").is_file():
+        raise InputError(
+            f"--from: {folder} holds no exchanges.parquet",
+            hint="Use tables, topics, or a folder that `driftline export` has written.",
+        )
+    state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
+    return Origin(PARQUET, str(folder.resolve()), hashlib.sha256(repr(state).encode()).hexdigest()[:16])
+
+
+def _require_parquet(file: Path) -> None:
+    """InputError when a file is none that `driftline export` has written."""
+    with file.open("rb") as stream:
+        head = stream.read(HEAD)
+    if binary_kind(head) is not PARQUET_FILE:
+        kind = unlike_json(head)
+        raise InputError(
+            f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
+            hint="Export the folder again with `driftline export`.",
+        )
+
+
+def parts_of_tables(tables: Tables, count: int) -> tuple[Part, ...]:
+    """The history in so many parts, each with the sessions whose keys' hashes leave one remainder."""
+    segments, judgements = tuple(tables.segments(EXCHANGES)), tables.ends(JUDGEMENTS)
+    return tuple(Part(number, segments, count, number, judgements) for number in range(count))
+
+
+def _values(scope: Scope) -> dict[str, Any]:
+    return {"project": scope.project, "since": scope.since, "until": scope.until}
+
+
+def _share(part: Part) -> dict[str, Any]:
+    return {"divisor": part.divisor, "remainder": part.remainder}
+
+
+def _offsets(segment: Segment) -> dict[str, Any]:
+    return {"partition": segment.partition, "start": segment.start, "end": segment.end}
+
+
+def _no_export(origin: Origin, schema: RecordSchema, problem: str) -> InputError:
+    return InputError(
+        f"{origin.place}: table {schema.table}: {problem}",
+        hint="Open the database once with this version (`driftline doctor`), or export it again with `driftline export`.",
+    )

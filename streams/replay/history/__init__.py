@@ -1,1 +1,0 @@
-"""History as the source of a replay: tables, Parquet files or topics."""

@@ -1,0 +1,183 @@
+"""One part of a replay, from opening its file to its digests: the work of a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from analytics.queries import query_rows
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.errors import StoreError
+from schemas.records import Judgement, Reservation
+from streams.judges.protocol import Judge
+from streams.judging.call_budget import CallRecorder, settle_interrupted
+from streams.judging.judged_stages import SCORING
+from streams.judging.recorded_judgements import Subject, recorded_in
+from streams.judging.task_judge import TaskJudge
+from streams.replay.asking import Estimate, Estimator, QuestionCollector, ask_all
+from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
+from streams.replay.part_processes import Heard, Tell
+from streams.replay.plan import Asking, Part, Plan, ReplayFiles, Scope
+from streams.replay.rescoring import Report, Rescoring, SessionStates, WindowResult
+from streams.replay.result import write_digests
+from streams.stop_signals import handled_in_loop
+
+if TYPE_CHECKING:
+    from streams.judges.batch.judge import BatchJudge
+
+REPLAY = "replay"
+"""Consumer of the watermark that says how far a part has come."""
+TAKEOVER_SECONDS = 15.0
+"""Seconds that a killed process may take to let go of its file."""
+
+
+class PartFile(SessionStates):
+    """A part's DuckDB file: scores, calls, session states and the position. Belongs to one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
+        self._store = open_store(path)
+        self.recorded = recorded_in(self._store)
+        """The judgements that this replay has paid for."""
+        self.publish = CallRecorder(self._store).publish
+        """Makes a record of a judge call durable."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+    @property
+    def position(self) -> int:
+        """See `SessionStates`."""
+        with self._store.transaction() as transaction:
+            return transaction.watermark(REPLAY, EXCHANGES)
+
+    def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """See `SessionStates`."""
+        with self._store.transaction() as transaction:
+            return transaction.states(stage, keys)
+
+    def commit(self, result: WindowResult) -> None:
+        """See `SessionStates`; rule 6 of `README.md`."""
+        with self._store.transaction() as transaction:
+            for topic, messages in result.made.messages.items():
+                transaction.append(topic, messages, are_own=True)
+            for stage, states in result.states.items():
+                transaction.set_states(stage, states, result.end)
+            transaction.set_watermark(REPLAY, EXCHANGES, result.end)
+
+    def settle(self, now: datetime) -> None:
+        """Charge the calls that a killed process had under way; none may be under way now."""
+        settle_interrupted(self._store, now)
+
+    def reservations(self) -> dict[str, str]:
+        """Ids of the reservations that no judgement settles, by fingerprint."""
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
+
+
+def open_store(path: Path) -> Store:
+    """The store in a file, once a process that was killed with it has let go of it."""
+    again = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TAKEOVER_SECONDS),
+        reraise=True,
+    )
+    return again(Store, path, is_browsed=False)
+
+
+class _Judgements:
+    """The judgements of exchanges: those of the history, then those that this replay has paid for, up to this moment."""
+
+    def __init__(self, history: History, file: PartFile) -> None:
+        self._history = history
+        self._file = file
+        self._of_window: dict[Subject, list[Judgement]] = {}
+
+    def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        """Return the judgements of a window's exchanges.
+
+        The mapping grows while these are scored, so that a later revision finds the answers to an earlier one.
+        """
+        self._of_window = defaultdict(list)
+        for recorded in (self._history.recorded, self._file.recorded):
+            for subject, judgements in recorded(subjects).items():
+                self._of_window[subject] += judgements
+        return self._of_window
+
+    async def publish(self, record: Judgement | Reservation) -> None:
+        """Make a record of a call durable."""
+        await self._file.publish(record)
+        if isinstance(record, Judgement):
+            self._of_window[record.connection, record.subject_id].append(record)
+
+
+@dataclass(frozen=True)
+class PartWork:
+    """The work on a part: the plan, which part, and the means of scoring. `judge` and `batch_judge` as the plan asks."""
+
+    plan: Plan
+    number: int
+    files: ReplayFiles
+    policy: Policy
+    redactor: Redactor
+    now: Callable[[], datetime]
+    judge: Judge | None = None
+    batch_judge: BatchJudge | None = None
+
+    async def estimate(self, history: History, tell: Tell) -> Estimate:
+        """Estimate the calls and costs of the part; answers that this replay already has count as answered."""
+        asking = self.plan.asking
+        estimator = Estimator(self.policy, batched=asking is Asking.BATCH, asks=asking.pays)
+        with contextlib.closing(PartFile(self.files.part(self.number))) as file:
+            recorded = _Judgements(history, file).recorded
+            exchanges = await self._rescoring.run(history, SessionStates(), estimator, recorded, self._report(tell))
+        return estimator.result(exchanges)
+
+    async def replay(self, history: History, tell: Tell) -> None:
+        """Score the part to its end, from where it was left, and write its digests: with them it is done.
+
+        StoppedError when it was asked to stop before.
+        """
+        path = self.files.part(self.number)
+        with contextlib.closing(PartFile(path)) as file:
+            if self.batch_judge is not None and file.position == 0:
+                await self._ask_in_passes(self.batch_judge, history, file, tell)
+            # No call is under way now: what is open belongs to a process that was killed.
+            file.settle(self.now())
+            judgements = _Judgements(history, file)
+            judge = TaskJudge(SCORING, self.policy, self.judge, judgements.publish, self.now)
+            with handled_in_loop(lambda _: judge.close(), [signal.SIGTERM]):
+                await self._rescoring.run(history, file, judge, judgements.recorded, self._report(tell))
+        with Tables(origin_of_tables(path)) as made:
+            write_digests(self.files.digests(self.number), made.scores(Scope(), Part(self.number)), history.scores())
+
+    async def _ask_in_passes(self, judge: BatchJudge, history: History, file: PartFile, tell: Tell) -> None:
+        """Ask everything the part wants to know, pass by pass, until nothing is left."""
+        recorded = _Judgements(history, file).recorded
+        with handled_in_loop(lambda _: judge.cancel(), [signal.SIGTERM]):
+            while True:
+                collector = QuestionCollector(self.policy, file.reservations(), file.publish, self.now)
+                await self._rescoring.run(history, SessionStates(), collector, recorded, lambda _position, _seen: None)
+                if not collector.questions:
+                    return
+                await ask_all(judge, collector.questions, lambda: tell(Heard(self.number, answered=1)))
+
+    def _report(self, tell: Tell) -> Report:
+        return lambda position, seen: tell(Heard(self.number, position, seen))
+
+    @property
+    def _rescoring(self) -> Rescoring:
+        return Rescoring(self.plan, self.policy, self.redactor, self.now)

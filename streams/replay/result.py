@@ -1,0 +1,131 @@
+# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
+"""The result of a replay: its parts put together to one file, whole or not at all, and the digest of its scores.
+
+The digest is equal when every score, in every revision, is equal byte by byte, whatever order they came in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from analytics.sandbox.attached import attached
+from analytics.store.connection import connect
+from analytics.store.store import Store
+from analytics.store.tables import full_name, literal, quote
+from audit.cost.prices import nano_of, usd_of
+from schemas.codec.rows import rows_as_messages
+from schemas.errors import StoreError
+from schemas.lazy.polars import pl
+from schemas.registry import schema_of
+from streams.replay.plan import Outcome, Plan, ReplayFiles
+
+_MADE = ("Score", "Judgement", "Reservation", "DeadLetter")
+"""Record types that a replay makes."""
+_STAGE = "replay"
+"""Stage of the state that says what a file is the replay of; its key is the label."""
+_KEY = ["score_id", "revision"]
+
+
+class Digest(NamedTuple):
+    """The number of scores, and SHA-256 over the digests of all of them, ordered by id and revision."""
+
+    scores: int
+    sha256: str
+
+
+def write_digests(path: Path, made: Iterable[pl.DataFrame], live: Iterable[pl.DataFrame]) -> None:
+    """Write the digest of each score that a part made and of each that the source has; the file is there whole or not at all."""
+    columns = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary, "is_live": pl.Boolean}
+    digests = [_digests(frame, is_live=is_live) for is_live, frames in ((False, made), (True, live)) for frame in frames]
+    written = path.with_suffix(".new")
+    pl.concat([pl.DataFrame(schema=columns), *digests], how="vertical_relaxed").write_parquet(written)
+    written.replace(path)
+
+
+def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
+    """Id, revision and SHA-256 of the single-object encoding of each score."""
+    digests = [hashlib.sha256(message).digest() for message in rows_as_messages("Score", scores)]
+    return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary), is_live=is_live)
+
+
+def read_digests(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Digest]:
+    """The digest of all scores that parts made, and of those that the source has; `only_made` leaves out exchanges that were not scored."""
+    digests = pl.concat([pl.read_parquet(path) for path in paths])
+    made, live = digests.filter(~pl.col("is_live")), digests.filter("is_live")
+    if only_made:
+        live = live.join(made, on="score_id", how="semi")
+    return _digest(made), _digest(live)
+
+
+def _digest(digests: pl.DataFrame) -> Digest:
+    return Digest(digests.height, hashlib.sha256(b"".join(digests.sort(_KEY)["sha256"].to_list())).hexdigest())
+
+
+def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
+    """Put the parts together and remove them; returns the outcome. Doing so again after a kill changes nothing."""
+    files.unfinished.unlink(missing_ok=True)
+    files.unfinished.with_suffix(".duckdb.wal").unlink(missing_ok=True)
+    with Store(files.unfinished):
+        pass
+    with connect(files.unfinished) as connection:
+        for part in plan.parts:
+            # Partition and offset tell the part, and the order in it.
+            connection.execute(f"ATTACH {literal(str(files.part(part.number)))} AS part (READ_ONLY)")
+            for schema in map(schema_of, _MADE):
+                connection.execute(
+                    f"INSERT INTO {full_name(schema)} BY NAME SELECT * REPLACE ({part.number}::INTEGER AS _partition) "
+                    f"FROM part.log.{quote(schema.table)} ORDER BY _offset"
+                )
+            connection.execute("DETACH part")
+    made, live = read_digests([files.digests(part.number) for part in plan.parts], only_made=bool(plan.range))
+    outcome = _outcome(files.unfinished, plan, made, live, now)
+    with Store(files.unfinished) as store:
+        with store.transaction() as transaction:
+            transaction.set_states(_STAGE, {plan.label: msgspec.json.encode(outcome)}, 0)
+        store.checkpoint()
+    files.unfinished.replace(files.result)
+    shutil.rmtree(files.parts)
+    return outcome
+
+
+def outcome_in(path: Path) -> Outcome:
+    """Read the outcome of the replay that a file holds; StoreError if it holds none."""
+    with attached({"replay": path}) as connection:
+        rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
+    if not rows:
+        raise StoreError(
+            f"{path}: this is not a replay", hint="Move it away: this folder is for the files of `driftline replay`."
+        )
+    try:
+        return msgspec.json.decode(rows[0][0], type=Outcome)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"{path}: its plan cannot be read: {error}", hint="Remove it and replay again.") from error
+
+
+def _outcome(path: Path, plan: Plan, made: Digest, live: Digest, now: datetime) -> Outcome:
+    with connect(path) as connection:
+        counts = connection.execute("SELECT disposition, count(*) FROM main.scores GROUP BY ALL ORDER BY ALL").fetchall()
+        calls = connection.execute("SELECT outcome, cost_usd FROM log.judgements").fetchall()
+        letters = len(connection.execute("SELECT 1 FROM log.dead_letters").fetchall())
+    return Outcome(
+        plan=plan,
+        finished_at=now,
+        exchanges=sum(count for _, count in counts),
+        scores=made.scores,
+        dispositions=dict(counts),
+        calls=dict(sorted(Counter(outcome for outcome, _ in calls).items())),
+        cost_usd=usd_of(sum(nano_of(cost) for _, cost in calls if cost is not None)),
+        unknown_price=sum(cost is None for _, cost in calls),
+        dead_letters=letters,
+        digest=made.sha256,
+        live_scores=live.scores,
+        live_digest=live.sha256,
+    )

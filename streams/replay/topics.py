@@ -1,0 +1,223 @@
+"""History on Kafka: one partition of the topic exchanges a part. Its judgements and scores are brought over to tables once, and looked up there.
+
+Repetitions are left out as the workers leave them out (`streams.kafka.deduplication`); of two records with one identity and other content
+the first one counts. The judgements of a session are on the same partition number as its exchanges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import msgspec
+
+from analytics.store.store import Store
+from analytics.store.transaction import Partition
+from audit.times import parse_timestamp
+from schemas.errors import InputError, SettingsError
+from schemas.lazy.polars import pl
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
+from streams.kafka.deduplication import sift
+from streams.kafka.reading import PartitionReader, Range
+from streams.replay.history import EXCHANGES, JUDGEMENTS, SCORES, WINDOW_RECORDS, History, Tables, Window, origin_of_tables
+from streams.replay.part import open_store
+from streams.replay.plan import Origin, Part, ReplayFiles, Scope, Segment
+from streams.stage_batches import OFFSET, StageBatch
+
+TOPICS = "topics"
+_COPIED_AT_ONCE = 5_000
+_FETCH_BYTES = 4 * 1024 * 1024
+_OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
+
+
+def origin_of_topics(connection: KafkaConnection) -> Origin:
+    """The topics of a cluster."""
+    return Origin(TOPICS, f"{connection.bootstrap} {connection.prefix}".strip())
+
+
+class TopicHistory(History):
+    """One part of a history on Kafka. Repetitions are remembered from its first record on."""
+
+    def __init__(
+        self, connection: KafkaConnection, tables: Tables, part: Part, scope: Scope, reframe: Reframe | None = None
+    ) -> None:
+        """`tables` has what `open_topics` brought over; `reframe` is applied before decoding."""
+        super().__init__(tables, msgspec.structs.replace(part, judgements=tables.ends(JUDGEMENTS)), scope)
+        self._connection = connection
+        self._reframe = reframe
+
+    async def windows(self, start: int) -> AsyncGenerator[Window]:
+        """See `History`. What is before `start` is read again for its identities alone."""
+        seen: dict[str, bytes] = {}
+        (segment,) = self._part.segments
+        async with (
+            PartitionReader(self._connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader,
+            aclosing(reader.read_until((EXCHANGES, segment.partition), segment.start, segment.end, WINDOW_RECORDS)) as chunks,
+        ):
+            async for records, next_offset in chunks:
+                values = values_of(records)
+                if self._reframe is not None:
+                    values = list(await self._reframe(values))
+                sifted = sift(StageBatch.of(EXCHANGES, decode_chunk(EXCHANGES, records, values).frames), seen)
+                seen |= {key: window.packed() for key, window in sifted.windows.items()}
+                end = next_offset - segment.start
+                if end > start:
+                    yield Window(sifted.batch.filtered(pl.col(OFFSET) >= segment.start + start), end)
+
+
+async def open_topics(
+    connection: KafkaConnection, part: Part, scope: Scope, files: ReplayFiles, reframe: Reframe | None = None
+) -> TopicHistory:
+    """A part's history, with the judgements and scores of its sessions brought over."""
+    path = files.copied(part.number)
+    with open_store(path) as store:
+        for topic, ends in ((JUDGEMENTS, part.judgements), (SCORES, part.scores)):
+            for number, end in ends.items():
+                await _copy(connection, store, (topic, number), end)
+    return TopicHistory(connection, Tables(origin_of_tables(path)), part, scope, reframe)
+
+
+async def _copy(connection: KafkaConnection, store: Store, partition: Partition, end: int) -> None:
+    """Append what a partition has before an offset; goes on where a process before this one was killed."""
+    topic = partition[0]
+    with store.transaction() as transaction:
+        position = transaction.watermark(TOPICS, topic)
+    async with PartitionReader(connection, max_partition_fetch_bytes=_FETCH_BYTES) as reader:
+        start = max(position, (await reader.ranges([partition]))[partition].beginning)
+        async with aclosing(reader.read_until(partition, start, end, _COPIED_AT_ONCE)) as chunks:
+            async for records, next_offset in chunks:
+                with store.transaction() as transaction:
+                    transaction.append(topic, decodable(topic, records), skip_known=True)
+                    transaction.set_watermark(TOPICS, topic, next_offset)
+
+
+class Bounds(NamedTuple):
+    """From where or to where partitions are read: an offset, or a time in milliseconds since 1970 by the broker's clock."""
+
+    offsets: Mapping[int | None, int] = {}
+    """By partition; None is for every one that is not named."""
+    timestamp: int | None = None
+
+    async def apply(self, reader: PartitionReader, ranges: Mapping[Partition, Range], *, at_end: bool) -> dict[Partition, int]:
+        """Return the offset in each partition, within what it has; without bounds its beginning or its end."""
+        times = {} if self.timestamp is None else await reader.offsets_at(self.timestamp, [*ranges])
+        offsets: dict[Partition, int] = {}
+        for partition, there in ranges.items():
+            default = there.end if at_end else there.beginning
+            if self.timestamp is None:
+                offset = self.offsets.get(partition[1], self.offsets.get(None, default))
+            else:
+                offset = there.end if (first := times[partition]) is None else first
+            offsets[partition] = max(there.beginning, min(offset, there.end))
+        return offsets
+
+
+def bounds_of(option: str, text: str) -> Bounds:
+    """Parse the value of an option: nothing, an offset, PARTITION:OFFSET (several with commas), or a time.
+
+    SettingsError for anything else.
+    """
+    if not text:
+        return Bounds()
+    items = text.split(",")
+    matches = [match for item in items if (match := _OFFSET_OF.fullmatch(item.strip()))]
+    if len(matches) == len(items):
+        return Bounds(_by_partition(option, [(int(match[1]) if match[1] else None, int(match[2])) for match in matches]))
+    try:
+        moment = parse_timestamp(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise SettingsError(
+            f"{option}: {text[:64]!r} is neither an offset nor a time",
+            hint="Give an offset, PARTITION:OFFSET (several with commas), or an ISO time such as 2026-11-01T12:00:00Z.",
+        )
+    return Bounds(timestamp=int(moment.timestamp() * 1000))
+
+
+def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
+    """The offsets by partition; SettingsError for two of one partition: it cannot be told which of them is meant."""
+    offsets: dict[int | None, int] = {}
+    for partition, offset in pairs:
+        if partition in offsets:
+            named = "every partition that is not named" if partition is None else f"partition {partition}"
+            raise SettingsError(
+                f"{option}: {named} is given twice, with offset {offsets[partition]} and offset {offset}",
+                hint="Give each partition one offset.",
+            )
+        offsets[partition] = offset
+    return offsets
+
+
+async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
+    """A part for each partition that has anything in the range.
+
+    InputError when there is no topic, when a partition is named that has nothing at its offset, and when there is nothing in the range.
+    """
+    count = await asyncio.to_thread(_count_partitions, connection)
+    _require_partitions(count, first, last)
+    async with PartitionReader(connection) as reader:
+        ranges = await reader.ranges([(topic, number) for topic in (EXCHANGES, JUDGEMENTS, SCORES) for number in range(count)])
+        exchanges = {partition: there for partition, there in ranges.items() if partition[0] == EXCHANGES}
+        for (_, number), there in exchanges.items():
+            if first.offsets.get(number, 0) > there.end:
+                raise InputError(
+                    f"--from-offset: partition {number} of the topic exchanges ends at offset {there.end}",
+                    hint="Name an offset before that, or leave the partition out: it is then read from its beginning.",
+                )
+        starts = await first.apply(reader, exchanges, at_end=False)
+        ends = await last.apply(reader, exchanges, at_end=True)
+
+    def end_of(topic: str, number: int) -> dict[int, int]:
+        there = ranges[topic, number]
+        return {number: there.end} if there.beginning < there.end else {}
+
+    parts = tuple(
+        Part(
+            number,
+            (Segment(number, starts[EXCHANGES, number], ends[EXCHANGES, number]),),
+            judgements=end_of(JUDGEMENTS, number),
+            scores=end_of(SCORES, number),
+        )
+        for number in range(count)
+        if starts[EXCHANGES, number] < ends[EXCHANGES, number]
+    )
+    if not parts:
+        raise InputError("the topic exchanges has no records in this range", hint="See --from-offset and --to-offset.")
+    return parts
+
+
+def _require_partitions(count: int, *bounds: Bounds) -> None:
+    """InputError when an offset is given of a partition that is not there: the others would be read whole."""
+    unknown = sorted(number for bound in bounds for number in bound.offsets if number is not None and number >= count)
+    if unknown:
+        raise InputError(
+            f"the topic exchanges has no partition {unknown[0]}",
+            hint=f"It has {count}, numbered from 0: see --from-offset and --to-offset.",
+        )
+
+
+def _count_partitions(connection: KafkaConnection) -> int:
+    """Count the partitions of each topic that a replay reads; InputError when a topic is not there, or they differ."""
+    with TopicAdministration(connection) as administration:
+        there = administration.describe()
+    counts: dict[str, int] = {}
+    for topic in (EXCHANGES, JUDGEMENTS, SCORES):
+        if topic not in there:
+            raise InputError(
+                f"{connection.bootstrap}: there is no topic {connection.topic(topic)}",
+                hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX.",
+            )
+        counts[topic] = there[topic].partitions
+    if len(set(counts.values())) > 1:
+        named = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise InputError(
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {named}",
+            hint="`driftline topics check` shows the differences.",
+        )
+    return counts[EXCHANGES]
