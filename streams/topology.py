@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,11 +61,6 @@ ASSEMBLING = Stage(
 Its sinks stand in the order in which a kill between two of them loses nothing: whoever knows an exchange looks for no new version in
 it, and nothing more is made of what was decided on.
 """
-
-
-def keeping_calls(stage: JudgedStage[Any]) -> Stage:
-    """A judged stage whose step keeps, in the session's state, recorded judgements of turns that may be judged again."""
-    return replace(stage_named(stage.name), make_step=partial(JudgingStep, stage, keeps_calls=True))
 
 
 def stage_named(name: str) -> Stage:

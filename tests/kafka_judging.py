@@ -22,7 +22,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import JudgedState
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judged_stage import KafkaJudging, KafkaTasks
+from streams.kafka.judged_stage import JudgedPartition, KafkaJudging
 from streams.kafka.ownership import Pulse
 from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import Message, RecordProducer, key_of
@@ -134,7 +134,7 @@ class Process:
             states=self.states,
             **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
-        self.works: dict[int, PartitionWork] = {}
+        self.works: dict[int, JudgedPartition] = {}
         """By partition, what works on it."""
         self.mortal = producer
         self.chunks_done: Counter[int] = Counter()
@@ -147,11 +147,6 @@ class Process:
         self._stage = KafkaStage(stage.source, open_partition, records_at_once=1, fail=rig.failures.append)
         self._agents: list[asyncio.Task[None]] = []
         self._rig = rig
-
-    @property
-    def tasks(self) -> dict[int, KafkaTasks]:
-        """By partition, its tasks."""
-        return {number: work if isinstance(work, KafkaTasks) else work._tasks for number, work in self.works.items()}  # type: ignore[attr-defined]
 
     async def work(self, *partitions: int, size: int = 3) -> None:
         """Take up partitions where the group stands, in chunks of so many records."""
@@ -192,9 +187,12 @@ class Process:
     async def kill(self) -> None:
         """End as after kill -9: nothing is finished, nothing more gets out."""
         self.mortal.dead.set()
-        running = [*self._agents, *(one.taking for one in self._stage.partitions.values() if one.taking is not None)]
-        for tasks in self.tasks.values():
-            running += [*tasks.partition.sessions._runners.values(), *tasks._guard._under_way]
+        running: list[asyncio.Task[Any]] = [
+            *self._agents,
+            *(one.taking for one in self._stage.partitions.values() if one.taking is not None),
+        ]
+        for work in self.works.values():
+            running += [*work.tasks.sessions._runners.values(), *work._guard._under_way]
         for task in running:
             task.cancel()
         self._rig.failures += [

@@ -106,9 +106,8 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
 
 def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     """Return the stage with the means to work on partitions."""
-    most = chunk_records(stage, parts.judge)
     if stage.judged is not None:
-        from streams.kafka.judged_stage import KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.judged_stage import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
 
         judging = KafkaJudging(
             stage=stage.judged,
@@ -124,7 +123,7 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             pulse=parts.pulse,
             is_sure=parts.membership.is_sure,
         )
-        return KafkaStage(stage.source, judging.open_partition, records_at_once=most)
+        return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)
     computing = Computing(
         stage=stage,
         runs=StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now),
@@ -135,16 +134,7 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
         pulse=parts.pulse,
         reframe=None if parts.framing is None else parts.framing.insist,
     )
-    return KafkaStage(stage.source, computing.open_partition, records_at_once=most)
-
-
-def chunk_records(stage: Stage, judge: Judge | None) -> int:
-    """How many records a chunk of the stage may have: few where a judge is asked, because the offset waits for all of a chunk."""
-    if stage.judged is None or judge is None:
-        return stage.records_at_once
-    from streams.kafka.judged_stage import CHUNK_TASKS  # noqa: PLC0415 - a worker without such a stage asks no judge
-
-    return CHUNK_TASKS
+    return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)
 
 
 def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:

@@ -37,25 +37,26 @@ from streams.engine.engine_state import EngineLimits
 from streams.engine.record_intake import RecordIntake
 from streams.engine.session_states import SessionStates
 from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
+from streams.engine.task_log import EngineTaskLog
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError, settle_interrupted
 from streams.judging.judged_stages import JUDGED, SCORING, JudgedStage
 from streams.judging.judged_state import STATE
-from streams.judging.judging_partition import JudgingContext
-from streams.judging.local_tasks import LocalTasks
+from streams.judging.judging_partition import JudgingContext, JudgingPartition
 from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import WRITTEN, Committed, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward
 from streams.log.sink import note_fatal, trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
-from streams.stage_progress import stage_progress
+from streams.stage_progress import Reading, stage_progress
 from streams.topology import Stage, stage_named
-from streams.upkeep.erased_now import ErasedNow
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 """Topics that are flushed before their sender is answered: whoever writes one reads it from the tables for the next one."""
+TASKS_AT_ONCE = 50
+"""Tasks that are read at once for a judge; each holds texts of up to a megabyte."""
 AGAIN_SECONDS = 1.0
 """Seconds after which a stage that could not read is tried again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
@@ -111,8 +112,8 @@ class Engine(RecordIntake):
         self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
         self._unjudged = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
         self._positions: dict[str, int] = {}
-        """The offset that each stage without a judge reads next."""
-        self._workers: tuple[LocalTasks, ...] = ()
+        """The offset that each stage goes on from after a kill."""
+        self._judging: tuple[JudgingPartition, ...] = ()
         self._waiting: deque[_Waiting] = deque()
         self._committing: Sequence[_Waiting] = ()
         self._has_waiting, self._moved, self._given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -138,9 +139,10 @@ class Engine(RecordIntake):
         self._loop = asyncio.create_task(self._commit_submissions())
         if self._log.runs_stages:
             if self.judge is not None:
-                self._workers = tuple(self._worker(stage, self.judge) for stage in self._stages)
-            self._at_work = [asyncio.create_task(worker.run()) for worker in self._workers]
-            self._at_work += [asyncio.create_task(self._compute(stage)) for stage in (DIAGNOSIS, *self._unjudged)]
+                self._judging = tuple(self._begin_judging(stage, self.judge) for stage in self._stages)
+            computed = [self._work(stage.name, partial(self._take_up_batch, stage)) for stage in (DIAGNOSIS, *self._unjudged)]
+            judged = [self._work(one.stage.name, partial(self._take_up_tasks, one)) for one in self._judging]
+            self._at_work = [asyncio.create_task(work) for work in (*computed, *judged)]
         for task in (*self._at_work, self._loop):
             task.add_done_callback(self._note_end)
         self._upkeep = asyncio.create_task(self._close_idle_sessions())
@@ -155,7 +157,7 @@ class Engine(RecordIntake):
             return
         self._stopping = True
         self._wake()
-        await asyncio.gather(*(worker.stop(grace) for worker in self._workers))
+        await asyncio.gather(*(partition.end(grace) for partition in self._judging))
         self._given_up.set()
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
@@ -164,7 +166,7 @@ class Engine(RecordIntake):
         # A broker may not answer for long; a database does.
         await asyncio.wait([self._loop], timeout=None if self._log.runs_stages else grace)
         if self._is_started:  # another call of `stop` may have been here first
-            self._workers, self._is_started = (), False
+            self._judging, self._is_started = (), False
             self._loop.cancel()
             await self._log.stop()
             if self.judge is not None:
@@ -284,13 +286,13 @@ class Engine(RecordIntake):
         self._failed_at = -RECENT
         return committed
 
-    async def _insist(self, work: Callable[..., Awaitable[object]], *values: object) -> None:
-        """Submit or flush as soon as the database takes it. StoppedError if that is not to be waited for any longer."""
+    async def _insist(self, work: Callable[..., Awaitable[Any]], *values: object) -> Any:
+        """Submit, flush or read as soon as the database lets us. StoppedError if that is not to be waited for any longer."""
         again = AsyncRetrying(
             retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._pause, before_sleep=_warn, reraise=True
         )
         try:
-            await again(work, *values)
+            return await again(work, *values)
         except trouble() as error:
             raise StoppedError from error
 
@@ -306,15 +308,15 @@ class Engine(RecordIntake):
             return
         raise StoppedError
 
-    async def _compute(self, stage: Stage) -> None:
-        """Let a stage that asks no judge take up its topic, batch by batch, until the engine stops."""
+    async def _work(self, name: str, take_up: Callable[[], Awaitable[bool]]) -> None:
+        """Let a stage take up its topic, batch by batch, until the engine stops; `take_up` answers whether there was a batch."""
         while not self._stopping:
             moved = self._moved
             try:
-                if not await self._take_up_batch(stage):
+                if not await take_up():
                     await moved.wait()
             except trouble() as error:
-                self._stuck = f"{stage.name} could not take up its next batch: {first_line(error)}"
+                self._stuck = f"{name} could not take up its next batch: {first_line(error)}"
                 log.warning("%s; trying again", self._stuck)
                 note_fatal(error, self.broken)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -333,6 +335,19 @@ class Engine(RecordIntake):
         await self._insist(self._submit, submission)
         self._positions[stage.name], self._stuck = end, ""
         self._wake()
+        return True
+
+    async def _take_up_tasks(self, partition: JudgingPartition) -> bool:
+        """Hand the next tasks to the judge, and move the position to the first that is not done; answers whether there was anything to do."""
+        stage, position = partition.stage, partition.position
+        if has_moved := position > self._positions[stage.name]:
+            await self._insist(self._submit, Submission(stage=stage.name, positions={PARTITION: position}))
+            self._positions[stage.name], self._stuck = position, ""
+            self._wake()
+        batch, end = await asyncio.to_thread(next_batch, self.store, stage.source, partition.taken, TASKS_AT_ONCE)
+        if partition.is_closed or end <= partition.taken:
+            return has_moved
+        await partition.take(await asyncio.to_thread(list, batch.records()), end, self._wake)
         return True
 
     def _run(self, stage: Stage, batch: StageBatch) -> StageOutcome:
@@ -391,20 +406,23 @@ class Engine(RecordIntake):
         queues = dict(self._log.queues(len(self._waiting) + len(self._committing)))
         if not self._log.runs_stages:
             return queues
-        queues |= {stage.queue: 0 for stage in self._stages} | {"sessions": sum(worker.sessions for worker in self._workers)}
+        queues |= {stage.queue: 0 for stage in self._stages} | {"sessions": sum(len(one.sessions) for one in self._judging)}
         if self._is_started:
             queues |= {stage.judged.queue: self._unread(stage) for stage in self._unjudged if stage.judged is not None}
-            queues |= {worker.stage.queue: worker.pending + self._log.waiting(worker.stage.source) for worker in self._workers}
+            queues |= {
+                partition.stage.queue: self._log.end_of(partition.stage.source) - partition.taken + len(partition.under_way)
+                for partition in self._judging
+            }
         return queues
 
-    def _unread(self, stage: Stage) -> int:
-        """How many positions wait for a stage without a judge."""
+    def _unread(self, stage: Reading) -> int:
+        """How many positions wait for a stage, or are under way in it."""
         return max(0, self._log.end_of(stage.source) - self._positions[stage.name])
 
     def _why_not(self) -> str:
         if not self._is_started:
             return "it is not started"
-        ended = next((worker.stage.name for worker in self._workers if worker.failure is not None), "")
+        ended = next((partition.stage.name for partition in self._judging if partition.failure is not None), "")
         if ended:
             return f"{ended} ended by a fault of Driftline"
         if self.broken.is_set():
@@ -426,32 +444,37 @@ class Engine(RecordIntake):
             raise self.failure()
 
     async def _judged(self) -> None:
-        for worker in self._workers:
-            await worker.drained()
-            await self.flush()
-        while any(map(self._unread, self._unjudged)):
-            await self.flush()
+        while True:
             moved = self._moved
-            if any(map(self._unread, self._unjudged)):
-                await moved.wait()
-        await self.flush()
+            await self.flush()
+            judged: list[Reading] = [partition.stage for partition in self._judging if not partition.is_closed]
+            if not any(map(self._unread, [*judged, *self._unjudged])):
+                return
+            await moved.wait()
 
     def failure(self) -> DriftlineError:
         """Why it is broken, and what to do about it."""
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
         return self._log.failure() or StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
-    def _worker(self, stage: JudgedStage[Any], judge: Judge) -> LocalTasks:
-        return LocalTasks(
-            JudgingContext(
-                stage=stage, policy=self.policy, judge=judge, redactor=self.redactor, now=self.now, calls=self._calls
-            ),
-            self.store,
-            states=self._newest_states,
-            commit=partial(self._insist, self._submit),
-            flush=partial(self._insist, self.flush),
-            erased=ErasedNow(self.store),
+    def _begin_judging(self, stage: JudgedStage[Any], judge: Judge) -> JudgingPartition:
+        context = JudgingContext(
+            stage=stage, policy=self.policy, judge=judge, redactor=self.redactor, now=self.now, calls=self._calls
         )
+        tasks = EngineTaskLog(
+            stage,
+            self.store,
+            states=partial(self._insist, asyncio.to_thread, self._newest_states),
+            recorded=partial(self._insist, asyncio.to_thread, recorded_in(self.store)),
+            submit=partial(self._insist, self._submit),
+            flush=partial(self._insist, self.flush),
+        )
+        return JudgingPartition(tasks, context, self._note_fault, self._positions[stage.name])
+
+    def _note_fault(self, error: BaseException) -> None:
+        """Take note that a session ended by a fault: that is the end of judging until the next start."""
+        log.critical("judging ended by a fault of Driftline", exc_info=error)
+        self._wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a stage or the loop but a stop; if something does, another process has to take it up."""
@@ -462,15 +485,14 @@ class Engine(RecordIntake):
     def _catch_up(self) -> None:
         settle_interrupted(self.store, self.now())
         EmbeddedRunner(self.store, self.policy, self.redactor, self.now).catch_up()
-        self._positions = {stage.name: stage_progress(self.store, stage).position for stage in (DIAGNOSIS, *self._unjudged)}
+        stages: Sequence[Reading] = (DIAGNOSIS, *self._stages)
+        self._positions = {stage.name: stage_progress(self.store, stage).position for stage in stages}
 
     def _wake(self) -> None:
         """Have every stage look at its topic: the tables have more."""
         self._moved.set()
         self._moved = asyncio.Event()
         self.has_more()
-        for worker in self._workers:
-            worker.wake()
 
 
 def _new_records(

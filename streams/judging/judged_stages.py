@@ -27,7 +27,7 @@ from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.judging.judged_state import STATE, JudgedState, kept_after
+from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.recorded_judgements import Recorded, Subject
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
 from streams.stage_progress import SOURCES
@@ -290,16 +290,12 @@ class JudgingStep:
 
     Its tasks are answered from what was recorded. What was not is unscored with the reason no_judge. So an import scores without paying, and
     a replay comes to the records that were made when the judge was asked.
-
-    `keeps_calls`: keep the recorded judgements of turns that may be judged again in the session's state, because `recorded` forgets
-    those of tasks that are done.
     """
 
-    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded, *, keeps_calls: bool = False) -> None:
+    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:
         self._stage = stage
         self._policy = policy
         self._recorded = recorded
-        self._keeps_calls = keeps_calls
 
     def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """One record for each task."""
@@ -314,13 +310,11 @@ class JudgingStep:
                 continue
             judging_task: JudgingTask | None = None
             try:
-                known = (*recorded.get(stage.subject_of(task), ()), *session.recorded_of(stage.id_of(task)))
+                known = recorded.get(stage.subject_of(task), ())
                 judging_task = stage.open(task, self._policy, known, spent=session.spent)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))
-            rested_on = judging_task.recorded if judging_task is not None and self._keeps_calls else ()
-            kept = kept_after(session.kept, task, rested_on, self._policy)
-            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task), kept)
+            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task))
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
         return outcome

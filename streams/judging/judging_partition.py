@@ -2,11 +2,12 @@
 
 1. What is paid for is durable before it is used: a reservation before its call, the judgement after it, then what was made of the task
    with or before its session's state.
-2. A session's state knows the last task it has seen, so a task that comes again changes nothing.
+2. A session's state goes with the result and knows the last task it has seen, so a task that comes again changes nothing.
 3. A slow call holds back its session, and the position of the log; not the other sessions. The earliest task that can be begun is
    begun first, so the position moves on while a judge is slow.
 
-Where tasks come from and results go is a `TaskLog`: a partition on Kafka, or the database of one process.
+Where its states and calls are read and its results go is a `TaskLog`. Whoever reads the topic hands the tasks over in parts, and moves the
+position over parts that are done.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+import msgspec
+
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.engine.session_queues import SessionQueues
 from streams.engine.turns import Turns
@@ -27,10 +31,12 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
-from streams.judging.judged_state import JudgedState
-from streams.judging.task_judge import TaskJudge, TaskResult
+from streams.judging.judged_state import JudgedState, kept_after
+from streams.judging.task_judge import TaskJudge
 from streams.log.admission import Admission, Place
+from streams.log.log import Commit
 
+JUDGEMENTS = "judgements"
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
 """Limits on a partition's tasks under way, by number and by bytes, before more may come. What comes at once may exceed them."""
@@ -72,35 +78,36 @@ class Pending:
 
 
 class TaskLog(Protocol):
-    """The log of a partition's tasks: what it knows of each, and where what becomes of it is made durable.
-
-    StoppedError where nothing more is to be written, ErasedError where the task's session was erased.
-    """
+    """The log of one partition's tasks. StoppedError where nothing more is to be written."""
 
     number: int
     """Of the partition."""
+    keeps_calls: bool
+    """Whether a session's state keeps the calls of its newest turns, because nothing can be looked up of tasks that are done."""
 
-    def state_of(self, pending: Pending) -> JudgedState | None:
-        """Return the state of the task's session; None where the task was done before."""
+    async def state_of(self, pending: Pending) -> JudgedState | None:
+        """Return the newest state of the task's session; None where the task is a repetition of one that was done."""
         ...
 
-    def recorded_of(self, pending: Pending, state: JudgedState) -> Sequence[Judgement]:
+    async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
         """Return what was recorded of the task's subject: nothing of that is paid for again."""
         ...
 
-    async def record(self, record: Judgement | Reservation) -> None:
-        """Make a record of a call durable."""
-        ...
+    async def append(self, commit: Commit, about: Record) -> None:
+        """Make a call of a task, or its result with the session's state, durable, in the order of the commit.
 
-    async def commit(self, pending: Pending, before: JudgedState, result: TaskResult) -> None:
-        """Make the result of a task durable, and the state of its session, which was `before`."""
+        `about` is the call or the task. ErasedError where its session was erased.
+        """
         ...
 
 
 class JudgingPartition:
-    """See the module. Tasks come in their order; `fail` is called with errors after which nothing more is begun."""
+    """See the module. Tasks come in their order, from `start` on; `fail` is called with errors after which nothing more is begun."""
 
-    def __init__(self, tasks: TaskLog, context: JudgingContext, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, tasks: TaskLog, context: JudgingContext, fail: Callable[[BaseException], None], start: int = 0) -> None:
+        self.stage = context.stage
+        self.failure: BaseException | None = None
+        """Why nothing more is begun, where that is a fault."""
         self._log = tasks
         self._context = context
         self._fail = fail
@@ -109,6 +116,8 @@ class JudgingPartition:
         """The queues of the sessions that have tasks."""
         self.under_way: dict[Pending, int] = {}
         """Bytes of each task that is not done, in the order of the log."""
+        self.taken = start
+        """The offset after the last task that was taken."""
         self._changed = asyncio.Event()
 
     @property
@@ -116,20 +125,22 @@ class JudgingPartition:
         """Whether nothing more is begun."""
         return self.sessions.closed
 
-    def watermark(self, end: int, but: Pending | None = None) -> int:
-        """Return the offset of the first task that is not done, `but` one; `end` where there is none."""
-        return next((one.offset for one in self.under_way if one is not but), end)
+    @property
+    def position(self) -> int:
+        """The offset of the first task that is not done."""
+        return next((pending.offset for pending in self.under_way), self.taken)
 
-    async def take(self, rows: Sequence[tuple[int, str, Record]], done: Callable[[], None]) -> None:
-        """Queue the next tasks, each with offset and session; `done` is called when all of them are.
+    async def take(self, rows: Sequence[tuple[int, str, Record]], end: int, done: Callable[[], None]) -> None:
+        """Queue the tasks before the offset `end`, each with offset and session; `done` is called when all of them are.
 
         Returns when there is room for more, or nothing more is begun.
         """
         part = _Part(len(rows), done)
         for offset, key, task in rows:
             pending = Pending(offset, key, task, part)
-            self.under_way[pending] = self._context.stage.size_of(task)
+            self.under_way[pending] = self.stage.size_of(task)
             self.sessions.put(key, pending)
+        self.taken = end
         if not rows:
             done()
         while self._is_full() and not self.is_closed:
@@ -151,23 +162,33 @@ class JudgingPartition:
         return len(self.under_way) >= WINDOW_TASKS or sum(self.under_way.values()) >= WINDOW_BYTES
 
     async def _judge(self, key: str, pending: Pending) -> None:
-        """Judge a task and commit what came of it; nothing where its session was erased meanwhile."""
-        state = self._log.state_of(pending)
-        if state is not None:
+        """Judge a task and append what came of it; nothing where its session was erased meanwhile."""
+        state = await self._log.state_of(pending)
+        if state is not None and pending.offset >= state.next_offset:
             with contextlib.suppress(ErasedError):
-                place = Place(self._context.stage.source, pending.offset, self._log.number)
-                recorded = self._log.recorded_of(pending, state)
-                result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
-                self.sessions.end_turn(key)  # the judge is not waited for any more
-                await self._log.commit(pending, state, result)
+                await self._append_result(key, pending, state)
         del self.under_way[pending]
         self._changed.set()
         pending.part.left -= 1
         if not pending.part.left:
             pending.part.done()
 
+    async def _append_result(self, key: str, pending: Pending, state: JudgedState) -> None:
+        place = Place(self.stage.source, pending.offset, self._log.number)
+        recorded = (*await self._log.recorded_of(pending), *state.recorded_of(self.stage.id_of(pending.task)))
+        result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
+        self.sessions.end_turn(key)  # the judge is not waited for any more
+        kept = kept_after(state.kept, pending.task, result.judgements, self._context.policy) if self._log.keeps_calls else ()
+        after = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
+        commit = Commit(
+            result.dead.messages | result.made.messages,
+            states={self.stage.name: {key: after}},
+            positions={self.stage.name: {self._log.number: self.position}},
+        )
+        await self._log.append(commit, pending.task)
+
     async def _record(self, record: Judgement | Reservation) -> None:
-        await self._log.record(record)
+        await self._log.append(Commit({JUDGEMENTS: [encode(record)]}), record)
         self._context.calls.note(record)
 
     def _admission(self) -> Admission:
@@ -175,5 +196,6 @@ class JudgingPartition:
 
     def _end(self, error: BaseException) -> None:
         """End by a fault of ours: a session stops by nothing else."""
+        self.failure = error
         self.close()
         self._fail(error)

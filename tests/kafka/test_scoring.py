@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from itertools import groupby
@@ -30,7 +29,6 @@ from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka import ownership
-from streams.kafka.computed_stage import ComputedPartition
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.ownership import Pulse
 from streams.steps.intake import IntakeStep
@@ -168,9 +166,9 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             first = rig.process(SoundJudge(), Slow(rig.producer))
             await first.work(partition)
             await on_its_way.wait()
-            scored = first.tasks[partition]
+            scored = first.works[partition]
             revoking = asyncio.create_task(first.revoke(partition, grace=0.0))
-            await came(lambda: not scored.partition.sessions._runners, "the session to be given up")
+            await came(lambda: not scored.tasks.sessions._runners, "the session to be given up")
             assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
             await revoking
@@ -205,7 +203,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await process.work(*rig.records)
             await came(lambda: bool(judge.subjects), "a call")
             stopping = asyncio.create_task(process.stop(20))
-            await came(lambda: process.tasks[next(iter(rig.records))].partition.is_closed, "the stop")
+            await came(lambda: process.works[next(iter(rig.records))].tasks.is_closed, "the stop")
             release.set()
             await stopping
             assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
@@ -257,10 +255,10 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await process.work(*rig.records, size=2)
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
-            await came(lambda: len(process.tasks[partition].partition.under_way) == 4, "two chunks")
+            await came(lambda: len(process.works[partition].tasks.under_way) == 4, "two chunks")
             assert not process.has_taken_all()
             await process.stop(0)
-            assert 4 == len(process.tasks[partition].partition.under_way)
+            assert 4 == len(process.works[partition].tasks.under_way)
 
     run(work())
 
@@ -427,54 +425,6 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
     run(work())
 
 
-def test_what_is_finished_while_its_partition_goes_is_scored_from_what_was_recorded(
-    kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a judge a chunk may be finished for some seconds; without the recorded answers its scores would be wrong for good."""
-    scored, begun, release = asyncio.Event(), threading.Event(), threading.Event()
-
-    class Mute(Mortal):
-        """Gets no score to the broker."""
-
-        async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
-            if topic == "scores":
-                scored.set()
-                await asyncio.Event().wait()
-            return await super().send(topic, messages, partition=partition)
-
-    async def work() -> None:
-        exchanges = dialogue("s", 2)
-        async with scoring_on(kafka, ALL) as rig:
-            await rig.publish(tasks_of(ALL, exchanges))
-            [partition] = rig.records
-            first = rig.process(SoundJudge(), Mute(rig.producer))
-            await first.work(partition)
-            await scored.wait()
-            await first.kill()
-            second, third = rig.process(None), rig.process(None)
-            compute = ComputedPartition._work
-
-            def held(*arguments: Any) -> Any:
-                begun.set()
-                assert release.wait(PATIENCE)
-                return compute(*arguments)
-
-            monkeypatch.setattr(ComputedPartition, "_work", held)
-            await second.work(partition)
-            await came(begun.is_set, "a chunk to be under way")
-            revoking = asyncio.create_task(second.revoke(partition))
-            assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
-            release.set()
-            await revoking
-            assert ["always", "no_judge"] == [one.tier2_reason for one in await rig.scores()]
-            await third.work(partition)
-            await third.drained()
-            await asyncio.gather(second.stop(), third.stop())
-            await rig.check(exchanges)
-
-    run(work())
-
-
 def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConnection) -> None:
     """Poison costs its own record, with its bytes kept; one that was set aside may be sent again."""
 
@@ -528,7 +478,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
             await process.work(partition)
             await frozen.wait()
-            await came(lambda: process.tasks[partition].partition.is_closed, "scoring to end")
+            await came(lambda: process.works[partition].tasks.is_closed, "scoring to end")
             judgements, reservations = await rig.calls()
             assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
             with pytest.raises(SystemError, match="stood still"):
@@ -629,20 +579,3 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
     assert ["the judge does not answer", "the judge answers"] == [
         one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)
     ]
-
-
-def test_without_a_judge_a_chunk_takes_a_handful_of_writes(kafka: KafkaConnection) -> None:
-    """A fleet without a key is scored by Tier 1 alone: nothing waits for the broker exchange by exchange."""
-
-    async def work() -> None:
-        exchanges = sessions(10, 30)
-        async with scoring_on(kafka, ALL) as rig:
-            await rig.publish(tasks_of(ALL, exchanges))
-            process = rig.process(None)
-            await process.work(*range(PARTITIONS), size=50)
-            await process.drained()
-            await process.stop()
-            assert process.mortal.sends <= 2 * process.chunks_done.total()
-            await rig.check(exchanges)
-
-    run(work())

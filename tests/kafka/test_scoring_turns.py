@@ -16,13 +16,10 @@ from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subj
 from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode
 from schemas.records import Exchange
-from service.supervisor import worker_process
 from streams.engine.turns import Turns
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judged_stage import CHUNK_TASKS
-from streams.topology import TOPOLOGY, stage_named
 
 POLICY = policy_of(sampling={"enabled": False})
 PARTITIONS, AT_ONCE, WINDOW, CHUNK = 6, 4, 12, 3
@@ -81,9 +78,9 @@ class Backlog:
     async def work(self) -> None:
         """Work until all is done, one answer after the other."""
         await self.process.work(*self.rig.records, size=CHUNK)
-        partitions = self.process.tasks
+        partitions = self.process.works
         await came(
-            lambda: len(partitions) == PARTITIONS and all(one.partition.under_way for one in partitions.values()),
+            lambda: len(partitions) == PARTITIONS and all(one.tasks.under_way for one in partitions.values()),
             "all to be queued",
         )
         await came(self._is_settled, "the judge to be asked")
@@ -97,15 +94,15 @@ class Backlog:
 
     def _is_settled(self) -> bool:
         """Whether everything that is under way waits for the judge: what came of the others is written."""
-        partitions = self.process.tasks.values()
-        under_way = sum(len(one.partition.sessions._runners) for one in partitions)
+        partitions = self.process.works.values()
+        under_way = sum(len(one.tasks.sessions._runners) for one in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
 
     def _look(self) -> None:
         begun = Counter(self.partition_of[one] for one in {*self.judge.asked})
         if all(begun[number] < len(records) for number, records in self.rig.records.items()):
             self.spreads.append(max(begun.values()) - min(begun[number] for number in self.rig.records))
-        self.most_waiting = max(self.most_waiting, *(len(one.partition.under_way) for one in self.process.tasks.values()))
+        self.most_waiting = max(self.most_waiting, *(len(one.tasks.under_way) for one in self.process.works.values()))
         for number in self.rig.records:
             if step := self.rig.committed[number] - self._committed[number]:
                 self.steps[number].append(step)
@@ -152,14 +149,3 @@ def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
         assert backlog.most_waiting <= WINDOW + CHUNK - 1
 
     asyncio.run(asyncio.wait_for(work(), 900))
-
-
-def test_only_what_waits_for_a_judge_comes_in_small_chunks() -> None:
-    """Without a judge a chunk takes a handful of writes, whatever its size: there large ones are thousands of tasks a second."""
-    judge = SoundJudge(answer)
-    with_one = {stage.name: worker_process.chunk_records(stage, judge) for stage in TOPOLOGY}
-    without = {stage.name: worker_process.chunk_records(stage, None) for stage in TOPOLOGY}
-    assert {"scoring": CHUNK_TASKS, "evaluation": CHUNK_TASKS} == {
-        name: count for name, count in with_one.items() if count != without[name]
-    }
-    assert stage_named("scoring").records_at_once == without["scoring"] >= 100 * CHUNK_TASKS

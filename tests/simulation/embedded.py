@@ -30,7 +30,7 @@ SMALL = {
     "streams.log.local_log": {"FLUSH_RECORDS": 15, "MOST_PENDING": 40},
     "streams.engine.session_states": {"SESSIONS": 1},
     "streams.engine.record_intake": {"AT_ONCE": 2},
-    "streams.judging.local_tasks": {"CHUNK": 2},
+    "streams.engine.engine": {"TASKS_AT_ONCE": 2},
     "streams.judging.judging_partition": {"WINDOW_TASKS": 3},
 }
 """Bounds that a history of a few records meets."""
