@@ -23,7 +23,6 @@ from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import JudgedState
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judged_stage import JudgedPartition, KafkaJudging
-from streams.kafka.ownership import Pulse
 from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import Chunk
@@ -132,7 +131,7 @@ class Process:
             now=rig.clock,
             producer=producer,
             states=self.states,
-            **{"pulse": Pulse(1e9), "is_sure": lambda: True, "fail": rig.failures.append} | options,
+            **{"is_sure": lambda: True, "fail": rig.failures.append} | options,
         )
         self.works: dict[int, JudgedPartition] = {}
         """By partition, what works on it."""

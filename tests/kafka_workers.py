@@ -23,7 +23,7 @@ from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.agents import Worker
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Membership, Pulse
+from streams.kafka.ownership import Membership
 from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import Chunk
@@ -139,7 +139,6 @@ async def processing(
                 now=Clock(NOW),
                 producer=producer,
                 states=states[stage.name],
-                pulse=Pulse(60),
             ),
         )
         for stage in stages

@@ -26,7 +26,7 @@ from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.agents import Worker
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import STUCK, SURE_SECONDS, Membership, Pulse, Watchdog
+from streams.kafka.ownership import STUCK, SURE_SECONDS, Membership, Watchdog
 from streams.kafka.partitions import KafkaStage, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
@@ -49,7 +49,6 @@ class _Parts:
     judge: Judge | None
     calls: JudgeCalls
     producer: RecordProducer
-    pulse: Pulse
     membership: Membership
     framing: RegistryFraming | None
     turns: Turns
@@ -75,7 +74,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
         producer = RecordProducer(connection)
         stack.push_async_callback(producer.stop)
         await producer.start()
-        pulse, membership, framing = Pulse(SURE_SECONDS), Membership(SURE_SECONDS), framing_of(settings)
+        membership, framing = Membership(SURE_SECONDS), framing_of(settings)
         parts = _Parts(
             connection,
             policy,
@@ -83,12 +82,10 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             judge,
             JudgeCalls(),
             producer,
-            pulse,
             membership,
             framing,
             Turns(settings.judge_concurrency),
         )
-        stack.enter_context(_background([parts.pulse.run()]))
         states = {stage.name: _states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
@@ -120,7 +117,6 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             connection=parts.connection,
             producer=parts.producer,
             states=states,
-            pulse=parts.pulse,
             is_sure=parts.membership.is_sure,
         )
         return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)
@@ -131,7 +127,6 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
         now=utc_now,
         producer=parts.producer,
         states=states,
-        pulse=parts.pulse,
         reframe=None if parts.framing is None else parts.framing.insist,
     )
     return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)

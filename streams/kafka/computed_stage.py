@@ -20,7 +20,6 @@ from schemas.lazy.polars import pl
 from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
 from streams.kafka.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
 from streams.kafka.deduplication import Sifted, sift
-from streams.kafka.ownership import Pulse
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk
 from streams.kafka.states import MAX_STATE_BYTES, StateTopic, StoredState, is_too_large
@@ -46,7 +45,6 @@ class Computing:
     now: Callable[[], datetime]
     producer: Sender
     states: StateTopic
-    pulse: Pulse
     reframe: Reframe | None = None
     """Applied to values before they are decoded; the partition waits for as long as that takes."""
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
@@ -110,9 +108,7 @@ class ComputedPartition:
                 return
             worked = Worked()
             worked.add_letters(unworkable(chunk, stage_failed(self._stage.name, error), means.redactor))
-        means.pulse.check()
         await asyncio.gather(*(means.producer.send(topic, messages) for topic, messages in worked.made.items()))
-        means.pulse.check()
         await means.states.save(self._number, worked.states)
 
     def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:

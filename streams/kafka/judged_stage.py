@@ -33,7 +33,7 @@ from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import batch_of, decode_chunk, unworkable
 from streams.kafka.deduplication import Window, hashes_of
-from streams.kafka.ownership import OwnershipGuard, Pulse
+from streams.kafka.ownership import OwnershipGuard
 from streams.kafka.partitions import end_process
 from streams.kafka.producing import Sender, keyed
 from streams.kafka.reading import Chunk, PartitionReader, RawRecord
@@ -58,7 +58,6 @@ class KafkaJudging(JudgingContext):
     connection: KafkaConnection
     producer: Sender
     states: StateTopic
-    pulse: Pulse
     is_sure: Callable[[], bool]
     """Tells whether no other worker can have our partitions."""
     fail: Callable[[BaseException], None] = end_process
@@ -89,18 +88,16 @@ class JudgedPartition:
         self._context = context
         self._stage = context.stage
         self._is_taken_up = False
-        self._guard = OwnershipGuard(context.producer, context.pulse.check, context.is_sure, self.tasks.close)
+        self._guard = OwnershipGuard(context.producer, context.is_sure)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Queue a chunk's tasks; returns when there is room for more, or the partition goes away.
-
-        Raises what the guard lost the partition by where that was not told.
-        """
+        """Queue a chunk's tasks; returns when there is room for more, or the partition goes away."""
         with contextlib.suppress(StoppedError):
-            if not self.tasks.is_closed:
-                await self._take(chunk, done)
-        if self._guard.lost is not None:
-            raise self._guard.lost
+            if not self._is_taken_up:
+                await self._take_up(chunk.records[0].timestamp)
+            rows, letters = await asyncio.to_thread(self._tasks_in, chunk)
+            await self._send(DEAD_LETTERS, letters.messages.get(DEAD_LETTERS, ()))
+            await self.tasks.take(rows, chunk.next_offset, done)
 
     async def end(self, grace: float) -> None:
         """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
@@ -125,13 +122,6 @@ class JudgedPartition:
             if self._stage.sink in commit.records:  # a task that was set aside may be sent again
                 window.contents[self._identity(about)] = NO_CONTENT
             await self._save(key, StoredState(STATE.decode(state).next_offset, window.packed(), state))
-
-    async def _take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        if not self._is_taken_up:
-            await self._take_up(chunk.records[0].timestamp)
-        rows, letters = await asyncio.to_thread(self._tasks_in, chunk)
-        await self._send(DEAD_LETTERS, letters.messages.get(DEAD_LETTERS, ()))
-        await self.tasks.take(rows, chunk.next_offset, done)
 
     async def _take_up(self, since: int) -> None:
         """Read what was recorded since then, and charge in full the calls with an unknown outcome, before anything is judged."""

@@ -1,8 +1,8 @@
 """Whether this process still has its partitions, and what ends it when it does not get on.
 
-1. A worker of which the broker heard nothing for the session timeout has lost its partitions to others. A process that was frozen for most
-   of that must write nothing more (`Pulse`). Where the broker was the one that stood still, the worker cannot know for how long: what
-   counts is when the last request was sent that was answered (`Membership`).
+1. A worker of which the broker heard nothing for the session timeout has lost its partitions to others. A process that was frozen does
+   not know for how long, nor whether the broker was the one that stood still: what counts is when the last request was sent that was
+   answered (`Membership`).
 2. While that is too long ago, nothing is written that must not be written by two: it waits until the next heartbeat is answered, or
    until the partitions are taken away (`OwnershipGuard`).
 3. A client can stop bringing the records of a partition without a word: then another process takes this one's place (`Watchdog`).
@@ -85,49 +85,18 @@ class Membership:
         coordinator._do_heartbeat, coordinator._do_rejoin_group = heartbeat, rejoin  # noqa: SLF001
 
 
-class Pulse:
-    """Beats with the event loop. Once a beat comes too late the process ends before anything else is produced."""
-
-    def __init__(self, limit: float, end: Callable[[str], None] = leave, now: Callable[[], float] = boot_time) -> None:
-        self._limit = limit
-        self._end = end
-        self._now = now
-        self._last = self._now()
-
-    async def run(self) -> None:
-        """Beat until cancelled."""
-        self._last = self._now()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.check()
-            self._last = self._now()
-
-    def check(self) -> None:
-        """End the process where the last beat is too long ago; called before anything is produced."""
-        silent = self._now() - self._last
-        if silent > self._limit:
-            self._end(f"the process stood still for {silent:.0f} s, so others may have its partitions")
-
-
 class OwnershipGuard:
     """Repeats a partition's calls to the broker until they succeed or the partition is lost.
 
     Nothing begins while the group may have given the partition to another, and a write counts only if we still own the partition
-    afterwards: a broker that stood still takes what came to it before, and what its new owner sends, one after the other. `pulse` raises
-    when this process stood still, and then `on_lost` is called.
+    afterwards: a broker that stood still takes what came to it before, and what its new owner sends, one after the other.
     """
 
-    def __init__(
-        self, producer: Sender, pulse: Callable[[], None], is_sure: Callable[[], bool], on_lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, producer: Sender, is_sure: Callable[[], bool]) -> None:
         self._producer = producer
-        self._pulse = pulse
         self._is_sure = is_sure
-        self._on_lost = on_lost
         self._given_up = False
         self._under_way: set[asyncio.Task[object]] = set()
-        self.lost: Exception | None = None
-        """Why the partition may not be ours any more."""
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> None:
         """Produce; durable on return. StoppedError once the partition is not ours."""
@@ -159,11 +128,12 @@ class OwnershipGuard:
             await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
 
     async def _await_ownership(self) -> None:
-        """Return when the partition is certainly ours. StoppedError when it is not."""
-        self._check()
-        while not self._is_sure():
+        """Return when the partition is certainly ours. StoppedError when it is given up."""
+        while not self._given_up:
+            if self._is_sure():
+                return
             await asyncio.sleep(RETRY_SECONDS)
-            self._check()
+        raise StoppedError
 
     def _begin(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[object]:
         async def do() -> object:
@@ -178,16 +148,6 @@ class OwnershipGuard:
         self._under_way.discard(begun)
         if not begun.cancelled():
             begun.exception()  # whoever waits has it; where nobody does any more, nobody is to be warned
-
-    def _check(self) -> None:
-        if self._given_up or self.lost is not None:
-            raise StoppedError
-        try:
-            self._pulse()
-        except Exception as error:
-            self.lost = error
-            self._on_lost()
-            raise StoppedError from error
 
 
 class Watchdog:

@@ -39,7 +39,6 @@ from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Pulse
 from streams.kafka.producing import key_of
 from streams.kafka.reading import Chunk
 from streams.kafka.schema_registry import (
@@ -437,7 +436,6 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
         now=Clock(NOW),
         producer=sent,
         states=states,
-        pulse=Pulse(60),
         reframe=framing.insist,
     )
     await computing.open_partition(0).take(

@@ -31,7 +31,6 @@ from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka import computed_stage
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Pulse
 from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
 from streams.kafka.states import ENCODE, StateTopic, StoredState
 from streams.kafka.topics import state_topic
@@ -63,7 +62,6 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
             now=Clock(NOW),
             producer=producer,
             states=states[stage],
-            pulse=Pulse(600),
         )
         for stage in stages
     }

@@ -30,7 +30,6 @@ from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka import ownership
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Pulse
 from streams.steps.intake import IntakeStep
 
 ALL = policy_of(sampling={"enabled": False})
@@ -458,11 +457,8 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
 def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnection) -> None:
     """A process that was frozen wakes up when others have its partitions: what it writes then would be paid for and scored twice."""
 
-    def leave(reason: str) -> None:
-        raise SystemError(reason)
-
     async def work() -> None:
-        time = [0.0]
+        sure = [True]
         async with scoring_on(kafka, ALL) as rig:
             await rig.publish(tasks_of(ALL, dialogue("s", 2)))
             [partition] = rig.records
@@ -471,19 +467,18 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             class FreezingJudge(SoundJudge):
                 async def ask(self, question: Question, budget: CallBudget) -> Verdict:
                     verdict = await super().ask(question, budget)
-                    time[0] = 60.0
+                    sure[0] = False
                     frozen.set()
                     return verdict
 
-            process = rig.process(FreezingJudge(), pulse=Pulse(10.0, leave, lambda: time[0]))
+            process = rig.process(FreezingJudge(), is_sure=lambda: sure[0])
             await process.work(partition)
             await frozen.wait()
-            await came(lambda: process.works[partition].tasks.is_closed, "scoring to end")
+            await process.revoke(partition, grace=0)
+            await process.take_again(partition)
+            await process.stop(0)
             judgements, reservations = await rig.calls()
             assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
-            with pytest.raises(SystemError, match="stood still"):
-                await process.take_again(partition)
-            await process.stop(0)
 
     run(work())
 

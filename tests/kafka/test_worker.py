@@ -35,7 +35,7 @@ from schemas.records import DeadLetter, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Pulse, Watchdog
+from streams.kafka.ownership import Watchdog
 from streams.kafka.partitions import KafkaStage
 from streams.kafka.reading import Chunk
 from streams.kafka.topics import TOPICS as SPECS
@@ -149,18 +149,6 @@ def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on
         assert ["small"] == [one.session_id for one in map(decode, found["diagnoses"]) if isinstance(one, Diagnosis)]
 
     asyncio.run(run())
-
-
-def test_a_worker_that_stood_still_produces_nothing_more() -> None:
-    """Others may have its partitions: what it writes then would overwrite what they wrote."""
-    now, said = SimpleNamespace(time=0.0), list[str]()
-    pulse = Pulse(10.0, said.append, lambda: now.time)
-    now.time = 9.0
-    pulse.check()
-    assert [] == said
-    now.time = 11.0
-    pulse.check()
-    assert ["the process stood still for 11 s, so others may have its partitions"] == said
 
 
 HERE, THERE = (EVENTS.source, 0), (EVENTS.source, 1)
