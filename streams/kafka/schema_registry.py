@@ -96,7 +96,7 @@ class RegistryFraming:
         # The smallest value tells: ours begin with C3. An empty one, which is smaller yet, is worth a closer look.
         if min(values, default=b"\xff")[:1] > REGISTRY_MAGIC:
             return values
-        ids = {place: found for place, value in enumerate(values) if (found := registry_schema_id(value)) is not None}
+        ids = {index: schema_id for index, value in enumerate(values) if (schema_id := registry_schema_id(value)) is not None}
         if not ids:
             return values
         writers = await self._learn(set(ids.values()))
@@ -112,10 +112,10 @@ class RegistryFraming:
 
         It does not matter which others are forgotten meanwhile.
         """
-        found = {one: self._writers[one] for one in ids if self._knows(one)}
-        unknown = sorted(set(ids) - found.keys())
+        writers = {schema_id: self._writers[schema_id] for schema_id in ids if self._knows(schema_id)}
+        unknown = sorted(set(ids) - writers.keys())
         if not unknown:
-            return found
+            return writers
         # The environment's proxy cannot reach this machine's own loopback.
         mounts = {f"all://{host}": None for host in _LOOPBACK}
         options: dict[str, Any] = {"auth": self._auth, "mounts": mounts, "timeout": TIMEOUT_SECONDS, "follow_redirects": False}
@@ -127,13 +127,15 @@ class RegistryFraming:
                     _LOG.warning("values with the schema id %d of %s are set aside: %s", schema_id, self._host, refusal)
                 while len(self._writers) >= MAX_SCHEMAS:
                     del self._writers[next(iter(self._writers))]
-                found[schema_id] = self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
-        return found
+                writers[schema_id] = self._writers[schema_id] = _Writer(writer.ours, writer.foreign, writer.reader, self._now())
+        return writers
 
     def _knows(self, schema_id: int) -> bool:
-        known = self._writers.get(schema_id)
-        usable = known is not None and (known.ours is not None or known.reader is not None)
-        return usable or (known is not None and self._now() - known.looked_at < FORGET_SECONDS)
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            return False
+        is_usable = writer.ours is not None or writer.reader is not None
+        return is_usable or self._now() - writer.looked_at < FORGET_SECONDS
 
     async def _fetch(self, client: httpx2.AsyncClient, schema_id: int) -> tuple[str | None, str | None]:
         """The text of a schema, or why there is none."""
@@ -166,24 +168,24 @@ def _warn(tried: RetryCallState) -> None:
 
 
 def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:
-    """The values, those of schemas that can be read in our framing. `ids` has the schema's id by place."""
+    """The values, those of schemas that can be read in our framing. `ids` has the schema's id by index."""
     reframed = list(values)
-    for place, schema_id in ids.items():
-        writer, value = writers[schema_id], values[place]
+    for index, schema_id in ids.items():
+        writer, value = writers[schema_id], values[index]
         if writer.ours is not None:
-            reframed[place] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
+            reframed[index] = writer.ours.prefix + value[REGISTRY_PREFIX_BYTES:]
         elif writer.reader is not None:
-            reframed[place] = _encoded_anew(value, writer.foreign, writer.reader) or value
+            reframed[index] = _encoded_anew(value, writer.foreign, writer.reader) or value
     return reframed
 
 
 def _json(body: bytes) -> dict[str, Any]:
     """The object in a body; an empty one where there is none."""
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _understood(text: str) -> tuple[_Writer, str | None]:
@@ -225,52 +227,34 @@ def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | N
 
 def refusal_of(definition: Json) -> str | None:
     """Return the reason why a schema is not used; None if it may be."""
-    if definition.get("type") != "record":
-        return "it is no schema of a record"
-    waiting: list[tuple[Any, tuple[str, ...]]] = [(definition, ())]
-    while waiting:
-        node, within = waiting.pop()
-        if len(within) > MAX_DEPTH:
-            return "it nests too deep"
-        if (refusal := _fault(node, within)) is not None:
-            return refusal
-        name = _short(node["name"]) if isinstance(node, dict) and node.get("type") in _RECORDS else ""
-        waiting += [(part, (*within, name)) for part in _parts(node) if not (isinstance(node, list) and part == "null")]
-    return None
+    return _refusal_of(definition, ()) if definition.get("type") == "record" else "it is no schema of a record"
 
 
-def _fault(node: Any, within: tuple[str, ...]) -> str | None:
-    """Return the fault of a type by itself. `within` are the names of the records around it."""
+def _refusal_of(node: Any, within: tuple[str, ...]) -> str | None:
+    """Return the fault of a type, or of the first one inside that has any. `within` names what is around it, where that is a record."""
+    name, parts = "", list[Any]()
+    kind = node.get("type") if isinstance(node, dict) else None
+    if len(within) > MAX_DEPTH:
+        return "it nests too deep"
     if isinstance(node, str):
         # Names are compared without their namespaces: that refuses too much rather than too little.
-        found = _short(node) in within
-        return "it has a null outside of a union" if node == "null" else "it refers to itself" if found else None
-    if isinstance(node, dict):
-        return _fault_of_record(node) if node.get("type") in _RECORDS else _fault_of_fixed(node)
-    return None if isinstance(node, list) else _NO_SCHEMA
-
-
-def _fault_of_record(node: Json) -> str | None:
-    fields = node.get("fields")
-    if not (isinstance(node.get("name"), str) and isinstance(fields, list) and all(isinstance(one, dict) for one in fields)):
-        return _NO_SCHEMA
-    return None if fields else "it has a record without fields"
-
-
-def _fault_of_fixed(node: Json) -> str | None:
-    return "it has a fixed type of no bytes" if node.get("type") == "fixed" and not node.get("size") else None
-
-
-def _parts(node: Any) -> list[Any]:
-    """The types that a type is made of."""
+        is_inside = _short(node) in within
+        return "it has a null outside of a union" if node == "null" else "it refers to itself" if is_inside else None
     if isinstance(node, list):
-        return node
-    kind = node.get("type") if isinstance(node, dict) else None
-    if kind is None or kind in ("enum", "fixed"):
-        return []
-    if kind in _RECORDS:
-        return [field.get("type") for field in node["fields"]]
-    return [node.get(_INNER.get(kind, "type") if isinstance(kind, str) else "type")]
+        parts = [part for part in node if part != "null"]
+    elif kind in _RECORDS:
+        fields, name = node.get("fields"), node.get("name")
+        is_sound = isinstance(name, str) and isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
+        if not (is_sound and fields):
+            return "it has a record without fields" if is_sound else _NO_SCHEMA
+        name, parts = _short(name), [field.get("type") for field in fields]
+    elif kind == "fixed" and not node.get("size"):
+        return "it has a fixed type of no bytes"
+    elif kind not in ("enum", "fixed"):
+        if not isinstance(node, dict):
+            return _NO_SCHEMA
+        parts = [node.get(_INNER.get(kind, "type") if isinstance(kind, str) else "type")]
+    return next(filter(None, (_refusal_of(part, (*within, name)) for part in parts)), None)
 
 
 def _short(name: str) -> str:
